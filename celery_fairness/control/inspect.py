@@ -1,7 +1,6 @@
 """Inspects keys: those that operators name, those that exist, and those of a task's limits.
 
-The function ``inspect`` of the library returns all facts of one moment. Only the names of tasks
-behind a gate come from events, which are read after it.
+The function ``inspect`` of the library returns all facts of one moment.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from celery_fairness.config.tenants import (
     tier_key,
 )
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.keys import is_tenants, keys_of_row
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader, logical_now
@@ -80,10 +78,7 @@ class Inspector:
         found = self._of_text(key, self._declared(key), (page - 1) * ROWS)
         if known and not (found.known or is_tenants(found.key)):
             raise NotFound("key", key, _NOT_KNOWN)
-        if self._claims:
-            return found
-        leases = with_jobs(Reader(self._limiter()), found.leases)
-        return found.model_copy(update={"leases": leases})
+        return found
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""

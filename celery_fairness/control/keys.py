@@ -20,7 +20,9 @@ PARKED_FIELDS = 8
 #: Fields of a limit's name. The fields after them are the action on a task above the limit.
 NAME_FIELDS = 4
 
-_ROW = re.compile(r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*) \S* \S*")
+_ROW = re.compile(
+    r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*) \S* \S* .*", re.DOTALL
+)
 
 
 def whole_of(key: str) -> str:

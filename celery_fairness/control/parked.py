@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from celery_fairness.control.ancestors import with_ancestors
 from celery_fairness.control.at_gate import before_parked
 from celery_fairness.control.find_task import MessageNames, read_message
 from celery_fairness.control.forecast import Before, wait_for_limit
-from celery_fairness.control.holders import with_jobs
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.scan import Reader
@@ -103,7 +101,7 @@ def explain(reader: Reader, task: ParkedTask, inspector: Inspector) -> Explanati
     for each, place in zip(judged, places, strict=True):
         before = before_parked(reader, tiers, task.key, place, task.tag)
         if before is not None:
-            blocker = _with_ancestors(reader, _blocker(reader, each, before.tasks), task)
+            blocker = _with_ancestors(_blocker(reader, each, before.tasks), task)
             return explained(
                 ahead_in_lane=before.of_tenant,
                 ahead_in_ring=before.tenants,
@@ -114,12 +112,11 @@ def explain(reader: Reader, task: ParkedTask, inspector: Inspector) -> Explanati
     return explained()
 
 
-def _with_ancestors(reader: Reader, blocker: Blocker, task: ParkedTask) -> Blocker:
-    """Add the known holders of a limit, and those of them that called the task."""
+def _with_ancestors(blocker: Blocker, task: ParkedTask) -> Blocker:
+    """Add the holders of a limit that called the task."""
     names = task.names
     callers = {each for each in (names.parent_id, names.root_id) if each} - {names.task_id}
-    holders = with_jobs(reader, blocker.holders, callers)
-    return next(with_ancestors([replace(blocker, holders=holders)], callers))
+    return next(with_ancestors([blocker], callers))
 
 
 def _blocker(reader: Reader, judged: Judged, before: Before) -> Blocker:

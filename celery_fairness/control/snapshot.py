@@ -30,7 +30,6 @@ from celery_fairness.limiter.types import (
 )
 from celery_fairness.scheduler.calls import Stopped
 from celery_fairness.util.durations import Milliseconds, iso_duration, milliseconds, seconds
-from celery_fairness.util.ids import holder_of
 
 #: The text of a number that an override does not change.
 UNCHANGED = "-"
@@ -169,18 +168,16 @@ def _waited(row: Mapping[str, Any]) -> WaitedLimit:
 
 
 def _lease(row: Mapping[str, Any]) -> HeldLease:
-    # A lease of a gate has no row. Its id has the worker and the task.
-    owner, task_id = ("", "") if "owner" in row else holder_of(row["id"])
     held_ms, usual_ms = row.get("held_ms"), row.get("usual_ms")
     return HeldLease(
         id=row["id"],
         expires_in_seconds=seconds(row["ends_ms"]),
-        owner=row.get("owner", owner),
+        owner=row.get("owner", ""),
         queue=row.get("queue", ""),
         state=row.get("state", ""),
         task=row.get("task", ""),
         charged=row.get("charged", ""),
-        task_id=row.get("task_id", task_id),
+        task_id=row.get("task_id", ""),
         held_seconds=None if held_ms is None else seconds(held_ms),
         usual_seconds=None if usual_ms is None else seconds(usual_ms),
     )

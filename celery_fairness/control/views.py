@@ -377,7 +377,7 @@ class Blocker:
         limit: Its concurrency, or that of one process. None is unlimited.
         opens_in_seconds: Time until it is available by itself. None if that needs the end of a
             lease or an operator.
-        holders: The first hundred leases, soonest end first.
+        holders: The first hundred leases, the oldest first.
         ancestors: Ids of the tasks that hold leases and called this task, directly or indirectly.
             If one of them waits for this task's result, neither ends.
         starts_in_seconds: Estimated time until this limit alone would let the task start. None if

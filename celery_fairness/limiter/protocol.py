@@ -67,7 +67,7 @@ class Limiter(Protocol):
         ...
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End ``leases`` and return the number of slots that they held. A second call returns 0.
+        """End ``leases`` and return how many of them were held. A second call returns 0.
 
         Args:
             leases: The leases.
@@ -75,13 +75,8 @@ class Limiter(Protocol):
         """
         ...
 
-    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
-        """End ``lease`` without waiting for the answer.
-
-        Args:
-            lease: The lease of an attempt whose body has ended.
-            watched: Whether a trace is on (``Admitted.watched``).
-        """
+    def release_soon(self, lease: Lease) -> None:
+        """End the lease of an attempt whose body has ended, without waiting for the answer."""
         ...
 
     def idle(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import replace
 from typing import Any, cast
 
 from redis.exceptions import ResponseError
@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, read_row
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
+from celery_fairness.config.tenants import key_part
 from celery_fairness.config.tiers import QueueClass, Tier
 from celery_fairness.limiter.types import (
     Admitted,
@@ -31,17 +32,18 @@ from celery_fairness.limiter.types import (
     Renewal,
     SlotRequest,
     Unparked,
-    slots_of,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.texts import rules_args
+from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
-#: Most slots that one call renews or releases, so that its time in Redis is bounded.
+#: Most leases that one call renews or releases, so that its time in Redis is bounded.
 BATCH = 250
 
 _REJECTIONS = {
@@ -83,6 +85,13 @@ class RedisLimiter:
         self._tiers, self._default = settings.tiers, settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)
         self._enforcement = settings.enforcement.value
+        self._rules = Rules(
+            self._lease_ms,
+            self._enforcement,
+            self._default,
+            self._tiers[self._default].concurrency,
+            settings.max_deliveries,
+        )
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
         self._snooze_ms = milliseconds(settings.snooze_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
@@ -131,24 +140,21 @@ class RedisLimiter:
         """Take every slot, or none."""
         args = (
             request.lease.id,
-            self._lease_ms,
-            enforcement.value,
+            *rules_args(replace(self._rules, enforcement=enforcement.value)),
             request.tier_key,
             self._tenant_key(request),
-            *self._tier_args(request.tier),
+            *self._tier_args(request.tier)[:2],
             request.limits,
             *self._copies(request),
             job_text(request.job),
             self._snooze_ms,
-            *(self._broker, "1" if request.is_new else "", "1" if self._tier_waits else ""),
-            self._now_text(),
+            *(self._broker, "1" if request.is_new else "", self._now_text()),
         )
         answer = self._redis.run(calls.ACQUIRE, self._names.prefix, args)
         code, held, limit, retry_after_ms, version, judged, key, action = answer
         number = None if limit < 0 else limit
         if code > 0:
-            watched = action == "t"
-            return Admitted(request.lease, judged, number, held, code == 2, version, watched)
+            return Admitted(request.lease, judged, number, held, code == 2, version)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         return Rejected(
             _REJECTIONS[code], wait, judged, number, held, version, key, _ACTIONS[action]
@@ -156,15 +162,14 @@ class RedisLimiter:
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Renew ``leases`` and move the limiter's clock."""
-        missing: dict[Lease, None] = {}
-        known = "" if epoch is None else str(epoch)
+        missing: list[Lease] = []
         new_epoch = 0
         for batch in _batches(leases) if leases else ((),):
-            args = (self._lease_ms, known, self._now_text(), *_pairs_of(batch))
-            answer = self._redis.run(calls.RENEW_GATE, self._names.prefix, args)
-            new_epoch = int(answer[0])
-            missing |= dict.fromkeys(batch[position - 1][0] for position in answer[1:])
-        self._redis.run(calls.FORGET, self._names.prefix, (self._lease_ms, self._now_text()))
+            held = [(lease.id, lease.key) for lease in batch]
+            args = calls.renew_args(held, self._rules, epoch, self._now_text())
+            answer = self._redis.run(calls.RENEW, self._names.prefix, args)
+            new_epoch, positions = calls.read_renew(answer)
+            missing += (batch[position - 1] for position in positions)
         if epoch in (None, new_epoch):
             return Renewal(tuple(missing), new_epoch)
         return Renewal((), new_epoch, tuple(missing))
@@ -177,25 +182,20 @@ class RedisLimiter:
         return calls.read_announce(self._redis.run(calls.ANNOUNCE, self._names.prefix, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End ``leases`` and return the number of slots that they held."""
+        """End ``leases`` and return how many of them were held."""
+        verdict = Verdict.DIED if died else Verdict.DONE
         held = 0
         for batch in _batches(leases):
-            if died or any(map(self._may_be_waited_for, leases)):
-                what = "died" if died else "leases"
-                args = self._free_args(what, ((lease.id, key) for lease, key in batch))
-                held += self._redis.run(calls.FREE, self._names.prefix, args)
-                continue
-            held += self._redis.run(calls.RELEASE, self._names.prefix, _pairs_of(batch))
+            answer = self._redis.run(
+                calls.SETTLE, self._names.prefix, self._settle_args(batch, verdict)
+            )
+            held += calls.read_settle(answer).count(Settled.SETTLED)
         return held
 
-    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
+    def release_soon(self, lease: Lease) -> None:
         """End ``lease`` without waiting for the answer."""
-        if watched or self._may_be_waited_for(lease):
-            args = self._free_args("leases", ((lease.id, key) for key in lease.keys))
-            self._redis.post(calls.FREE, self._names.prefix, args)
-            return
-        slots = _pairs_of((lease, key) for key in lease.keys)
-        self._redis.post(calls.RELEASE, self._names.prefix, slots)
+        args = self._settle_args([lease], Verdict.DONE)
+        self._redis.post(calls.SETTLE, self._names.prefix, args)
 
     def idle(
         self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
@@ -261,8 +261,8 @@ class RedisLimiter:
 
     def release_reservation(self, message: str, keys: Sequence[str]) -> None:
         """Release the reservations of a promoted task."""
-        args = self._free_args("promises", ((message, key) for key in keys))
-        self._redis.run(calls.FREE, self._names.prefix, args)
+        args = (self._lease_ms, self._now_text(), message, ",".join(keys))
+        self._redis.run(calls.RELEASE_RESERVATION, self._names.prefix, args)
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until parked tasks may start, or the timeout."""
@@ -272,7 +272,8 @@ class RedisLimiter:
         """Return the state of ``key``."""
         found = self.look(key, tenant, tier)
         leases = tuple(
-            HeldLease(each["id"], seconds(each["ends_ms"])) for each in found.get("leases", ())
+            HeldLease(each["id"], seconds(each["ends_ms"]), task_id=each.get("task_id", ""))
+            for each in found.get("leases", ())
         )
         return LimitState(key, found.get("tier", ""), found.get("entitled"), found["held"], leases)
 
@@ -413,17 +414,14 @@ class RedisLimiter:
     def _tenant_key(self, request: SlotRequest) -> str:
         return self._names.tenant(request.tenant).removeprefix(self._names.prefix)
 
-    def _free_args(self, what: str, slots: Iterable[tuple[str, str]]) -> tuple[Any, ...]:
-        return what, self._lease_ms, self._now_text(), *chain.from_iterable(slots)
+    def _settle_args(self, leases: Iterable[Lease], verdict: Verdict) -> list[str]:
+        ends = [Settle(lease.id, verdict) for lease in leases]
+        return calls.settle_args(ends, self._rules, self._now_text())
 
     def _copies(self, request: SlotRequest) -> tuple[str, str, str, Milliseconds]:
         """Return the arguments about the request's copy."""
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
-
-    def _may_be_waited_for(self, lease: Lease) -> bool:
-        """Return whether parked tasks may wait for a slot of a lease."""
-        return self._tier_waits or "," in lease.key or not lease.key.startswith("tenant:")
 
     def _tier_args(self, tier: str) -> tuple[str, str, str, str]:
         """Return a tier and the default tier with their numbers in this process's settings."""
@@ -437,25 +435,23 @@ class RedisLimiter:
 
 
 def job_text(job: Job | None) -> str:
-    """Return a job as text for events. Characters without a UTF-8 form become question marks."""
+    """Return a job as ``ID NAME QUEUE``, "" for none.
+
+    Id and name have the form of keys. Characters without a UTF-8 form become question marks.
+    """
     if job is None:
         return ""
-    return json.dumps([each.encode(errors="replace").decode() for each in job])
+    task_id, name, queue = (each.encode(errors="replace").decode() for each in job)
+    return f"{key_part(task_id) if task_id else ''} {key_part(name) if name else ''} {queue}"
 
 
 def _limit_text(concurrency: int | None) -> str:
     return "unlimited" if concurrency is None else str(concurrency)
 
 
-def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[tuple[Lease, str]]]:
-    """Yield all slots, each as lease and key, in batches."""
-    slots = slots_of(leases)
-    for start in range(0, len(slots), BATCH):
-        yield slots[start : start + BATCH]
-
-
-def _pairs_of(slots: Iterable[tuple[Lease, str]]) -> list[str]:
-    return list(chain.from_iterable((lease.id, key) for lease, key in slots))
+def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
+    for start in range(0, len(leases), BATCH):
+        yield leases[start : start + BATCH]
 
 
 def _pairs(reply: Any) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ no code compares as text.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
@@ -57,11 +56,6 @@ class Lease:
         """The worker that runs the body; "" if the id has none."""
         worker, named, _ = self.id.partition("@")
         return worker if named else ""
-
-
-def slots_of(leases: Iterable[Lease]) -> list[tuple[Lease, str]]:
-    """Return every slot of ``leases``, as the lease and the key."""
-    return [(lease, key) for lease in leases for key in lease.keys]
 
 
 class Job(NamedTuple):
@@ -120,7 +114,6 @@ class Admitted:
         held: The leases of the tier's key, including this one.
         over_limit: Whether it would have been rejected without ``enabled="observe"``.
         config_version: The version of the tier tables in Redis.
-        watched: Whether a trace is on, so that the end must be reported.
     """
 
     lease: Lease
@@ -129,7 +122,6 @@ class Admitted:
     held: int
     over_limit: bool = False
     config_version: int = 0
-    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +320,7 @@ class LimitState:
         tier: The tenant's tier. "" if the key is no tenant's.
         limit: The concurrency in force. None is unlimited or unknown, 0 is paused.
         held: The number of live leases.
-        leases: The first hundred of them, the one that ends first at the top.
+        leases: The first hundred of them, the oldest at the top.
     """
 
     key: str

@@ -15,9 +15,9 @@ from celery_fairness.scheduler.answers import read_tasks
 from celery_fairness.scheduler.texts import (
     as_text,
     bounds_args,
+    ends_args,
     epoch_text,
     rules_args,
-    triples,
 )
 from celery_fairness.scheduler.types import (
     Claim,
@@ -63,16 +63,13 @@ TRACE_PUT = "trace_put"
 ANNOUNCE = "announce"
 #: Functions of the gate.
 ACQUIRE = "acquire"
-RENEW_GATE = "renew_gate"
-RELEASE = "release"
 SUPERSEDE = "supersede"
-FORGET = "forget"
-FREE = "free"
 IDLE = "idle"
 PARK = "park"
 PROMOTE = "promote"
 UNPARK = "unpark"
 PUT_OFF = "put_off"
+RELEASE_RESERVATION = "release_reservation"
 #: Functions of tiers, tenants and inspect.
 PUBLISH_TIERS = "publish_tiers"
 PUBLISH_TENANT = "publish_tenant"
@@ -175,7 +172,7 @@ def claim_args(
         str(rules.snooze_ms),
         rules.priority_scope,
         str(len(ends)),
-        *triples(ends),
+        *ends_args(ends),
         *queues,
     ]
 
@@ -195,7 +192,7 @@ def read_claim(answer: bytes | str) -> Claim:
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a settle."""
-    return [*rules_args(rules), now_text, *triples(ends)]
+    return [*rules_args(rules), now_text, *ends_args(ends)]
 
 
 def read_settle(answer: Sequence[Any]) -> list[Settled]:
@@ -204,20 +201,17 @@ def read_settle(answer: Sequence[Any]) -> list[Settled]:
 
 
 def renew_args(
-    held: Sequence[tuple[str, str]], lease_ms: int, epoch: int | None = None, now_text: str = ""
+    held: Sequence[tuple[str, str]], rules: Rules, epoch: int | None = None, now_text: str = ""
 ) -> list[str]:
     """Return the arguments of a renewal.
 
     Args:
-        held: Leases, each with its keys (``Claimed.key``).
-        lease_ms: How long a lease lives without a renewal.
+        held: Leases, each with its keys, joined by commas.
+        rules: The worker's settings.
         epoch: The epoch in which they were taken. None if it is not known.
         now_text: The server's time in tests, in ms.
     """
-    args = [str(lease_ms), epoch_text(epoch), now_text]
-    for lease, key in held:
-        args += (lease, key)
-    return args
+    return [*rules_args(rules), epoch_text(epoch), now_text, *chain.from_iterable(held)]
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:

@@ -20,11 +20,11 @@ def most_text(most: int | None) -> str:
     return "" if most is None else str(most)
 
 
-def triples(ends: Sequence[Settle]) -> list[str]:
-    """Return ends in the form that settle and claim read: three arguments each."""
+def ends_args(ends: Sequence[Settle]) -> list[str]:
+    """Return ends in the form that settle and claim read: two arguments each."""
     args: list[str] = []
     for end in ends:
-        args += (end.lease, end.verdict.value + ("" if end.begun else "-"), end.key)
+        args += (end.lease, end.verdict.value + ("" if end.begun else "-"))
     return args
 
 

@@ -245,13 +245,11 @@ class Settle(NamedTuple):
     Attributes:
         lease: The lease.
         verdict: The end or the new state of the task.
-        key: The keys in which the lease counts (``Claimed.key``).
         begun: Whether its body may have begun. If False, its starts are given back.
     """
 
     lease: str
     verdict: Verdict
-    key: str
     begun: bool = True
 
 

@@ -128,14 +128,13 @@ class FakeLimiter(Limiter):
         return epoch is not None and epoch < self._lost_memory_at
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End leases and return the number of slots that they held."""
+        """End leases and return how many of them were held."""
         self._record("release", leases, died)
-        ended = [self.leases.pop(lease.id) for lease in leases if lease.id in self.leases]
-        return sum(len(lease.keys) for lease in ended)
+        return len([self.leases.pop(lease.id) for lease in leases if lease.id in self.leases])
 
-    def release_soon(self, lease: Lease, *, watched: bool = False) -> None:
+    def release_soon(self, lease: Lease) -> None:
         """End a lease."""
-        self._record("release_soon", lease, watched)
+        self._record("release_soon", lease)
         self.leases.pop(lease.id, None)
 
     def idle(

@@ -129,7 +129,7 @@ class LeaseTable:
         with self._lock:
             first = not self._ends
             if not held.ended:
-                self._ends[held.lease] = Settle(held.lease, verdict, held.key)
+                self._ends[held.lease] = Settle(held.lease, verdict)
         if first:
             self.noted()
 
@@ -146,7 +146,7 @@ class LeaseTable:
                 return
             held.ended = True
             self._forget(held)
-            self._ends[held.lease] = Settle(held.lease, verdict, held.key, begun)
+            self._ends[held.lease] = Settle(held.lease, verdict, begun)
         self.changed()
 
     def drop(self, held: Held) -> None:

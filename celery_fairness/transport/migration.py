@@ -151,7 +151,7 @@ def to_stock(channel: Any, queue: str) -> int:
         for task in claim.tasks:
             _push(channel, client, queue, task.message)
             moved += 1
-        ends = [Settle(task.lease, Verdict.DONE, task.key) for task in claim.tasks]
+        ends = [Settle(task.lease, Verdict.DONE) for task in claim.tasks]
         if claim.sleep_ms:
             owners = set(map(as_text, session.call(calls.HOLDERS, [queue])))
             if not owners:

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.util.threads import Bell, native_lock, start_thread
@@ -64,7 +65,7 @@ class Renewals:
         client: A client of redis-py for the thread alone.
         connection: A connection of that client, so that the thread shares no lock.
         prefix: Prefix of every key.
-        lease_ms: The length of a lease without a renewal.
+        rules: The worker's settings, with the length of a lease.
         settle: Sends the table's ends to Redis.
         keep: Reports the queues in use, after each renewal.
     """
@@ -75,12 +76,13 @@ class Renewals:
         client: Any,
         connection: Connection,
         prefix: str,
-        lease_ms: int,
+        rules: Rules,
         settle: Callable[[Call], None],
         keep: Callable[[Call], None],
     ) -> None:
         self._lease_table, self._client, self._connection = lease_table, client, connection
-        self._prefix, self._lease_ms, self._settle, self._keep = prefix, lease_ms, settle, keep
+        self._prefix, self._rules, self._settle, self._keep = prefix, rules, settle, keep
+        self._lease_ms = rules.lease_ms
         #: The epoch that has all leases of this process; None before the first answer.
         self.epoch: int | None = None
         #: The time of the last complete renewal (monotonic seconds).
@@ -152,7 +154,7 @@ class Renewals:
     def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewed:
         """Renew leases of one epoch."""
         leases = [(each.lease, each.key) for each in batch]
-        args = calls.renew_args(leases, self._lease_ms, epoch)
+        args = calls.renew_args(leases, self._rules, epoch)
         answered, positions = calls.read_renew(call(calls.RENEW, args))
         for each in batch:
             each.epoch = answered

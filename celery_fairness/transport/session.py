@@ -122,7 +122,7 @@ class Session:
             of_thread,
             Connection(self.address, make=lambda: of_thread),
             self.prefix,
-            self.rules.lease_ms,
+            self.rules,
             self._settle,
             self._keep_consumed,
         )

@@ -23,10 +23,9 @@ class Attempt:
         lease: The lease that it holds, or None without a slot.
         limiter: The limiter that releases the lease.
         error: Raised in place of the body (``redis_lost="closed"``).
-        watched: Whether a trace is on (``Admitted.watched``).
     """
 
-    __slots__ = ("_begun", "_lease", "_limiter", "_watched", "error", "task")
+    __slots__ = ("_begun", "_lease", "_limiter", "error", "task")
 
     def __init__(
         self,
@@ -34,14 +33,11 @@ class Attempt:
         lease: Lease | None,
         limiter: Limiter,
         error: LimiterUnavailable | None = None,
-        *,
-        watched: bool = False,
     ) -> None:
         self.task = task
         self.error = error
         self._lease = lease
         self._limiter = limiter
-        self._watched = watched
         self._begun = False
 
     def begin(self, task: Any) -> bool:
@@ -59,7 +55,7 @@ class Attempt:
         lease, self._lease = self._lease, None
         if lease is not None:
             try:
-                self._limiter.release_soon(lease, watched=self._watched)
+                self._limiter.release_soon(lease)
             except LimiterUnavailable:
                 pass
 

@@ -166,7 +166,7 @@ class Gate:
                 log_misspelling(self._notices, task.name, attribution.misspelling)
             if not attribution.keys:
                 return tracer(uuid, args, kwargs, request)
-            lease = Lease(known.get("lease") or new_lease_id(uuid), attribution.keys)
+            lease = Lease(known.get("lease") or new_lease_id(), attribution.keys)
             # A message without the header gets an identity here, and keeps it.
             copy = parse_copy(request.get(COPY_HEADER)) or Copy(first_copy()["message"])
             job = Job(uuid, task.name, queue_of(request))
@@ -180,10 +180,10 @@ class Gate:
                 outcome = self._enter_or_park(task, context, asked, known)
             except SoftTimeLimitExceeded:
                 # The call took the task's whole time limit, and its outcome is unknown.
-                Attempt(task, lease, self._limiter, watched=True).end()
+                Attempt(task, lease, self._limiter).end()
                 outcome = Rejected(Reason.LIMITER_UNAVAILABLE)
             except BaseException:
-                Attempt(task, lease, self._limiter, watched=True).end()
+                Attempt(task, lease, self._limiter).end()
                 self._ended(lease)
                 raise
             if not isinstance(outcome, Attempt):
@@ -283,7 +283,7 @@ class Gate:
                 and not self._tier_waits
             ):
                 self._log_idle(asked.lease)
-            return Attempt(task, asked.lease, self._limiter, watched=answer.watched)
+            return Attempt(task, asked.lease, self._limiter)
         return answer
 
     def _log_idle(self, lease: Lease) -> None:

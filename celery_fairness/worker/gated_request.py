@@ -56,7 +56,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
             task, request, request.get("args"), request.get("kwargs")
         )
         if attribution.keys:
-            self._fair_lease = Lease(new_lease_id(self.id, fairness.worker), attribution.keys)
+            self._fair_lease = Lease(new_lease_id(fairness.worker), attribution.keys)
         request[ATTEMPT_KEY] = {
             "lease": self._fair_lease.id if self._fair_lease else None,
             "content_type": getattr(message, "content_type", None),

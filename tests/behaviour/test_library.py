@@ -15,6 +15,7 @@ from redis import Redis
 from celery_fairness import Fairness
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Verdict
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import FLOOR, RIGHTS, build, check_library, library, load
@@ -234,11 +235,11 @@ def test_a_release_that_was_posted_is_not_lost_with_the_library(
     shop = on(own_server, make_shop, "redis")
     connection = Connection(address_from_url(own_server.url))
     prefix = parts_of(shop.fairness).limiter.prefix
+    end = calls.settle_args([Settle("l1", Verdict.DONE)], Rules())
     with own_server.client() as client:
-        client.zadd(f"{prefix}leases:a", {"l1": 1})
-        connection.run(calls.RELEASE, prefix, ["l0", "a"])
+        connection.run(calls.SETTLE, prefix, end)
         client.function_flush()
-        connection.post(calls.RELEASE, prefix, ["l1", "a"])
+        connection.post(calls.SETTLE, prefix, end)
         client.config_set("maxmemory", 1)
         with pytest.raises(LimiterUnavailable, match="memory is full"):
             connection.read("PING")

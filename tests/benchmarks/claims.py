@@ -112,7 +112,7 @@ class Bench:
 
     def settle(self, claim: Claim, rules: Rules = RULES, verdict: Verdict = Verdict.DONE) -> None:
         """End every task of a claim."""
-        ends = [Settle(task.lease, verdict, task.key) for task in claim.tasks]
+        ends = [Settle(task.lease, verdict) for task in claim.tasks]
         if ends:
             self._run(calls.SETTLE, calls.settle_args(ends, rules))
 

@@ -95,7 +95,7 @@ def _commands(
         put(want)
         args = calls.claim_args("w:1:a1", number, want, ["q"], RULES)
         tasks = calls.read_claim(call(calls.CLAIM, args)).tasks
-        ends = [Settle(task.lease, Verdict.DONE, task.key) for task in tasks]
+        ends = [Settle(task.lease, Verdict.DONE) for task in tasks]
         call(calls.SETTLE, calls.settle_args(ends, RULES))
         done += len(tasks)
     return (_processed(client) - begun) / done

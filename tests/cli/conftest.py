@@ -55,7 +55,7 @@ class Installation:
         return list(calls.read_claim(self.run(calls.CLAIM, args)).tasks)
 
     def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:
-        self.run(calls.SETTLE, calls.settle_args([Settle(task.lease, verdict, task.key)], RULES))
+        self.run(calls.SETTLE, calls.settle_args([Settle(task.lease, verdict)], RULES))
 
     def find(self, task_id: str) -> list[tuple[str, str]]:
         """Return tag and state of each task of an id."""
@@ -81,7 +81,7 @@ class Installation:
     def run_all(self) -> None:
         """Claim and settle until every task that runs or waits in a lane has ended."""
         for lease in leases_of(self.client, self.prefix):
-            self.run(calls.SETTLE, calls.settle_args([Settle(lease, Verdict.DONE, "")], RULES))
+            self.run(calls.SETTLE, calls.settle_args([Settle(lease, Verdict.DONE)], RULES))
         for queue in ("celery", "other"):
             while tasks := self.claim(queue=queue):
                 for task in tasks:

@@ -57,13 +57,6 @@ PLANTED = {
             ("tenant_left_closed", "closed", "tenant:42"),
         },
     ),
-    "a running task whose count ends by itself": (
-        change("ZADD", "leases:tenant:42", 5, LEASE),
-        {
-            ("task_not_counted", "leases:tenant:42", LEASE),
-            ("tenant_left_closed", "closed", "tenant:42"),
-        },
-    ),
     "a running task that never ends": (
         change("ZREM", "ends", LEASE),
         {("task_without_end", "running", "t0")},

@@ -35,10 +35,6 @@ PLANTED = {
     "a tier without end that is no news": [("HSET", "tiers", "free", "null")],
     "one that was paused, and is not": [("ZADD", "closed", -1, KEY), TWO],
     "news that are lost": [("ZADD", "closed", 8, KEY), TWO],
-    "a lease of the gate, and no time": [
-        ("ZREM", f"leases:{KEY}", LEASE),
-        ("ZADD", f"leases:{KEY}", FAR, "gate"),
-    ],
     "a time that is another's": [("ZADD", "ends", FAR, " tenant:other"), TWO],
 }
 

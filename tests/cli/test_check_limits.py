@@ -289,7 +289,7 @@ def kept_of(gone):
 def run_all(it, client):
     """Claim and settle for two minutes."""
     for _ in range(30):
-        ends = [Settle(each, Verdict.DONE, "") for each in leases_of(client, PREFIX)]
+        ends = [Settle(each, Verdict.DONE) for each in leases_of(client, PREFIX)]
         it.run(calls.SETTLE, calls.settle_args(ends, it.rules, str(it.now)))
         it.claim_all()
         it.now += it.rules.lease_ms // 3

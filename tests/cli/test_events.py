@@ -478,7 +478,7 @@ def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):
     request = SlotRequest(
         *(Lease("w1@t1", "tenant:42"), "42", "free"), job=Job("t1", "shop.pay", "celery")
     )
-    parts_of(gate).limiter.release_soon(parts_of(gate).limiter.acquire(request).lease, watched=True)
+    parts_of(gate).limiter.release_soon(parts_of(gate).limiter.acquire(request).lease)
 
     def both_are_told():
         events = gate.events.read(types=TASKS).events

@@ -53,7 +53,7 @@ class Load:
         self.now += STEP_MS
         ended = [each for each in self.runs if each[0] <= self.now]
         self.runs = [each for each in self.runs if each[0] > self.now]
-        ends = [Settle(task.lease, Verdict.DONE, task.key) for _, task in ended]
+        ends = [Settle(task.lease, Verdict.DONE) for _, task in ended]
         if self.alone and ends:
             self.run(calls.SETTLE, calls.settle_args(ends, self.rules, str(self.now)))
             ends = []
@@ -72,7 +72,7 @@ class Load:
             if answer.sleep_ms or len(self.runs) == self.places:
                 break
         held = [(task.lease, task.key) for _, task in self.runs]
-        self.run(calls.RENEW, calls.renew_args(held, self.rules.lease_ms, None, str(self.now)))
+        self.run(calls.RENEW, calls.renew_args(held, self.rules, None, str(self.now)))
 
     def play(self, ms, come=lambda: None):
         """Play so long, and then be at this moment."""

@@ -10,7 +10,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Admitted, Parking
+from celery_fairness.limiter.types import Admitted, Job, Parking
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.durations import Milliseconds
@@ -72,7 +72,9 @@ class GateLoad:
         self.runs, self.requests, self.started = [], {}, {}
 
     def send(self, tenant, number):
-        request = ask(f"{tenant}{number}", self.limit, tenant=tenant)
+        request = replace(
+            ask(f"{tenant}{number}", self.limit, tenant=tenant), job=Job(tenant, "shop.send", "")
+        )
         self.requests[f"{tenant}{number}"] = request
         if isinstance(self.limiter.acquire(request), Admitted):
             self.runs.append((self.now + self.takes, request.lease))

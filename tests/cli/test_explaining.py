@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.limiter.types import Lease, Parking, SlotRequest
+from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
@@ -226,12 +226,13 @@ def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
 ) -> None:
     limiter, word = parts_of(fairness).limiter, "api|1|||w"
 
-    def ask(lease_id: str, name: str) -> SlotRequest:
-        return SlotRequest(Lease(lease_id, "tenant:42,api"), "42", "free", Copy(name), "n", word)
+    def ask(name: str) -> SlotRequest:
+        lease, job = Lease(new_lease_id(), "tenant:42,api"), Job(name, "shop.work", "celery")
+        return SlotRequest(lease, "42", "free", Copy(name), "n", word, job)
 
-    limiter.acquire(ask(new_lease_id("caller"), "caller"))
+    limiter.acquire(ask("caller"))
     headers = {"id": "waits", "task": "shop.work", "parent_id": "caller", "root_id": "first"}
     message = json.dumps({"headers": headers, "routing_key": "celery"})
-    assert limiter.park(ask(new_lease_id("waits"), "waits"), message) is Parking.PARKED
+    assert limiter.park(ask("waits"), message) is Parking.PARKED
     (blocker,) = fairness.tasks.explain("waits").blocked_by
     assert (blocker.key, blocker.ancestors) == ("api", ("caller",))

@@ -221,7 +221,7 @@ def test_an_end_that_comes_late_finds_its_task_where_it_went(shop, fairness, cli
     (task,) = shop.claim(queue=DEFAULT)
     shop.settle(task, Verdict.HEAD)
     fairness.tenants.set_tier("42", "pro")
-    args = calls.settle_args([Settle(task.lease, Verdict.DONE, task.key)], calls.Rules())
+    args = calls.settle_args([Settle(task.lease, Verdict.DONE)], calls.Rules())
     assert calls.read_settle(shop.run(calls.SETTLE, args)) == [Settled.WITHDRAWN]
     assert shop.find("first") == []
     assert client.keys(shop.key("lane:*")) == []

@@ -43,10 +43,10 @@ def test_texts_are_read_as_the_functions_write_them():
     system = read_head("tag", f"7 0 0 1 9{' ' * 8} schlänge")
     assert (system.key, system.queue) == ("_system", "schlänge")
     row = read_row(
-        "tag", "2.w1 owner claimed@5~40 tenant:42:analysis,api 1|1|2 shop.work id-7", HEAD
+        "tag", "2.w1 owner claimed@5~40 tenant:42:analysis,api 1|1|2 shop.work id-7 ", HEAD
     )
     assert row == Row("owner", task, ("tenant:42:analysis", "api"), 5, 40)
-    assert read_row("tag", "2.w1 owner acked _system   ", HEAD).since is None
+    assert read_row("tag", "2.w1 owner acked _system    ", HEAD).since is None
     assert read_head("tag", "nonsense") is None
     assert read_head("tag", HEAD.replace("7", "x", 1)) is None
     assert read_row("tag", "nonsense", HEAD) is None

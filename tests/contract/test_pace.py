@@ -149,18 +149,6 @@ def test_d10_an_attempt_that_asks_again_has_begun_when_it_asked_first(gate: Gate
     assert gate.waits(ONE) == 5.0
 
 
-def test_d10_a_limit_that_lets_wait_says_when_its_first_lease_ends_at_the_latest(
-    gate: Gate,
-) -> None:
-    waits = Limit("api", 1)
-    gate.run(8.0, waits)
-    gate.start(waits)
-    answer = refused(gate.limiter.acquire(ask(waits)))
-    assert (answer.action, answer.retry_after_seconds) == ("wait", 15.0)
-    # All leases of the key count: that one is expected to live as long as the one before.
-    assert gate.waits(ONE) == 8.0
-
-
 def test_d10_who_meets_the_tier_waits_its_snooze(gate: Gate) -> None:
     admitted(gate.limiter.acquire(ask(tenant="42", tier="free")))
     for _ in range(2):

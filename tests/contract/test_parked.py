@@ -74,6 +74,7 @@ def again(request: SlotRequest, promoted: Promoted) -> SlotRequest:
         tenant=request.tenant,
         tier=request.tier,
         limits=request.limits,
+        job=request.job,
     )
 
 

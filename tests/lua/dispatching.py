@@ -75,14 +75,24 @@ class Dispatch:
         return [row[5] for row in self.run(calls.LETTERS, [queue, "0", "100"])]
 
     def settle(self, tasks, verdict=Verdict.DONE):
-        ends = [Settle(task.lease, verdict, task.key) for task in tasks]
+        ends = [Settle(task.lease, verdict) for task in tasks]
         args = calls.settle_args(ends, self.rules, str(self.now))
         return calls.read_settle(self.run(calls.SETTLE, args))
 
     def renew(self, tasks, epoch=None):
         held = [(task.lease, task.key) for task in tasks]
-        args = calls.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
+        args = calls.renew_args(held, self.rules, epoch, str(self.now))
         return calls.read_renew(self.run(calls.RENEW, args))
+
+    def hold(self, lease, keys):
+        """Let a lease begin whose task is not here: its worker names another epoch."""
+        args = calls.renew_args([(lease, keys)], self.rules, 1, str(self.now))
+        self.run(calls.RENEW, args)
+
+    def end(self, lease):
+        args = calls.settle_args([Settle(lease, Verdict.DONE)], self.rules, str(self.now))
+        (code,) = calls.read_settle(self.run(calls.SETTLE, args))
+        return code
 
     def next_outcome(self, written=""):
         args = calls.next_outcome_args(written, self.rules, str(self.now))

@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.keys import Names
@@ -19,7 +19,7 @@ from tests.support.library import call
 
 NAMES = Names("fairness")
 RULES = Rules()
-BEGAN, LATER = NAMES.prefix + "began:api", NAMES.prefix + "later:q"
+LATER = NAMES.prefix + "later:q"
 #: Commands of the dearest call of a task with three limits, its own FCALL included.
 MOST_COMMANDS = 60
 
@@ -56,7 +56,7 @@ class Claims:
         return calls.read_claim(self.run(calls.CLAIM, args)).tasks
 
     def end(self, task, now=""):
-        ends = [Settle(task.lease, Verdict.DONE, task.key)]
+        ends = [Settle(task.lease, Verdict.DONE)]
         self.run(calls.SETTLE, calls.settle_args(ends, RULES, now))
 
 
@@ -98,50 +98,52 @@ def test_claims_and_the_gate_know_one_pace_of_a_key(make_limiter, claims, client
     assert client.hget(f"{NAMES.prefix}pace:api", "mean") == "3500"
 
 
-def test_when_leases_began_is_forgotten_with_them(make_limiter, client, clock):
-    limiter = make_limiter(frozen=True)
-    day, asked = 86_400_000, ask("l1", AGAIN, tenant="42")
-    assert isinstance(limiter.acquire(asked), Admitted)
-    assert client.zrange(BEGAN, 0, -1) == ["l1"]
-    # Nobody may ever ask about it again.
-    assert day - 5_000 < client.pttl(BEGAN) <= day
-    limiter.release([asked.lease])
-    assert client.exists(BEGAN, f"{NAMES.prefix}began:tenant:42") == 0
-
-
-def test_a_limit_without_slots_pays_nothing_for_what_others_note(make_limiter, commands):
-    limiter = make_limiter(frozen=True)
-    limiter.acquire(ask("l1", ONE))
-    limiter.release([ask("l1", ONE).lease])
-    with commands() as noted:
-        limiter.acquire(ask("l1", ONE))
-    limiter.release([ask("l1", ONE).lease])
-    with commands() as ran:
-        limiter.acquire(ask("l2", Limit("api", None)))
-    assert (noted["zadd"] - ran["zadd"], noted["pexpire"] - ran["pexpire"]) == (1, 2)
-
-
-@pytest.mark.parametrize("tenant", ["", "42"])
-def test_of_a_tenants_key_nobody_notes_when_leases_began(make_limiter, client, tenant):
-    """Its slot is given back by who knows nothing of limits."""
-    limiter, again = make_limiter(frozen=True), Limit("tenant:42", 1, on_limit="reschedule")
-    asked = ask("l1", again)
-    assert isinstance(limiter.acquire(replace(asked, tenant=tenant)), Admitted)
-    limiter.release([asked.lease])
-    assert list(client.scan_iter(f"{NAMES.prefix}began:*")) == []
-    assert "paced" not in client.hgetall(NAMES.clock)
-
-
-def test_leases_that_ended_and_were_noted_are_cleared_a_bounded_number_at_a_time(
+def test_a_lease_has_a_row_and_an_end_and_counts_at_its_keys_until_it_ends(
     make_limiter, client, clock
 ):
     limiter = make_limiter(frozen=True)
-    limiter.acquire(ask("l1", AGAIN))
-    limiter.release([ask("l1", AGAIN).lease])
-    fill_leases(client, "api", 200, clock.now_ms - 5)
-    client.zadd(BEGAN, {f"other{n}": clock.now_ms - 10 for n in range(200)})
-    assert isinstance(limiter.acquire(ask("l2", AGAIN)), Admitted)
-    assert client.zcard(NAMES.of("leases", "api")) == client.zcard(BEGAN) == 200 - 64 + 1
+    tables = {key: f"{NAMES.prefix}leases:{key}" for key in ("tenant:42", "_system", "api")}
+    running, began = f"{NAMES.prefix}running", float(clock.now_ms)
+    first = replace(ask("w1@a", ONE, tenant="42"), job=Job("t1", "shop.pay", "q"))
+    limiter.acquire(first)
+    other = limiter.acquire(ask("b", Limit("api", 2))).lease
+    assert client.hgetall(running) == {
+        "w1@a": f"0.0 w1 held@{began:.0f} tenant:42,api  shop.pay t1 q",
+        "b": f"0.0 - held@{began:.0f} _system,api    ",
+    }
+    assert dict(client.zrange(f"{NAMES.prefix}ends", 0, -1, withscores=True)) == {
+        "w1@a": began + 15_000,
+        "b": began + 15_000,
+    }
+    held = {key: client.zrange(name, 0, -1, withscores=True) for key, name in tables.items()}
+    both = [("b", began), ("w1@a", began)]
+    assert held == {"tenant:42": both[1:], "_system": both[:1], "api": both}
+    limiter.release([first.lease, other])
+    assert client.exists(running, f"{NAMES.prefix}ends", *tables.values()) == 0
+    # The worker enters its lease again, by the keys that it has.
+    limiter.renew([other], limiter.renew([]).epoch - 1)
+    assert client.hgetall(running) == {"b": f"0.0 - held@{began:.0f} _system,api    "}
+    limiter.release([other])
+    assert client.exists(running, f"{NAMES.prefix}ends", *tables.values()) == 0
+
+
+def test_only_a_limit_that_reschedules_has_the_pace_of_its_leases_noted(
+    make_limiter, client, clock
+):
+    limiter, pace = make_limiter(frozen=True), f"{NAMES.prefix}pace:api"
+
+    def run(limit, lives):
+        lease = limiter.acquire(ask("l1", limit)).lease
+        clock.advance(lives)
+        limiter.release([lease])
+        return client.hget(pace, "mean")
+
+    assert run(ONE, 4) is None
+    assert not client.exists(pace)
+    assert not client.hexists(NAMES.clock, "paced")
+    assert run(AGAIN, 2) == "2000"
+    # All leases of such a key count.
+    assert run(ONE, 1) == "1875"
 
 
 class Admits:
@@ -151,10 +153,10 @@ class Admits:
         self.client = client
 
     def ask(self, lease, message="", serial="", next_serial=""):
-        known = ("", "tenant:_", "pro", "3", "free", "1")
+        rules, known = (15_000, "on", "free", "1", 5), ("", "tenant:_", "pro", "3")
         copies = (message, serial, next_serial, 60_000)
-        args = (lease, 15_000, "on", *known, write_limits((ONE,)), *copies, "", 30_000, "", "1")
-        return call(self.client, calls.ACQUIRE, NAMES.prefix, (*args, "", ""))
+        args = (lease, *rules, *known, write_limits((ONE,)), *copies, "", 30_000, "", "1", "")
+        return call(self.client, calls.ACQUIRE, NAMES.prefix, args)
 
 
 def test_an_attempt_that_asks_twice_has_the_same_answer(client):
@@ -219,16 +221,6 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
     assert max(sum(ran.values()) for ran in few) <= MOST_COMMANDS, few
 
 
-def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, client):
-    limiter = make_limiter()
-    limiter.renew([])
-    for key in ("api", "tenant:42"):
-        fill_leases(client, key, 200, 5)
-    assert isinstance(limiter.acquire(ask("l1", ONE, tenant="42")), Admitted)
-    for key in ("api", "tenant:42"):
-        assert client.zcard(NAMES.of("leases", key)) == 200 - 64 + 1
-
-
 def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(
     make_limiter, client, clock
 ):
@@ -257,17 +249,14 @@ def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     assert client.exists(f"{NAMES.prefix}cooled") == 0
 
 
-def test_nobody_knows_when_a_claimed_task_of_a_tenant_ends(make_limiter, claims, clock):
+def test_nobody_knows_when_a_task_of_a_tenant_ends(make_limiter, claims):
     limiter = make_limiter(tiers={"pro": {"concurrency": 1}})
-    # Somebody has said something of a key: the gate asks here, also of tenants alone.
-    stop_key(limiter, clock, "pause", "other")
     claims.put("t1", tenant="42")
     (task,) = claims.claim()
     assert limiter.acquire(ask("l1", tenant="42")).retry_after_seconds is None
     claims.end(task)
     assert isinstance(limiter.acquire(ask("l1", tenant="42")), Admitted)
-    # Of a slot of the gate it is known when its lease ends.
-    assert 0 < limiter.acquire(ask("l2", tenant="42")).retry_after_seconds <= 15
+    assert limiter.acquire(ask("l2", tenant="42")).retry_after_seconds is None
 
 
 def test_a_renewal_forgets_a_bounded_number_of_cool_downs(make_limiter, client):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
 
 import pytest
 
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
+from tests.lua.test_scripts import fill_leases
 from tests.support.lifetimes import run_and_look
 
 NAMES = Names("fairness")
@@ -16,9 +16,9 @@ LEASES = NAMES.of("leases", "tenant:42")
 NOW = 1_760_000_000_000
 LEASE_MS = 15_000
 KEEP_MS = 1_200_000
-DAY_MS = 86_400_000
-#: Ended leases that one call clears away.
-CLEAR_AT_MOST = 64
+RULES = (LEASE_MS, "on", "free", 0, 5)
+#: Leases that one call ends, because nobody renewed them.
+ENDED_AT_MOST = 64
 
 
 class Limiter:
@@ -33,14 +33,14 @@ class Limiter:
         return run_and_look(self.client, function, NAMES.prefix, args, keys)
 
     def acquire(self, lease, enforcement="on", limit=1, message="", serial="", next_serial=""):
-        keys = ("tenant:42", "tenant:42")
-        known = ("basic", limit, "free", 0)
+        rules = (LEASE_MS, enforcement, *RULES[2:])
+        known = ("tenant:42", "tenant:42", "basic", limit)
         copies = (message, serial, next_serial, KEEP_MS)
         answer, lives = self.run(
             calls.ACQUIRE,
             (LEASES, NAMES.of("copy", message)),
-            *(lease, LEASE_MS, enforcement, *keys, *known, "", *copies),
-            *("", LEASE_MS, "", "", "", self.now),
+            *(lease, *rules, *known, "", *copies),
+            *("", LEASE_MS, "", "", self.now),
         )
         assert answer[6:] == ["", "w"]
         return answer[:6], lives
@@ -49,10 +49,6 @@ class Limiter:
         tiers = json.dumps({"basic": ("1", 1.0), "free": ("0", 1.0)})
         of_tenant = ("tenant:42", "tenant:42", LEASE_MS, "basic", "free", tiers)
         return json.loads(self.run(calls.INSPECT, (), *of_tenant, "on", "", "", 0, self.now)[0])
-
-    def renew(self, *leases, epoch=""):
-        slots = chain.from_iterable((lease, "tenant:42") for lease in leases)
-        return self.run(calls.RENEW_GATE, (LEASES,), LEASE_MS, epoch, self.now, *slots)
 
 
 @pytest.fixture
@@ -70,7 +66,7 @@ def test_an_acquire_answers_with_its_code_and_five_facts(limiter, client):
     assert answer("l1") == [1, 1, 1, -1, 7, "basic"]
     limiter.now += 1_000
     assert answer("l1") == [1, 1, 1, -1, 7, "basic"]
-    assert answer("l2", **copy) == [0, 1, 1, LEASE_MS - 1_000, 7, "basic"]
+    assert answer("l2", **copy) == [0, 1, 1, -1, 7, "basic"]
     assert answer("l2", limit=0) == [-1, 1, 0, -1, 7, "basic"]
     assert answer("l2", message="_", serial="s9") == [-2, 1, 1, -1, 7, "basic"]
     assert answer("l2", "observe") == [2, 2, 1, -1, 7, "basic"]
@@ -78,35 +74,19 @@ def test_an_acquire_answers_with_its_code_and_five_facts(limiter, client):
     assert answer("l4", limit="unlimited") == [1, 4, -1, -1, 7, "basic"]
 
 
-def test_nobody_knows_when_the_lease_of_a_claimed_task_ends(limiter, client):
-    client.zadd(LEASES, {"claimed.1": "+inf"})
+def test_a_lease_counts_until_a_call_ends_it(limiter, client):
+    fill_leases(client, "tenant:42", ENDED_AT_MOST + 1, NOW)
     assert limiter.acquire("l1")[0] == [0, 1, 1, -1, 0, "basic"]
-
-
-def test_a_lease_that_ends_now_counts_no_more_cleared_or_not(limiter, client):
-    ended = {f"ended{n}": NOW for n in range(CLEAR_AT_MOST + 1)}
-    client.zadd(LEASES, {**ended, "alive": NOW + 5_000})
-    assert limiter.acquire("l1")[0] == [0, 1, 1, 5_000, 0, "basic"]
-    assert client.zcard(LEASES) == 2
-    client.zadd(LEASES, ended)
-    assert limiter.acquire("l1", limit=2)[0] == [1, 2, 2, -1, 0, "basic"]
-    assert client.zcard(LEASES) == 3
-
-
-def test_an_acquire_clears_every_lease_that_has_ended(limiter, client):
-    client.zadd(LEASES, {"first": NOW - 2, "second": NOW - 1, "alive": NOW + 5_000})
-    limiter.acquire("l1")
-    assert client.zrange(LEASES, 0, -1) == ["alive"]
+    assert limiter.acquire("l1")[0] == [1, 1, 1, -1, 0, "basic"]
+    assert client.zrange(LEASES, 0, -1) == ["l1"]
 
 
 def test_what_is_written_is_kept_as_long_as_the_table_of_keys_says(limiter):
     _, lives = limiter.acquire("l1")
-    assert lives[LEASES] == DAY_MS
+    assert lives[LEASES] == -1
     _, lives = limiter.acquire("l2", message="_", next_serial="s1")
     assert lives[NAMES.of("copy", "_")] == KEEP_MS
-    limiter.client.pexpire(LEASES, 1_000)
     limiter.client.pexpire(NAMES.of("copy", "_"), 1_000)
-    assert limiter.renew("l1")[1][LEASES] == DAY_MS
     _, lives = limiter.acquire("l2", limit=2, message="_", serial="s1")
     assert lives[NAMES.of("copy", "_")] == KEEP_MS
 
@@ -115,7 +95,14 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
     limiter.acquire("l1")
     assert limiter.acquire("l2", next_serial="s1")[0][0] == 0
     limiter.acquire("l2", limit=2, serial="s1")
-    kept = {NAMES.clock, NAMES.counts, NAMES.exceeded, LEASES, f"{NAMES.prefix}idle"}
+    kept = {
+        NAMES.clock,
+        NAMES.counts,
+        NAMES.exceeded,
+        LEASES,
+        f"{NAMES.prefix}ends",
+        f"{NAMES.prefix}running",
+    }
     assert set(client.keys(NAMES.prefix + "*")) == {*kept, f"{NAMES.prefix}freed:tenant:42"}
 
 
@@ -129,14 +116,14 @@ def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter,
     assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "basic"]
 
 
-def test_the_lease_of_a_claimed_task_is_shown_with_its_own_end(limiter, client):
-    client.zadd(NAMES.prefix + "ends", {"claimed.1": NOW + 7_000, "late.1": NOW - 1})
+def test_leases_are_shown_with_their_ends_and_the_oldest_first(limiter, client):
     client.zadd(
-        LEASES, {"gate": NOW + 5_000, "claimed.1": "+inf", "late.1": "+inf", "lost": "+inf"}
+        f"{NAMES.prefix}ends", {"gate": NOW + 5_000, "t1.1.1": NOW + 7_000, "late": NOW - 1}
     )
+    client.zadd(LEASES, {"gate": NOW - 2, "t1.1.1": NOW - 3, "late": NOW - 4, "lost": NOW - 1})
     found = limiter.inspect()
     shown = [(each["id"], each["ends_ms"]) for each in found["leases"]]
-    assert shown == [("gate", 5_000), ("claimed.1", 7_000), ("lost", 0)]
+    assert shown == [("t1.1.1", 7_000), ("gate", 5_000), ("lost", 0)]
     # The call that removes a lease that has ended frees its slot.
     assert (found["held"], found["ended_unswept"]) == (3, 1)
     assert (found["tier"], found["entitled"]) == ("basic", 1)

@@ -115,18 +115,6 @@ def test_an_entry_is_moved_aside_once(dispatch, client):
     assert client.hget(PREFIX + "counts", "aside") == "2"
 
 
-def test_a_renewal_keeps_the_leases_of_a_key_for_a_day(dispatch, client):
-    dispatch.put("a")
-    (task,) = dispatch.claim().tasks
-    leases = "leases:" + task.key
-    args = calls.renew_args([(task.lease, task.key)], RULES.lease_ms, None, str(NOW))
-    assert lifetime_after(client, calls.RENEW, args, leases) == DAY_MS
-    # What is left of a lost memory, as the gate's leases are.
-    client.delete(PREFIX + "ends")
-    client.persist(PREFIX + leases)
-    assert lifetime_after(client, calls.RENEW, args, leases) == DAY_MS
-
-
 def test_the_answer_to_a_claim_is_kept_for_two_leases(dispatch, client):
     dispatch.put("a")
     args = calls.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
@@ -269,7 +257,7 @@ def test_a_late_end_withdraws_its_task_whatever_keys_it_names(dispatch, client, 
         dispatch.put("a", rank=5)
     (task,) = dispatch.claim().tasks
     dispatch.settle([task], Verdict.HEAD)
-    args = calls.settle_args([Settle(task.lease, Verdict.DONE, keys)], RULES, str(NOW))
+    args = calls.settle_args([Settle(task.lease, Verdict.DONE)], RULES, str(NOW))
     assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.WITHDRAWN]
     assert dispatch.tags_of(dispatch.claim()) == ["t2"]
     assert client.hkeys(PREFIX + "tasks") == ["t2"]

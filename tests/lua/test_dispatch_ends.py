@@ -41,8 +41,8 @@ def test_where_somebody_deleted_what_another_end_comes_back_to(dispatch, client,
     dispatch.claim_all(queues=("q1",))
     client.delete(PREFIX + "candidates:q1")
     first, second = running
-    ends = [Settle(second.lease, Verdict.DONE, second.key)]
-    ends.append(Settle(first.lease, Verdict.HEAD, first.key))
+    ends = [Settle(second.lease, Verdict.DONE)]
+    ends.append(Settle(first.lease, Verdict.HEAD))
     args = calls.settle_args(ends, dispatch.rules, str(dispatch.now))
     assert calls.read_settle(dispatch.run(calls.SETTLE, args)) == [Settled.SETTLED] * 2
     assert dispatch.tags_of(dispatch.claim(queues=("q2",))) == ["t4"]
@@ -66,7 +66,8 @@ class TestEnteredAgain:
         return tasks
 
     def left(self, client):
-        names = (*client.keys(PREFIX + "leases:*"), *client.keys(PREFIX + "ends"))
+        names = [*client.keys(PREFIX + "leases:*"), *client.keys(PREFIX + "ends")]
+        names += client.keys(PREFIX + "running")
         return sorted(name.removeprefix(PREFIX) for name in names)
 
     def test_nothing_is_left_where_it_dies_too(self, dispatch, client, entered):
@@ -75,12 +76,12 @@ class TestEnteredAgain:
         assert self.left(client) == []
 
     def test_nothing_is_left_once_their_ends_are_told(self, dispatch, client, entered):
-        assert dispatch.settle(entered) == [Settled.LATE] * 2
+        assert dispatch.settle(entered) == [Settled.SETTLED] * 2
         assert self.left(client) == []
 
     def test_who_goes_on_counts(self, dispatch, client, entered):
-        assert dispatch.settle(entered[:1]) == [Settled.LATE]
-        assert self.left(client) == ["ends", "leases:api", "leases:tenant:b"]
+        assert dispatch.settle(entered[:1]) == [Settled.SETTLED]
+        assert self.left(client) == ["ends", "leases:api", "leases:tenant:b", "running"]
         dispatch.let_a_lease_pass(kept=entered[1:])
         dispatch.claim()
         assert client.zcard(PREFIX + "leases:api") == 1
@@ -89,7 +90,7 @@ class TestEnteredAgain:
         assert self.left(client) == []
 
     def test_a_lease_of_the_gate_with_the_same_key_stays(self, dispatch, client, entered):
-        client.zadd(PREFIX + "leases:api", {"gate.1": dispatch.now + 10 * dispatch.rules.lease_ms})
+        client.zadd(PREFIX + "leases:api", {"gate.1": dispatch.now})
         dispatch.let_a_lease_pass()
         dispatch.claim()
         assert client.zrange(PREFIX + "leases:api", 0, -1) == ["gate.1"]

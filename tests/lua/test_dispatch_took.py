@@ -29,7 +29,7 @@ def rows(client):
 
 def claim_and_tell(dispatch, *tasks, verdict=Verdict.DONE):
     dispatch.number += 1
-    ends = [Settle(task.lease, verdict, task.key) for task in tasks]
+    ends = [Settle(task.lease, verdict) for task in tasks]
     text = str(dispatch.now)
     args = calls.claim_args("w1", dispatch.number, 10, ["q"], dispatch.rules, text, ends=ends)
     return calls.read_claim(dispatch.run(calls.CLAIM, args)).tasks

@@ -6,15 +6,14 @@ import itertools
 
 import pytest
 
-from celery_fairness.config.settings import Enforcement, build_settings
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
-STREAM, LEASES = NAMES.prefix + "task_events", NAMES.prefix + "gate_watched"
+STREAM = NAMES.prefix + "task_events"
 API = "api|1|||w"
 TASK = {"job_id": "t1", "job_type": "shop.pay", "queue": "q"}
 ATTEMPT = {**TASK, "key": "tenant:42", "attempt": "", "owner": "w1"}
@@ -66,7 +65,7 @@ def told(client):
 @pytest.mark.parametrize("ahead_ms", [-1, 0, 5_000], ids=["past", "now", "later"])
 def test_a_put_is_told_while_somebody_watches(limiter, watch, told, clock, key, named, ahead_ms):
     def put():
-        job, at = '["t1", "shop.pay", "q"]', str(clock.now_ms + ahead_ms)
+        job, at = "t1 shop.pay q", str(clock.now_ms + ahead_ms)
         args = (job, key, "pro", "0.5", at, str(clock.now_ms))
         return limiter.connection.run(calls.TRACE_PUT, NAMES.prefix, args)
 
@@ -82,23 +81,19 @@ def test_a_put_is_told_while_somebody_watches(limiter, watch, told, clock, key, 
 
 
 def test_nothing_is_told_unless_somebody_watches(limiter, words, client):
-    answer = limiter.acquire(ask(words))
-    assert not answer.watched
-    assert limiter.release([answer.lease]) > 0
-    assert not client.exists(STREAM, LEASES)
+    assert limiter.release([limiter.acquire(ask(words)).lease]) == 1
+    assert not client.exists(STREAM)
 
 
-def test_a_task_is_told_from_its_start_to_its_end(limiter, watch, told, words, clock, client):
+def test_a_task_is_told_from_its_start_to_its_end(limiter, watch, told, words, clock):
     watch()
     answer = limiter.acquire(ask(words))
     assert isinstance(answer, Admitted)
-    assert answer.watched
     assert told() == [STARTED]
     clock.advance(1.25)
-    limiter.release_soon(answer.lease, watched=answer.watched)
+    limiter.release_soon(answer.lease)
     limiter.release([answer.lease])
     assert told() == [STARTED, {**ENDED, "ran_seconds": "1.250"}]
-    assert not client.exists(LEASES)
     assert limiter.acquire(ask(words)).held == 1
 
 
@@ -113,8 +108,7 @@ def test_a_task_without_a_tenant_is_told_too(limiter, watch, told):
 def test_asked_twice_it_has_started_once(limiter, watch, told, words):
     watch()
     request = ask(words)
-    assert limiter.acquire(request).watched
-    assert limiter.acquire(request).watched
+    assert limiter.acquire(request) == limiter.acquire(request)
     assert told() == [STARTED]
 
 
@@ -135,17 +129,16 @@ def test_where_nothing_is_refused_it_is_told_as_well(limiter, watch, told, enfor
     assert told() == [STARTED, ENDED]
 
 
-def test_a_task_that_nobody_names_is_not_told(limiter, watch, told, client):
+def test_a_task_that_nobody_names_is_not_told(limiter, watch, told):
     watch()
     limiter.release([limiter.acquire(ask(API, job=False)).lease])
     assert told() == []
-    assert not client.exists(LEASES)
 
 
 def test_the_death_of_its_process_is_told(limiter, watch, told, words):
     watch()
     lease = limiter.acquire(ask(words)).lease
-    assert limiter.release([lease], died=True) == len(lease.keys)
+    assert limiter.release([lease], died=True) == 1
     assert limiter.release([lease]) == 0
     assert told() == [STARTED, {**ENDED, "outcome": "died"}]
 
@@ -163,34 +156,16 @@ def test_a_lease_that_nobody_renews_is_told_by_who_finds_it(limiter, watch, told
     assert told() == [STARTED, ended, STARTED | {"owner": "w2"}]
 
 
-def test_who_began_before_the_watch_has_no_end(limiter, watch, told, words):
+def test_the_end_of_one_that_began_before_the_watch_is_told(limiter, watch, told, words):
     lease = limiter.acquire(ask(words)).lease
     watch()
-    limiter.release([lease], died=True)
-    assert told() == []
+    limiter.release([lease])
+    assert told() == [ENDED]
 
 
-def test_a_watch_that_is_over_leaves_nothing_for_ever(limiter, watch, told, client, clock):
+def test_nothing_is_told_when_the_watch_is_over(limiter, watch, told, clock):
     watch(1_000)
     lease = limiter.acquire(ask(API)).lease
     clock.advance(1)
     limiter.release([lease])
     assert told() == [STARTED]
-    assert 0 < client.pttl(LEASES) <= 86_400_000
-
-
-def test_who_is_not_watched_pays_nothing(limiter, words, commands):
-    with commands() as ran:
-        limiter.release([limiter.acquire(ask(words)).lease])
-    # Of a watched attempt a command of this name would read more.
-    noted = int(words == API)
-    assert ran["hget"] == 1 + noted, "the version of the news, and the mean of the limit's leases"
-
-
-def test_a_connection_that_says_nothing_of_watching_is_not_watched():
-    class Old:
-        def run(self, verb, keys, args):
-            return [1, 1, 1, -1, 0, "free", "", "w"]
-
-    limiter = RedisLimiter(Old(), build_settings({}))
-    assert not limiter.acquire(ask(API)).watched

@@ -48,7 +48,7 @@ class World:
 
     def settle(self, claimed, verdict=Verdict.DONE):
         task, keys = claimed
-        args = calls.settle_args([Settle(task.lease, verdict, task.key)], RULES, str(self.now))
+        args = calls.settle_args([Settle(task.lease, verdict)], RULES, str(self.now))
         self.run(calls.SETTLE, args)
         if verdict is Verdict.HEAD:
             self.waits[task.lease.rsplit(".", 2)[0]] = keys
@@ -81,7 +81,7 @@ def test_a_look_writes_nothing_and_leaves_the_clock_where_it_is(world, redis_ser
         before = everything(raw)
         # All of these have ended, but no call has noticed it.
         world.now += 3 * LEASE_MS
-        world.run(calls.RENEW, (LEASE_MS, "", NOW))
+        world.run(calls.RENEW, calls.renew_args([], RULES, None, str(NOW)))
         world.look("api")
         world.look("tenant:42")
         assert everything(raw) == before

@@ -18,9 +18,6 @@ FOR_EVER = {
     *(NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts, NAMES.events, NAMES.exceeded),
 }
 
-#: Keys that are used now, or were just now.
-KNOWN = f"{NAMES.prefix}idle"
-
 #: Commands of the dearest call, its own FCALL included.
 MOST_COMMANDS = 18
 
@@ -29,11 +26,17 @@ def ask(lease="l1", tenant="42", tier="free", copy=None, next_serial=""):
     return SlotRequest(Lease(lease, tier_key(tenant)), tenant, tier, copy, next_serial)
 
 
-def fill_leases(client, key, count, ends_at):
+def fill_leases(client, keys, count, ends_at):
+    """Let as many leases of these keys begin, which all end at one time."""
     pipe = client.pipeline(transaction=False)
     for start in range(0, count, 1000):
-        chunk = range(start, min(start + 1000, count))
-        pipe.zadd(NAMES.of("leases", key), {f"other{n}": ends_at for n in chunk})
+        names = [f"other{n}" for n in range(start, min(start + 1000, count))]
+        for key in keys.split(","):
+            pipe.zadd(NAMES.of("leases", key), dict.fromkeys(names, 1))
+        pipe.zadd(f"{NAMES.prefix}ends", dict.fromkeys(names, ends_at))
+        pipe.hset(
+            f"{NAMES.prefix}running", mapping=dict.fromkeys(names, f"0.0 - held@1 {keys}    ")
+        )
     pipe.execute()
 
 
@@ -44,7 +47,7 @@ def crowd(client, count):
     fill_leases(client, tier_key("crowded"), count, ends_at)
     pipe = client.pipeline(transaction=False)
     for n in range(count):
-        pipe.zadd(NAMES.of("leases", tier_key(f"t{n}")), {"l": ends_at})
+        pipe.zadd(NAMES.of("leases", tier_key(f"t{n}")), {"l": 1})
         pipe.hset(NAMES.tenant(f"t{n}"), mapping={"tier": "pro", "concurrency": "7"})
         pipe.hset(NAMES.of("copy", f"m{n}"), mapping={"current": "", "next": "s1"})
         if n % 1000 == 999:
@@ -77,7 +80,8 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
                 call()
         return answers
 
-    crowd(client, 10)
+    # An inspection reads a page of a hundred leases.
+    crowd(client, 100)
     few = cost()
     crowd(client, 10_000)
     assert cost() == few
@@ -93,20 +97,24 @@ def test_an_answer_about_ten_thousand_leases_is_short(make_limiter, client):
     assert (state.held, len(state.leases)) == (10_000, 100)
 
 
-def test_leases_that_ended_are_cleared_a_bounded_number_at_a_time(make_limiter, client, commands):
+def test_a_start_and_a_renewal_end_a_bounded_number_of_leases_that_nobody_renewed(
+    make_limiter, client
+):
     limiter = make_limiter()
+    fill_leases(client, "tenant:42,api", 200, 5)
+    asked, left = ask(tier="pro"), []
+    for _ in range(2):
+        # A lease counts until a call ends it.
+        assert limiter.acquire(asked).reason is Reason.AT_CONCURRENCY_LIMIT
+        left.append([client.zcard(NAMES.of("leases", key)) for key in ("tenant:42", "api")])
     limiter.renew([])
-    fill_leases(client, "tenant:42", 1000, 5)
-    left = []
-    for n in range(3):
-        assert isinstance(limiter.acquire(ask(f"l{n}", tier="pro")), Admitted)
-        left.append(client.zcard(NAMES.of("leases", "tenant:42")))
-    assert left == [1000 - 64 + 1, 1000 - 128 + 2, 1000 - 192 + 3]
-    # Ended ones count for nothing, cleared or not.
-    assert limiter.inspect("tenant:42", "42", "pro").held == 3
+    left.append([client.hlen(f"{NAMES.prefix}running"), client.zcard(f"{NAMES.prefix}ends")])
+    assert left == [[136, 136], [72, 72], [8, 8]]
+    assert isinstance(limiter.acquire(asked), Admitted)
+    assert client.hkeys(f"{NAMES.prefix}running") == ["l1"]
 
 
-def test_one_lease_that_ended_is_cleared(make_limiter, client, clock):
+def test_one_lease_that_nobody_renewed_is_ended(make_limiter, client, clock):
     limiter = make_limiter(frozen=True)
     assert isinstance(limiter.acquire(ask("l1")), Admitted)
     for _ in range(4):
@@ -160,12 +168,12 @@ def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
     assert {key for key, ms in lives.items() if ms == -1} == {
         *FOR_EVER,
         NAMES.tenant("7"),
-        KNOWN,
         f"{NAMES.prefix}people_events",
+        # They are gone with the last lease.
+        *(f"{NAMES.prefix}ends", f"{NAMES.prefix}running", NAMES.of("leases", "tenant:42")),
     }
-    day, twenty_minutes, resolved = 86_400_000, 1_200_000, 121_000
+    twenty_minutes, resolved = 1_200_000, 121_000
     expected = {
-        NAMES.of("leases", "tenant:42"): day,
         NAMES.of("copy", "m1"): twenty_minutes,
         NAMES.of("copy", "m2"): twenty_minutes,
         f"{NAMES.prefix}freed:tenant:42": twenty_minutes,
@@ -203,15 +211,10 @@ def test_a_set_of_leases_is_gone_when_the_last_lease_is(make_limiter, client):
     assert client.exists(NAMES.of("leases", "tenant:42")) == 0
 
 
-def test_a_tenant_that_was_never_refused_leaves_nothing_after_a_lease(make_limiter, client, clock):
+def test_a_tenant_that_was_never_refused_leaves_nothing_after_a_lease(make_limiter, client):
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask(copy=Copy("m1")))
     limiter.release([Lease("l1", "tenant:42")])
-    assert set(client.scan_iter("*")) == {NAMES.clock, KNOWN}
-    for _ in range(3):
-        # The logical clock takes no longer step than a third of a lease.
-        clock.advance(5)
-        limiter.renew([])
     assert set(client.scan_iter("*")) == {NAMES.clock}
 
 
@@ -308,7 +311,8 @@ def test_a_memory_that_another_server_wrote_is_a_new_epoch(make_limiter, client)
 def test_the_longest_lease_is_whole(make_limiter, clock):
     limiter = make_limiter(frozen=True, lease_seconds=3600)
     limiter.acquire(ask())
-    assert limiter.acquire(ask("l2")).retry_after_seconds == 3600.0
+    (lease,) = limiter.inspect("tenant:42", "42", "free").leases
+    assert lease.expires_in_seconds == 3600.0
 
 
 def test_the_servers_clock_counts_and_not_ours(make_limiter, client):
@@ -353,7 +357,7 @@ def test_hostile_tenants_are_tenants_like_others(make_limiter, client):
         assert [lease.id for lease in state.leases] == [tenant]
         assert limiter.published_tenant(tenant) == "free"
     for reserved in (NONE, INVALID):
-        assert isinstance(limiter.acquire(ask("r", reserved)), Admitted)
+        assert isinstance(limiter.acquire(ask(f"r{reserved}", reserved)), Admitted)
     keys = list(client.scan_iter("*"))
     assert len([key for key in keys if ":leases:" in key]) == len(HOSTILE) + 2
     assert all(key.startswith("{fairness}:") and key.isascii() for key in keys)

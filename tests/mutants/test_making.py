@@ -95,7 +95,7 @@ def test_the_walk_of_the_reference_calls_the_library_of_the_mutant(tmp_path):
     before, copy = library_of(Budget()).name, Copy(tmp_path / "lua")
     with copy.in_use():
         assert library_of(Budget()).name == before
-        with copy.having(mutants_of("functions/release.lua")[0]):
+        with copy.having(mutants_of("functions/purge.lua")[0]):
             assert library_of(Budget()).name != before
         assert library_of(Budget()).name == before
 
@@ -114,20 +114,18 @@ def test_what_is_listed_as_equivalent_is_a_mutant():
     ],
 )
 def test_what_no_test_sees_survives_and_what_is_listed_must_not_be_seen(caught_by, reason, word):
-    assert outcome(mutants_of("functions/release.lua")[0], caught_by, reason)[1] == word
+    assert outcome(mutants_of("functions/purge.lua")[0], caught_by, reason)[1] == word
 
 
 def test_a_list_that_says_something_twice_or_gives_no_reason_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(equivalent, "FILE", tmp_path / "equivalent.txt")
-    block = "functions/release.lua\n- local a = 0\n+ local a = 1\n"
+    block = "functions/purge.lua\n- local a = 0\n+ local a = 1\n"
     for text in (block, f"{block}  why\n\n{block}  why\n"):
         equivalent.FILE.write_text(text)
-        with pytest.raises(ValueError, match=r"a reason, once, got: functions/release\.lua"):
+        with pytest.raises(ValueError, match=r"a reason, once, got: functions/purge\.lua"):
             equivalent.reasons()
     equivalent.FILE.write_text(f"{block}  why\n  and how\n")
     assert equivalent.reasons() == {
-        ("functions/release.lua", "local a = 0", "local a = 1"): "why and how"
+        ("functions/purge.lua", "local a = 0", "local a = 1"): "why and how"
     }
-    assert list(equivalent.unknown(mutants_of("functions/release.lua"))) == list(
-        equivalent.reasons()
-    )
+    assert list(equivalent.unknown(mutants_of("functions/purge.lua"))) == list(equivalent.reasons())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -67,6 +67,14 @@ class Rejected(NamedTuple):
     wait_ms: float
 
 
+@dataclass
+class Other:
+    """A lease whose task is not in Redis: its keys, and the logical time of its end."""
+
+    keys: frozenset[str]
+    ends: int
+
+
 @functools.cache
 def keys_of(key: str, limits: str) -> tuple[str, ...]:
     """Return the keys of which a task holds a slot while it runs."""
@@ -89,8 +97,7 @@ class Admission:
         time: Logical time of the last call.
         epoch: When this memory began.
         claimed: The keys of each lease of a claim.
-        others: By key, leases of gates and leases that were registered again, with their ends.
-        silent: By key, when a lease of it ended last that no call reports.
+        others: Leases whose task is not in Redis: of gates, and those that were registered again.
         reservations: By key, starts that are reserved for promoted tasks, with their ends.
         logs: By key, the starts that rates and throttles count.
     """
@@ -103,8 +110,7 @@ class Admission:
         self._logical: int | None = None
         self._seen = 0
         self.claimed: dict[str, tuple[str, ...]] = {}
-        self.others: dict[str, dict[str, int]] = defaultdict(dict)
-        self.silent: dict[str, int] = {}
+        self.others: dict[str, Other] = {}
         self.reservations: dict[str, dict[str, int]] = defaultdict(dict)
         self.logs: dict[str, StartLog] = {}
         #: Tiers or numbers have changed since the last claim. The next claim of any queue looks.
@@ -170,13 +176,9 @@ class Admission:
         return max(self.paused_ms(limit.key), self.cooled.get(limit.key, 0) - self.time)
 
     def held(self, key: str) -> int:
-        """Return how many leases of a key live.
-
-        A lease of a claim counts until it is settled or a call has ended it. Other leases count
-        until their end.
-        """
+        """Return how many leases count at a key. Each counts until a call has ended it."""
         claimed = sum(key in keys for keys in self.claimed.values())
-        return claimed + sum(end > self.time for end in self.others[key].values())
+        return claimed + sum(key in other.keys for other in self.others.values())
 
     def reserved(self, key: str) -> int:
         """Return how many starts of a key are reserved for tasks on their way to a gate."""
@@ -203,9 +205,7 @@ class Admission:
             return hold, AGAIN_MS if hold == NEVER else hold
         wait = again = 0.0
         if limit.concurrency is not None and self.held(limit.key) + ahead >= limit.concurrency:
-            ends = [end for end in self.others[limit.key].values() if end > self.time]
-            wait, again = min([end - self.time for end in ends], default=NEVER), AGAIN_MS
-            wait = wait if wait == NEVER else min(wait, AGAIN_MS)
+            wait, again = NEVER, AGAIN_MS
         log = self.logs.get(limit.key)
         if log or ahead:
             waits = [(log or StartLog()).throttle_wait_ms(limit, self.time, ahead, early)]
@@ -317,32 +317,6 @@ class Admission:
         over = sorted((ends, key) for key, ends in self.cooled.items() if ends <= self.time)
         for _, key in over[:most]:
             del self.cooled[key]
-
-    def is_silent(self, keys: Iterable[str], since: int | None = None) -> bool:
-        """Whether a lease ended that no call reports: a claim notices it within a second.
-
-        Args:
-            keys: Of the lease.
-            since: Logical time of the last claim, if it was longer ago.
-        """
-        soon = (self.time if since is None else since) - AGAIN_MS - CLOCK_STEP_MS
-        ends = [end for key in keys for end in self.others[key].values() if end <= self.time]
-        ends += [self.silent[key] for key in keys if key in self.silent]
-        return any(end >= soon for end in ends)
-
-    def release(self, key: str, lease: str) -> bool:
-        """A lease that is none of a claim ends. No call reports this to the queues."""
-        if self.others[key].pop(lease, None) is None:
-            return False
-        self.silent[key] = self.time
-        return True
-
-    def clear_ended(self, key: str) -> None:
-        """Leases of a key that are over are cleared away."""
-        for lease, end in list(self.others[key].items()):
-            if end <= self.time:
-                del self.others[key][lease]
-                self.silent[key] = max(end, self.silent.get(key, 0))
 
     def end_holds(self, most: int) -> set[str]:
         """Overrides and pauses end, at most so many of each, the first ones first.

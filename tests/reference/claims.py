@@ -271,7 +271,7 @@ class Claim:
         turns = self.state.turns[task.queue]
         mine = turns.start(task.key)
         for other in heads:
-            if other.lane in self.state.blocked or other is task or self.state.is_silent(other):
+            if other.lane in self.state.blocked or other is task:
                 continue
             facts = {"given": task.tag, "before": other.tag}
             if other.key == task.key:
@@ -321,7 +321,6 @@ class Claim:
         """Claims rotate over their queues: a queue is skipped only if nothing of it may start."""
         if self.exact:
             heads = [x for x in self.heads(queue) if x.lane not in self.state.blocked]
-            heads = [head for head in heads if not self.state.is_silent(head)]
             require(not heads, "claims rotate over their queues", queue=queue, heads=heads)
 
     def _may_leave_turn(self, queue: str) -> bool:
@@ -440,7 +439,7 @@ class Claim:
         open_queues = [x for x in self.queues if given_of[x] < rooms.get(x, NEVER)]
         if looked and not self.passing.places:
             for queue in open_queues:
-                heads = [x.tag for x in self.heads(queue) if not self.state.is_silent(x)]
+                heads = [x.tag for x in self.heads(queue)]
                 rule = "a claim that gives too little leaves nothing that may start"
                 require(not heads, rule, queue=queue, heads=heads)
         if sleep_ms:
@@ -458,9 +457,9 @@ class Claim:
     def _forget_debts(self, queue: str, was_looked_at: bool) -> None:
         """Debts are forgotten by a claim that gives too little and leaves nobody startable."""
         heads = Claim.of_everything(self.state, self.rules, queue).heads(queue)
-        if any(not self.state.is_silent(head) for head in heads):
+        if heads:
             return
-        certain = was_looked_at and self.exact and not self.skips and not heads
+        certain = was_looked_at and self.exact and not self.skips
         waiting = {task.key for task in self.state.waiting(queue)}
         self.state.turns[queue].forget_debts(waiting, certain)
 
@@ -479,7 +478,7 @@ class Claim:
                     continue
                 rejected = self.admission.rejection(task.limits, self.rules)
                 waits = [each.wait_ms for each in (whole, rejected) if each]
-                if waits and not self.state.is_silent(task):
+                if waits:
                     soonest.append((max(waits), task.tag))
         for wait_ms, what in soonest:
             rule = "a worker sleeps no longer than until something opens"

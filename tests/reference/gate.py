@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.reference.admission import CLOCK_STEP_MS, Admission
-from tests.reference.events import OF_OUTCOME, RELEASED, Book, Event
+from tests.reference.admission import CLOCK_STEP_MS, Other
+from tests.reference.events import OF_OUTCOME, RELEASED, Event
 from tests.reference.limits import AGAIN_MS, DROP, RESCHEDULE, WAIT, Limit, one_per_key, read_limits
 from tests.reference.objection import require
+from tests.reference.observed import Observed
+from tests.reference.reference import ENDED_AT_MOST, Reference
 
 #: A promotion looks at what may start at least this often, in ms of the logical clock.
 LOOKS_EVERY_MS = AGAIN_MS + 100
-#: A gate deletes at most this many cool-downs.
-FORGOTTEN_AT_MOST = 20
 #: A task that could not be published pauses for this part of a lease at first.
 FIRST_PAUSE = 1 / 16
 
@@ -78,21 +78,22 @@ class Gates:
     """All gates and promoters of one installation.
 
     Args:
-        admission: What limits count, shared with claims.
+        reference: The dispatch path, with what limits count.
         rules: The settings of all workers.
         tier_waits: A task over its tier's limit is parked.
     """
 
-    def __init__(self, admission: Admission, rules: Any, tier_waits: bool) -> None:
-        self.admission, self.rules, self.tier_waits = admission, rules, tier_waits
+    def __init__(self, reference: Reference, rules: Any, tier_waits: bool) -> None:
+        self.reference, self.admission = reference, reference.admission
+        self.rules, self.tier_waits = rules, tier_waits
         self.copies: dict[str, Copies] = defaultdict(Copies)
         self.parked: dict[str, Parked] = {}
         #: By the limits of a group of parked tasks and two tenants: what the one was given since
         #: the other waits.
         self.passed: dict[tuple[str, str, str], float] = defaultdict(float)
         self._seq = 0
-        #: Events that the last calls must have emitted.
-        self.book = Book()
+        #: Events that the last calls must have emitted. A gate ends leases of claims too.
+        self.book = reference.book
         #: A request whose rejection must be reported.
         self._unreported: Any = None
 
@@ -114,17 +115,16 @@ class Gates:
 
     # -- a gate -----------------------------------------------------------------------------------
 
-    def acquire(self, request: Any, rules: Any, answer: Any) -> None:
+    def acquire(self, request: Any, rules: Any, answer: Any, seen: Observed) -> None:
         """A task takes a slot of its tenant's tier and of each of its limits, or none."""
         admission, copy = self.admission, request.copy
         admission.tick(rules.lease_ms)
+        self.reference.end_leases(rules, seen, ENDED_AT_MOST)
         admission.declare(request.limits, request.is_new)
         is_granted = not hasattr(answer, "reason")
         lease = request.lease
         keys = list(dict.fromkeys(lease.keys))
-        for key in keys:
-            admission.clear_ended(key)
-        if any(admission.others[key].get(lease.id, 0) > admission.time for key in keys):
+        if lease.id in admission.others:
             return require(is_granted, "the same lease again changes nothing")
         copies = self.copies[copy.message]
         reason = "" if is_granted else answer.reason.value
@@ -212,14 +212,9 @@ class Gates:
             fields = {"key": key, "strategy": strategy}
             self.book.expect(RELEASED, _tag(request), request.job.queue, **fields)
             copies.is_released = True
-        for key in request.lease.keys:
-            self.admission.others[key][request.lease.id] = time + rules.lease_ms
+        keys = frozenset(request.lease.keys)
+        self.admission.others[request.lease.id] = Other(keys, time + rules.lease_ms)
         self.admission.count_starts(request.limits)
-        is_steered = self.admission.paused or self.admission.overrides
-        if request.limits or self.tier_waits or is_steered or not request.tenant:
-            # A task with its tier's limit alone has a short way that forgets nothing.
-            self.admission.forget_starts()
-            self.admission.forget_cooled(FORGOTTEN_AT_MOST)
 
     def _is_behind(self, request: Any) -> bool | None:
         """Whether a parked task of the same key and kind of numbers waits. None: perhaps.
@@ -242,31 +237,9 @@ class Gates:
 
     def free(self, leases: list[Any], answer: int) -> None:
         """Leases end. Ending them twice is harmless."""
-        held = 0
-        for lease in leases:
-            for key in dict.fromkeys(lease.keys):
-                held += self.admission.release(key, lease.id)
-        require(answer == held, "an end counts its slots", got=answer, held=held)
-
-    def renew(self, leases: list[Any], lease_ms: int, epoch: int | None, answer: Any) -> None:
-        """Leases that are named live on. The answer lists those that are gone.
-
-        In a new epoch a lease that is gone is registered again.
-        """
-        admission = self.admission
-        admission.tick(lease_ms)
-        require(answer.epoch == admission.epoch, "an answer carries the epoch")
-        lost = epoch not in (None, admission.epoch)
-        missing = set()
-        for lease in leases:
-            for key in dict.fromkeys(lease.keys):
-                slots = admission.others[key]
-                if lease.id not in slots:
-                    missing.add(lease)
-                if lease.id in slots or lost:
-                    slots[lease.id] = admission.time + lease_ms
-        got = set(answer.entered if lost else answer.gone)
-        require(got == missing, "a renewal lists what is gone", expected=missing, got=got)
+        self.admission.tick(self.rules.lease_ms)
+        held = sum(self.admission.others.pop(x.id, None) is not None for x in leases)
+        require(answer == held, "an end counts the leases that were held", got=answer, held=held)
 
     # -- parked tasks -----------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ class GateWalk(Walk):
                 "namespace": prefix.strip("{}:"),
                 "tiers": {"free": {"concurrency": scene.rules.default_limit}},
                 "lease_seconds": scene.rules.lease_ms / 1000,
+                "max_deliveries": scene.rules.max_deliveries,
                 "tier_on_limit": "wait" if tier_waits else "reschedule",
             }
         )
@@ -81,7 +82,7 @@ class GateWalk(Walk):
         self.limiter = RedisLimiter(
             Calls(self), settings, lambda: Milliseconds(self.now), redelivery_seconds=1e6
         )
-        self.gates = Gates(self.reference.admission, self.rules(), tier_waits)
+        self.gates = Gates(self.reference, self.rules(), tier_waits)
         self.count = itertools.count(1)
         #: Every request of a message that a broker may deliver again, the newest last.
         self.requests: dict[str, list[SlotRequest]] = {}
@@ -119,7 +120,7 @@ class GateWalk(Walk):
         request = replace(request, lease=lease, next_serial=f"n{number}")
         answer = self.limiter.acquire(request, enforcement)
         self.answer = answer
-        self.gates.acquire(request, self.rules(enforcement.value), answer)
+        self.gates.acquire(request, self.rules(enforcement.value), answer, self.seen)
         if not hasattr(answer, "reason"):
             self.running.append(lease)
         elif answer.reason.value == "superseded" or answer.action == "drop":
@@ -204,9 +205,12 @@ class GateWalk(Walk):
         """Workers renew; one of two may be dead, and its leases end by themselves."""
         leases = [lease for lease in self.running if lease.worker != dead]
         answer = self.answer = self.limiter.renew(leases, self.epoch)
-        self.gates.renew(leases, self.scene.rules.lease_ms, self.epoch, answer)
-        self.reference.forget(self.seen)
-        self.epoch = answer.epoch
+        missing = {*answer.gone, *answer.entered}
+        places = [place for place, lease in enumerate(leases, 1) if lease in missing]
+        held = [(lease.id, lease.key) for lease in leases]
+        known, self.epoch = self.epoch, answer.epoch
+        self.events = []
+        self.reference.renew(held, self.rules(), known, (answer.epoch, places), self.seen)
 
     def drain(self) -> None:
         """Let every parked task start.
@@ -222,10 +226,7 @@ class GateWalk(Walk):
             self.run(("advance", 5_000))
             self.run(("keep", ""))
             self.claim_all()
-            ends = [
-                Settle(x.name, Verdict.DONE, f"{x.task.key} {x.task.rank} {x.task.queue}")
-                for x in self.reference.leases.values()
-            ]
+            ends = [Settle(x.name, Verdict.DONE) for x in self.reference.leases.values()]
             self.settle(ends, self.rules())
             self.run(("promote", 16, True))
         raise Objection(f"everything that is parked starts at last: {self.gates.parked}")

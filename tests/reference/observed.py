@@ -44,6 +44,7 @@ class Observed(NamedTuple):
     Attributes:
         tasks: Tags of the tasks that exist.
         leases: Names of the leases of claimed tasks.
+        others: Names of the other leases.
         delayed: By queue, the tasks that wait for a time, and this time (server time in ms).
         outcomes: Outcomes that no worker has written, by the tag of the task.
         bells: Queues for which a wake-up is set.
@@ -54,6 +55,7 @@ class Observed(NamedTuple):
 
     tasks: frozenset[str]
     leases: frozenset[str]
+    others: frozenset[str]
     delayed: dict[str, dict[str, int]]
     outcomes: dict[str, Outcome]
     bells: frozenset[str]
@@ -100,6 +102,8 @@ class Observer:
         """Read the answers to these commands."""
         heads, running, ended, *rest = answers
         rows, minute, rejections = [], {}, {}
+        others = {name for name, row in running.items() if row.split(" ")[2].startswith("held")}
+        claimed = [(tag, row) for tag, row in running.items() if tag not in others]
         if self.has_events:
             *rest, rejections, minute, rows = rest
         self.last = rows[-1][0] if rows else self.last
@@ -113,7 +117,8 @@ class Observer:
         bells = [queue for queue, there in zip(self.queues, rest[1::2], strict=True) if there]
         return Observed(
             frozenset(heads.keys() - gone),
-            frozenset(f"{tag}.{row.partition(' ')[0]}" for tag, row in running.items()),
+            frozenset(f"{tag}.{row.partition(' ')[0]}" for tag, row in claimed),
+            frozenset(others),
             delayed,
             outcomes,
             frozenset(bells),

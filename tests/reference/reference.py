@@ -17,7 +17,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.reference.admission import NEVER, SYSTEM, Admission, QueueLimit, keys_of, whole_key
+from tests.reference.admission import (
+    NEVER,
+    SYSTEM,
+    Admission,
+    Other,
+    QueueLimit,
+    whole_key,
+)
 from tests.reference.claims import Claim
 from tests.reference.events import OF_OUTCOME, Book, Event
 from tests.reference.objection import require
@@ -29,6 +36,8 @@ from tests.reference.tasks import Account, Lease, Task, charge_of
 REGISTER_MS = 10
 #: A worker of a gate ends at most this many holds at once.
 FORGOTTEN_AT_MOST = 64
+#: A renewal, and a start at a gate, end at most this many leases.
+ENDED_AT_MOST = 64
 #: The last run is one part of this many in the mean run time of a tenant.
 MEAN_PARTS = 8
 
@@ -178,11 +187,12 @@ class Reference:
             lost=set(self.tasks) - seen.tasks,
             unknown=seen.tasks - set(self.tasks),
         )
+        alive, got = {*self.leases, *self.admission.others}, seen.leases | seen.others
         require(
-            set(self.leases) == seen.leases,
+            alive == got,
             "a lease lives until it is settled or its time is over",
-            missing=set(self.leases) - seen.leases,
-            unknown=seen.leases - set(self.leases),
+            missing=alive - got,
+            unknown=got - alive,
         )
         delayed = {tag: at for rows in seen.delayed.values() for tag, at in rows.items()}
         known = {x.tag: x.eta_ms for x in self.tasks.values() if x.place == "delayed"}
@@ -320,14 +330,12 @@ class Reference:
         """The lease had ended. If its task waits again unclaimed, it must not run twice."""
         if verdict == "begun":
             return 0
-        if verdict != "acked":
-            for key in end.key.split(","):
-                self.admission.release(key, end.lease)
+        released = verdict != "acked" and self.admission.others.pop(end.lease, None) is not None
         if verdict not in ("done", "acked"):
-            return 0
+            return int(released)
         task = self.tasks.get(end.lease.rsplit(".", 2)[0])
         if task is None or task.place not in ("waiting", "delayed"):
-            return 0
+            return int(released)
         self._remove(task)
         return 2
 
@@ -412,7 +420,7 @@ class Reference:
     def _do_what_is_due(self, queues: Sequence[str], rules: Any, seen: Observed) -> None:
         """Do a bounded part of the due work."""
         ended_holds = self.admission.end_holds(self.budget.due)
-        self._end_leases(rules, seen)
+        self.end_leases(rules, seen, self.budget.due)
         self.admission.forget_starts()
         self.admission.forget_cooled(self.budget.due)
         for queue in dict.fromkeys(queues):
@@ -420,20 +428,26 @@ class Reference:
         for queue in dict.fromkeys(queues):
             self._expire(queue, seen)
 
-    def _end_leases(self, rules: Any, seen: Observed) -> None:
+    def end_leases(self, rules: Any, seen: Observed, most: int) -> None:
         """A lease that nobody renewed ends, and its task waits again in its place.
 
-        An acknowledged task does not run again. A begun one has lost its process.
+        An acknowledged task does not run again. A begun one has lost its process. If the task is
+        not in Redis, only its slots are free.
         """
+        others = self.admission.others
         gone = [lease for lease in self.leases.values() if lease.name not in seen.leases]
         gone.sort(key=lambda lease: (lease.ends, lease.name))
-        kept = [lease.ends for lease in self.leases.values() if lease.name in seen.leases]
-        for lease in gone:
+        gone_others = [name for name in others if name not in seen.others]
+        ends = {lease.name: lease.ends for lease in self.leases.values()}
+        ends |= {name: other.ends for name, other in others.items()}
+        kept = [at for name, at in ends.items() if name in seen.leases | seen.others]
+        for name in (*(lease.name for lease in gone), *gone_others):
             rule = "a lease ends only after its time, the first to end first"
-            ends = lease.ends
-            require(
-                ends <= min([self.time, *kept]), rule, lease=lease.name, ends=ends, time=self.time
-            )
+            at = ends[name]
+            require(at <= min([self.time, *kept]), rule, lease=name, ends=at, time=self.time)
+        for name in gone_others:
+            del others[name]
+        for lease in gone:
             self._end_lease(lease)
             task = lease.task
             fields = {"owner": lease.owner, "state": lease.state}
@@ -445,7 +459,10 @@ class Reference:
                 self._after_death(task, rules)
             else:
                 self._wait(task)
-        require(len(gone) <= self.budget.due, "a call ends a bounded number of leases")
+        count = len(gone) + len(gone_others)
+        require(count <= most, "a call ends a bounded number of leases")
+        is_done = count == most or all(at > self.time for at in kept)
+        require(is_done or most == self.budget.due, "a renewal and a gate end what is over")
 
     def _bring_in(self, queue: str, ended_holds: set[str], seen: Observed) -> None:
         """Tasks whose time has come wait now, in the order of their times, last in their lanes.
@@ -496,7 +513,6 @@ class Reference:
             moment = self.time, self.now
             last = self.claimed_at.get(queue, moment)
             heads = everything.heads(queue)
-            heads = [head for head in heads if not self.is_silent(head, last[0])]
             if not heads:
                 continue
             self.admission.time, self.admission.now = last
@@ -506,18 +522,12 @@ class Reference:
             tags = [head.tag for head in heads if head.tag in then]
             require(not tags, "anything that may start has a wake-up", queue=queue, heads=tags)
 
-    def is_silent(self, task: Task, since: int | None = None) -> bool:
-        """Whether a slot of a task may be free without a report."""
-        whole = self.admission.whole(task.queue)
-        keys = {*keys_of(task.key, task.limits), *([whole.key] if whole else [])}
-        return self.admission.is_silent(keys, since)
-
     # -- other calls ------------------------------------------------------------------------------
 
     def renew(
         self,
         held: Iterable[tuple[str, str]],
-        lease_ms: int,
+        rules: Any,
         epoch: int | None,
         answer: tuple[int, list[int]],
         seen: Observed,
@@ -525,33 +535,22 @@ class Reference:
         """A renewal names each lease, and its answer lists those that are gone.
 
         In a new epoch a lease that is gone is registered again: it counts, and ends by itself.
+        Then the call ends other leases and holds that are over. A task that a limit put back comes
+        at once if the hold of its key has ended.
         """
-        self.admission.tick(lease_ms)
+        self.admission.tick(rules.lease_ms)
+        others, ends = self.admission.others, self.time + rules.lease_ms
         lost, missing = epoch not in (None, self.admission.epoch), []
         for place, (name, keys_text) in enumerate(held, 1):
-            if name in self.leases:
-                self.leases[name].ends = self.time + lease_ms
+            if lease := self.leases.get(name) or others.get(name):
+                lease.ends = ends
                 continue
-            keys = keys_text.split(",")
-            ends = [self.admission.others[key].get(name) for key in keys]
-            counts = any(end is not None for end in ends)
-            if counts and all(end is None or end <= self.time for end in ends):
-                # A lease that is over may be cleared away already.
-                counts = place not in answer[1]
-            if not counts:
-                missing.append(place)
-            if counts or lost:
-                for key in keys:
-                    self.admission.others[key][name] = self.time + lease_ms
+            missing.append(place)
+            if lost:
+                others[name] = Other(frozenset(keys_text.split(",")), ends)
         expected = (self.admission.epoch, missing)
         require(answer == expected, "a renewal lists what is gone", expected=expected, got=answer)
-        self._finish(seen)
-
-    def forget(self, seen: Observed) -> None:
-        """A worker of a gate ends holds that are over and forgets old starts.
-
-        A task that a limit put back comes at once if the hold of its key has ended.
-        """
+        self.end_leases(rules, seen, ENDED_AT_MOST)
         ended = self.admission.end_holds(FORGOTTEN_AT_MOST)
         self.admission.is_changed |= any(key.startswith("tenant:") for key in ended)
         self.admission.forget_starts()
@@ -564,7 +563,7 @@ class Reference:
     def next_outcome(self, written: str, rules: Any, answer: Any, seen: Observed) -> None:
         """A worker gets the outcome that waits longest, and again after a lease if it is lost."""
         self.admission.tick(rules.lease_ms)
-        self._end_leases(rules, seen)
+        self.end_leases(rules, seen, self.budget.due)
         tag = written.partition(" ")[2]
         if self.handed_out.get(tag) == written:
             self.outcomes.pop(tag, None)

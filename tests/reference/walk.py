@@ -231,7 +231,7 @@ class Walk:
         notes = (Verdict.BEGUN, Verdict.ACKED)
         picked = [(self.pick(number), number, verdict) for number, verdict in ends]
         return [
-            Settle(task.lease, verdict, task.key, verdict in notes or number % 5 != 4)
+            Settle(task.lease, verdict, verdict in notes or number % 5 != 4)
             for task, number, verdict in picked
             if task
         ]
@@ -259,10 +259,10 @@ class Walk:
 
     def do_renew(self, picks, known):
         held = [(task.lease, task.key) for task in map(self.pick, picks) if task]
-        epoch, lease_ms = self.known(known), self.scene.rules.lease_ms
-        args = calls.renew_args(held, lease_ms, epoch, str(self.now))
+        epoch = self.known(known)
+        args = calls.renew_args(held, self.scene.rules, epoch, str(self.now))
         answer = self.answer = calls.read_renew(self.call(calls.RENEW, args))
-        self.reference.renew(held, lease_ms, epoch, answer, self.seen)
+        self.reference.renew(held, self.scene.rules, epoch, answer, self.seen)
         self.epoch = answer[0]
 
     def do_lapse(self, picks, known):
@@ -394,7 +394,7 @@ class Walk:
         for _ in range(ROUNDS):
             answer = self.claim_all()
             leases = list(self.reference.leases.values())
-            ends = [Settle(x.name, Verdict.DONE, ",".join(x.keys)) for x in leases]
+            ends = [Settle(x.name, Verdict.DONE) for x in leases]
             self.settle(ends, self.rules())
             last_end = self.reference.time if ends else last_end
             places = {task.place for task in self.reference.tasks.values()} - {"dead"}

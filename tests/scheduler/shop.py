@@ -183,7 +183,7 @@ class Shop:
     def settle(
         self, tasks: Sequence[Claimed], verdict: Verdict = Verdict.DONE, begun: bool = True
     ) -> list[Settled]:
-        ends = [Settle(task.lease, verdict, task.key, begun) for task in tasks]
+        ends = [Settle(task.lease, verdict, begun) for task in tasks]
         args = calls.settle_args(ends, self.rules, str(self.now))
         return calls.read_settle(self.run(calls.SETTLE, args))
 
@@ -203,7 +203,7 @@ class Shop:
     def renew(self, *tasks: Claimed, epoch: int | None = None) -> list[int]:
         """Renew leases, and let the clock go on. Return the positions of those that are gone."""
         held = [(task.lease, task.key) for task in tasks]
-        args = calls.renew_args(held, self.rules.lease_ms, epoch, str(self.now))
+        args = calls.renew_args(held, self.rules, epoch, str(self.now))
         self.epoch, missing = calls.read_renew(self.run(calls.RENEW, args))
         return missing
 

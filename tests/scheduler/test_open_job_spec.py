@@ -59,7 +59,7 @@ def test_s01_s19_rl001_claimers_at_once_start_no_more_than_the_limit(redis_url):
                     args = calls.claim_args(owner, number, 5, ["q"], rules)
                     tasks = calls.read_claim(call(own, calls.CLAIM, prefix, args)).tasks
                     most.append(own.zcard(f"{prefix}leases:api"))
-                    ends = [Settle(task.lease, Verdict.DONE, task.key) for task in tasks]
+                    ends = [Settle(task.lease, Verdict.DONE) for task in tasks]
                     ran.extend(end.lease for end in ends)
                     call(own, calls.SETTLE, prefix, calls.settle_args(ends, rules))
                     if len(ran) == 200:

@@ -35,7 +35,7 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     ended = set(client.hkeys(f"{prefix}ended"))
     assert ended == set(client.zrange(f"{prefix}outcomes", 0, -1))
     tags = set(client.hkeys(f"{prefix}tasks"))
-    known = lanes + later + client.hlen(f"{prefix}running") + len(dead | ended)
+    known = lanes + later + len(claimed(client, prefix)) + len(dead | ended)
     assert len(tags) == known
     assert tags == set(client.hkeys(f"{prefix}messages"))
     found = [tag for text in client.hvals(f"{prefix}ids") for tag in text.split(" ")]
@@ -50,14 +50,20 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     } == at_key
 
 
+def claimed(client: Any, prefix: str) -> dict[str, str]:
+    """Return the rows of claimed tasks by tag. The row of any other lease has the state held."""
+    rows = client.hgetall(f"{prefix}running")
+    return {tag: row for tag, row in rows.items() if not row.split(" ")[2].startswith("held")}
+
+
 def leases_of(client: Any, prefix: str) -> list[str]:
-    """Return the leases of the tasks that run.
+    """Return the leases of claimed tasks.
 
     Args:
         client: One that decodes.
         prefix: What every key of the installation begins with.
     """
-    rows = client.hgetall(f"{prefix}running")
+    rows = claimed(client, prefix)
     return [f"{tag}.{row.partition(' ')[0]}" for tag, row in rows.items()]
 
 

@@ -44,4 +44,4 @@ def test_an_attempt_without_a_slot_releases_nothing(limiter):
 def test_a_limiter_that_is_away_does_not_fail_the_task(limiter):
     limiter.away = True
     Attempt(object(), LEASE, limiter).end()
-    assert limiter.called("release_soon") == [(LEASE, False)]
+    assert limiter.called("release_soon") == [(LEASE,)]

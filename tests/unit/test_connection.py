@@ -11,11 +11,13 @@ from redis import exceptions
 
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from celery_fairness.store import connection as store_connection
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import library
 from celery_fairness.store.spin import Spin
+from tests.support.library import call
 from tests.support.proxy import Proxy
 
 TIMEOUT_SECONDS = 0.2
@@ -38,8 +40,13 @@ def connect(redis_url):
 
 
 def release(connection):
-    """The smallest call: nothing is held, so nothing is released."""
-    return connection.run(calls.RELEASE, PREFIX, ["l1", "a"])
+    """The smallest call that writes: nothing is held, so nothing is released."""
+    return calls.read_settle(connection.run(*end_of("l2")))
+
+
+def end_of(lease):
+    """The call that ends a lease."""
+    return calls.SETTLE, PREFIX, calls.settle_args([Settle(lease, Verdict.DONE)], Rules())
 
 
 # It says where else to ask, and is acted on.
@@ -118,8 +125,8 @@ def test_a_library_that_the_server_forgot_is_loaded_again(connect, redis_server)
     with redis_server.client() as client:
         for _ in range(2):
             client.function_flush()
-            assert release(connection) == 0
-            assert release(connection) == 0
+            assert release(connection) == [Settled.LATE]
+            assert release(connection) == [Settled.LATE]
         calls = client.info("commandstats")
         (found,) = client.function_list()
     # Once for each time that it was forgotten, not more.
@@ -142,7 +149,7 @@ def test_a_lost_connection_is_made_again_once(connect, redis_server):
 @pytest.mark.parametrize(("retries", "waits"), [(0, 1), (1, 2)])
 def test_a_server_that_hangs_costs_a_bounded_wait(connect, redis_server, retries, waits):
     connection = connect(timeout_seconds=TIMEOUT_SECONDS, retries=retries)
-    assert release(connection) == 0
+    assert release(connection) == [Settled.LATE]
     redis_server.pause()
     try:
         began_at = time.monotonic()
@@ -152,7 +159,7 @@ def test_a_server_that_hangs_costs_a_bounded_wait(connect, redis_server, retries
     finally:
         redis_server.resume()
     assert TIMEOUT_SECONDS * 0.9 < waited < TIMEOUT_SECONDS * waits + 0.5
-    assert release(connection) == 0
+    assert release(connection) == [Settled.LATE]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -183,8 +190,10 @@ def held(redis_server):
 def taken(redis_server):
     """One lease, which the tests below end without waiting."""
     with redis_server.client() as client:
-        client.zadd(LEASES, {"l1": 1})
-    return (calls.RELEASE, PREFIX, ["l1", "taken"])
+        # The epoch is another, so the call enters the lease.
+        call(client, calls.RENEW, PREFIX, calls.renew_args([("l1", "taken")], Rules(), 1))
+        assert client.zcard(LEASES) == 1
+    return end_of("l1")
 
 
 def test_a_posted_call_runs_at_once_and_its_answer_is_not_the_nexts(connect, redis_server, taken):
@@ -196,7 +205,7 @@ def test_a_posted_call_runs_at_once_and_its_answer_is_not_the_nexts(connect, red
     assert held(redis_server) == 0
     connection.post(*taken)
     connection.post(*taken)
-    assert release(connection) == 0
+    assert release(connection) == [Settled.LATE]
     assert connection.read("ECHO", "next") == "next"
     assert len(connection._idle) == 1
 
@@ -258,7 +267,7 @@ def test_a_posted_call_that_the_wire_lost_is_run_by_the_next_call(
         wire.cut()
         wire.resume()
         assert held(redis_server) == 1
-        getattr(connection, follow_up)(calls.RELEASE, PREFIX, ["l2", "b"])
+        getattr(connection, follow_up)(*end_of("l2"))
         assert held(redis_server) == 0
 
 

@@ -10,12 +10,9 @@ from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, SettingsError, TenantInvalid
-from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.message.headers import parse_header
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.keys import Names
 from tests.unit.test_gate import World
 
 
@@ -87,19 +84,6 @@ def test_a_header_above_16_kib_is_invalid_whatever_field_is_long():
 def test_a_number_of_thousands_of_digits_is_no_tenant():
     with pytest.raises(TenantInvalid):
         normalise(10**5000)
-
-
-def test_the_time_to_retry_is_that_of_a_live_lease(redis_server, redis_url):
-    limiter = RedisLimiter(Connection(address_from_url(redis_url)), build_settings({}))
-    names = Names("fairness")
-    limiter.acquire(SlotRequest(Lease("live", "tenant:42"), "42", "free"))
-    with redis_server.client() as client:
-        # A host with 200 tasks of this tenant died while its limit was high.
-        client.zadd(names.of("leases", "tenant:42"), {f"dead{n}": 5 + n for n in range(200)})
-    answer = limiter.acquire(SlotRequest(Lease("next", "tenant:42"), "42", "free"))
-    limiter.close()
-    assert answer.retry_after_seconds is not None
-    assert 14 < answer.retry_after_seconds <= 15
 
 
 def test_a_users_own_attribute_called_service_is_not_ours(shop):

@@ -12,7 +12,7 @@ from celery.app.trace import FAILURE
 from celery.utils.threads import LocalStack
 
 from celery_fairness.errors import RateLimitDropped
-from celery_fairness.limiter.types import Lease, Reason, Rejected, SlotRequest
+from celery_fairness.limiter.types import Job, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import HEADER
 from celery_fairness.scheduler import calls as calls
 from celery_fairness.util.ids import new_lease_id
@@ -213,8 +213,8 @@ class TestParents:
         def hold(*keys):
             words = ",".join(f"{key}||||w" for key in keys if not key.startswith("tenant:"))
             tenant = "42" if "tenant:42" in keys else ""
-            lease = Lease(new_lease_id("p1"), ",".join(keys))
-            world.limiter.acquire(SlotRequest(lease, tenant, "free", limits=words))
+            lease, job = Lease(new_lease_id(), ",".join(keys)), Job("p1", "shop.parent", "")
+            world.limiter.acquire(SlotRequest(lease, tenant, "free", limits=words, job=job))
 
         return hold
 

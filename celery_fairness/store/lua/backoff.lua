@@ -5,14 +5,12 @@
   Then one task follows the other, as far apart as the key lets them start. All tasks that would come after the
   snooze come at the snooze.
 
-  - `began:KEY` stores when leases of the key began, by the logical clock.
+  - `leases:KEY` stores when leases of the key began, by the logical clock.
   - `pace:KEY` stores how long the last leases of the key lived in the mean (`mean`), and the server's time at
-    which the next task is tried again (`next`).
+    which the next task is tried again (`next`). It exists (`puts_back`) since a lease began whose limit has a
+    concurrency and the action `reschedule`. The clock's `paced` records that one did.
   - `rescheduled:KEY` stores some of these tasks as "PLACE QUEUE" with their time.
 
-  A lease begins here if its limit has a concurrency and the action `reschedule`. At a gate it begins here under
-  any limit with a concurrency, because nothing else stores when that lease began. The clock's `paced` records
-  that one lease began here.
 ]]
 
 -- The opening time of a full limit is unknown, so a task is tried again after at least this time.
@@ -29,27 +27,26 @@ local PACE_KEPT_MS = 3600000
 -- A key remembers at most 100 tasks that it has put back.
 Backoff.FORWARD_AT_MOST = 100
 
--- Notes the begin of a lease of a task that has `limit`, as a call judges it now. Returns whether it is
--- noted.
-function Backoff.note_begin(ctx, limit, lease, rules)
-  if not limit.concurrency or limit.on_limit ~= "r" and not rules.of_gate then return false end
+-- A task starts that has `limit`, as a call judges it now.
+function Backoff.note_begin(ctx, limit, rules)
+  if not limit.concurrency or limit.on_limit ~= "r" then return end
   if not rules.paced then redis.call("HSET", ctx.prefix .. "clock", "paced", 1) end
   rules.paced = true
-  redis.call("ZADD", ctx.prefix .. "began:" .. limit.key, rules.logical, lease)
-  return true
+  redis.call("HSET", ctx.prefix .. "pace:" .. limit.key, "puts_back", 1)
+  redis.call("PEXPIRE", ctx.prefix .. "pace:" .. limit.key, PACE_KEPT_MS)
 end
 
--- Notes the end of a lease. `keys` is a word with commas between the keys.
-function Backoff.note_end(ctx, lease, keys, rules)
-  for key in string.gmatch(keys, "[^,]+") do
-    local since = redis.call("ZSCORE", ctx.prefix .. "began:" .. key, lease)
-    if since then
-      redis.call("ZREM", ctx.prefix .. "began:" .. key, lease)
-      local lived = math.max(0, rules.logical - tonumber(since))
-      local mean = tonumber(redis.call("HGET", ctx.prefix .. "pace:" .. key, "mean"))
+-- A lease has ended at a logical time. `row` is its row of `running`.
+function Backoff.note_end(ctx, row, at)
+  local lived = math.max(0, at - tonumber(string.match(row.since, "^@(%d+)")))
+  for key in string.gmatch(row.keys, "[^,]+") do
+    local pace = ctx.prefix .. "pace:" .. key
+    local known = redis.call("HMGET", pace, "mean", "puts_back")
+    if known[2] then
+      local mean = tonumber(known[1])
       mean = mean and mean + (lived - mean) / LEASE_PARTS or lived
-      redis.call("HSET", ctx.prefix .. "pace:" .. key, "mean", string.format("%.17g", mean))
-      redis.call("PEXPIRE", ctx.prefix .. "pace:" .. key, PACE_KEPT_MS)
+      redis.call("HSET", pace, "mean", string.format("%.17g", mean))
+      redis.call("PEXPIRE", pace, PACE_KEPT_MS)
     end
   end
 end
@@ -58,7 +55,7 @@ end
 -- returns the time until the first lease is expected to end. If no lease has begun for longer than the mean,
 -- the leases live as long as that.
 function Backoff.slot_ms(ctx, limit, mean, rules)
-  local began = ctx.prefix .. "began:" .. limit.key
+  local began = ctx.prefix .. "leases:" .. limit.key
   local first = redis.call("ZRANGE", began, 0, 0, "WITHSCORES")[2]
   local last = redis.call("ZRANGE", began, -1, -1, "WITHSCORES")[2]
   local lives = mean or Backoff.TRY_AGAIN_MS

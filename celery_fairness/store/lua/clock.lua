@@ -11,9 +11,9 @@
                      its numbers), expiring (a task had an expiry), parked (a gate has tasks that wait here: of which
                      broker), paced (a task started under a limit that puts back what it rejects, or at a gate under
                      one with a concurrency), watched (ms, TIME until which somebody watches tasks), ranked (a claim
-                     requested the highest rank of a queue), entered (how often leases were entered again), took (how
-                     long tasks of the last kinds held their places, start.lua), schema, lib:LIBRARY (ms, when each
-                     version of the library was used last, to an hour)
+                     requested the highest rank of a queue), took (how long tasks of the last kinds held their
+                     places, start.lua), schema, lib:LIBRARY (ms, when each version of the library was used last,
+                     to an hour)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
@@ -52,12 +52,11 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   end
   local kept = redis.call(
     "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring",
-    "parked", "paced", "watched", "ranked", "entered", "took", "schema", USED)
-  Clock.check_schema(kept[13])
+    "parked", "paced", "watched", "ranked", "took", "schema", USED)
+  Clock.check_schema(kept[12])
   local said = {
     limited = kept[4], steered = kept[5], expiring = kept[6], parked = kept[7], paced = kept[8],
-    watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], entered = kept[11], took = kept[12],
-    used = kept[14],
+    watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], took = kept[11], used = kept[13],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end

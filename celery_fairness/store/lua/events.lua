@@ -34,6 +34,12 @@ function Events.append_event(events_key, what, ...)
   end
 end
 
+-- Returns the id, the name and the queue from "ID NAME QUEUE", or nil from "".
+function Events.read_job(text)
+  local id, name, queue = string.match(text, "^(%S*) (%S*) (.*)$")
+  return id and {id, name, queue}
+end
+
 -- `job` is the id, the name and the queue of a task.
 function Events.append_event_of(events_key, what, job, ...)
   Events.append_event(events_key, what, "job_id", job[1], "job_type", job[2], "queue", job[3], ...)
@@ -47,7 +53,7 @@ end
   reported, and "-" that the start was reported too.
 
   events_key  stream  the installation's
-  job         str     of a gate's task: its id, name and queue as JSON; "" if the caller has none
+  job         table   of a gate's task: its id, name and queue; nil if the caller has none
 ]]
 
 -- Returns what rejects a task whose tenant is at its tier's limit. An unlimited tier can reject a task too, if
@@ -71,8 +77,8 @@ end
 
 -- A gate lets a task start. `memory` is what copies.lua has stored for its message.
 function Events.tell_admitted(events_key, job, memory)
-  if job == "" or memory.told == "" or memory.told == "-" then return end
-  Events.tell_released(events_key, cjson.decode(job), memory.told)
+  if not job or memory.told == "" or memory.told == "-" then return end
+  Events.tell_released(events_key, job, memory.told)
   memory.told = "-"
 end
 
@@ -135,46 +141,24 @@ function Events.tell_ended(ctx, task, row, outcome, rules)
     "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), rules.logical))
 end
 
---[[
-  gate_watched: events of tasks behind a gate, while somebody watches tasks (trace.lua).
-
-  `gate_watched` has an entry for each lease that began meanwhile. The entry holds three things:
-  - the logical time at which the lease began
-  - the key under which the events name the task
-  - the task as JSON
-
-  The call that deletes the entry writes the event of the end, so that event is written once.
-]]
-
--- If a lease ends while nobody watches, its record stays. The records of an old watch expire together after
--- this time.
-local WATCHED_LEASES_MS = 86400000
-
-function Events.tell_gate_attempt(ctx, what, job, key, lease, ...)
-  Events.append_watched_of(ctx, what, cjson.decode(job), key, "attempt", "",
-    "owner", string.match(lease, "^([^@]+)@") or "", ...)
-end
-
 -- Returns the key to which a task is charged. `key` is that of its tenant's tier, or "" without one.
 function Events.tenant_of(key)
   return key ~= "" and key or "_system"
 end
 
-function Events.tell_gate_started(ctx, lease, job, key, logical)
-  if job == "" then return end
-  local named = Events.tenant_of(key)
-  Events.tell_gate_attempt(ctx, "task.started", job, named, lease, "waited_seconds", "")
-  redis.call("HSET", ctx.prefix .. "gate_watched", lease, string.format("%.0f %s\n%s", logical, named, job))
-  redis.call("PEXPIRE", ctx.prefix .. "gate_watched", WATCHED_LEASES_MS)
+-- A gate starts a task of this key, whose lease is `lease`.
+function Events.tell_gate_started(ctx, lease, job, key)
+  Events.append_watched_of(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
+    "owner", string.match(lease, "^([^@]+)@") or "", "waited_seconds", "")
 end
 
-function Events.tell_gate_ended(ctx, lease, outcome, logical)
-  local record = redis.call("HGET", ctx.prefix .. "gate_watched", lease)
-  if not record then return end
-  redis.call("HDEL", ctx.prefix .. "gate_watched", lease)
-  local since, key, job = string.match(record, "^(%d+) ([^\n]*)\n(.*)$")
-  Events.tell_gate_attempt(ctx, "task.ended", job, key, lease,
-    "outcome", outcome, "ran_seconds", Events.seconds_since(since, logical))
+-- `row` is that of a lease whose task is not here. A lease that was entered again does not name its task.
+function Events.tell_gate_ended(ctx, row, outcome, logical)
+  if row.id == "" then return end
+  Events.append_watched_of(ctx, "task.ended", {row.id, row.name, row.queue},
+    string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
+    "owner", row.owner ~= "-" and row.owner or "", "outcome", outcome,
+    "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), logical))
 end
 
 --[[
@@ -200,8 +184,7 @@ function Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
   Stats.count_exceeded(ctx.prefix .. "exceeded", verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
-  local held = verdict.held or redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key,
-    string.format("(%.0f", rules.logical), "+inf")
+  local held = verdict.held or Limits.held_of(ctx, key, rules)
   Events.tell_blocked(ctx, task, Events.at_tier(key, verdict.limit, held))
   Tasks.write(ctx, task)
 end

@@ -1,44 +1,71 @@
 --[[
-  Leases of claimed tasks.
+  Leases: each task that runs holds one, whichever broker had its message.
 
-  - `running` holds the owner and the state, by the tag of the task.
-  - `ends` holds the logical time at which the lease ends.
-  - `leases:KEY` counts the lease for the limit of its tenant.
+  - `running` has the row of the lease (tasks.lua).
+  - `ends` has the logical time at which the lease ends unless somebody renews it.
+  - `leases:KEY` has the lease for each key in which it counts, with the logical time at which it began. A call
+    counts the members, so a lease counts until a call ends it.
 
-  A lease is named `TAG.ATTEMPT.NONCE`, and the nonce is that of its owner. If Redis comes back with an older
+  A claim names its lease `TAG.ATTEMPT.NONCE`, and the nonce is that of its owner. If Redis comes back with an older
   memory, it gives the same attempt to another worker. The nonce keeps the end and the renewals of the first
-  worker away from that lease.
+  worker away from that lease. The task of any other lease is not here: another broker has its message, or a memory
+  that is lost had it. Such a lease is held: its row is under its own name, and its end only frees its keys.
 ]]
 
--- Begins a renewal. `args` has lease_ms, the epoch that the caller holds or "", and frozen_ms. Returns three
--- values:
--- - the logical time at which renewed leases end
--- - whether memory was lost since that epoch
--- - the answer so far
-function Leases.begin_renewal(ctx, args)
-  local lease_ms, known_epoch, frozen_ms = tonumber(args[1]), args[2], args[3]
-  local logical, now, epoch = Clock.tick(ctx, lease_ms, frozen_ms)
-  epoch = Clock.meet_server(ctx, epoch, now)
-  local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
-  return string.format("%.0f", logical + lease_ms), lost, {string.format("%.0f", epoch)}
-end
+-- A renewal and a start at a gate end at most this many leases that nobody renewed.
+Leases.ENDED_AT_MOST = 64
 
 -- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
 -- there already, it may have been counted or not. Then the number is dropped.
 function Leases.begin_lease(ctx, key, lease, rules)
-  local is_new = redis.call("ZADD", ctx.prefix .. "leases:" .. key, "+inf", lease) == 1
-  local held = rules.held[key]
-  rules.held[key] = held and is_new and held + 1 or nil
+  rules.logical_text = rules.logical_text or Rates.whole(rules.logical)
+  local is_new = redis.call("ZADD", ctx.prefix .. "leases:" .. key, rules.logical_text, lease) == 1
+  local held = rules.held and rules.held[key]
+  if held then rules.held[key] = is_new and held + 1 or nil end
 end
 
--- Removes the lease from every key that holds it. `tag` is that of its task.
-function Leases.end_lease(ctx, lease, tag, keys, rules)
-  redis.call("HDEL", ctx.prefix .. "running", tag)
-  if rules.paced then Backoff.note_end(ctx, lease, keys, rules) end
+-- A lease begins whose task is not here. The keys have commas between them. `task` has the id, the name and the
+-- queue. The part of the lease before an "@" is the worker that runs the task.
+function Leases.hold(ctx, lease, keys, task, rules, ends_at)
+  if not string.match(keys, "^tenant:") and not string.match(keys, "^" .. Tasks.SYSTEM) then
+    keys = Tasks.SYSTEM .. "," .. keys
+  end
+  if not rules.limited and string.find(keys, ",", 1, true) then
+    redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
+    rules.limited = "1"
+  end
+  local row = {attempt = 0, nonce = 0, owner = string.match(lease, "^([^@]+)@") or "-", state = "held",
+    since = Start.since_now(rules, task.name), keys = keys, charge = "", name = task.name, id = task.id,
+    queue = task.queue}
+  for key in string.gmatch(keys, "[^,]+") do Leases.begin_lease(ctx, key, lease, rules) end
+  redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)
+  Tasks.write_running(ctx, lease, row)
+  WorkerLimit.count(ctx, row, 1)
+end
+
+-- Removes the lease from every key that holds it. `field` is that of its row. `at` is the logical time at which the
+-- lease ended, if that is not now.
+function Leases.end_lease(ctx, lease, field, row, rules, at)
+  redis.call("HDEL", ctx.prefix .. "running", field)
   redis.call("ZREM", ctx.prefix .. "ends", lease)
-  for key in string.gmatch(keys, "[^,]+") do
+  for key in string.gmatch(row.keys, "[^,]+") do
     redis.call("ZREM", ctx.prefix .. "leases:" .. key, lease)
   end
+  if rules.paced then Backoff.note_end(ctx, row, at or rules.logical) end
+  Leases.freed(row.keys, rules)
+end
+
+-- Ends a lease whose task is not here. Returns whether it was held.
+function Leases.end_held(ctx, rules, lease, outcome, at)
+  local row = Tasks.read_held(ctx, lease)
+  if not row then return false end
+  Leases.end_lease(ctx, lease, lease, row, rules, at)
+  WorkerLimit.count(ctx, row, -1)
+  Leases.note_freed(ctx, row.keys)
+  -- Nobody forecasts a start from the slots of a tenant alone.
+  if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then Start.note_took(rules, row.name, row.since) end
+  if rules.watched then Events.tell_gate_ended(ctx, row, outcome, at or rules.logical) end
+  return true
 end
 
 -- A lease of these keys has ended. The keys have commas between them, and the tenant's comes first. When a call
@@ -52,39 +79,29 @@ function Leases.open_freed(ctx, rules)
   local ended = rules.freed
   if not ended then return end
   rules.freed = nil
+  if rules.parked then Parked.look_at_freed(ctx, ended, rules) end
   if rules.limited then return Wake.free_all(ctx, ended, rules) end
   for index = 1, #ended do Tenants.reopen(ctx, string.match(ended[index], "^[^,]+"), rules) end
 end
 
--- Ends an entry of `ends` that has no task and is over. An entry with one space before it is a key that waits
--- for a lease of the gate. An entry with two spaces is a key whose leases were entered again by their workers
--- (renew.lua).
-function Leases.end_wait(ctx, rules, name)
-  redis.call("ZREM", ctx.prefix .. "ends", name)
-  local key = string.match(name, "^ (.*)$")
-  if key and string.sub(key, 1, 1) == " " then
-    redis.call("ZREMRANGEBYSCORE", ctx.prefix .. "leases:" .. string.sub(key, 2), "-inf", rules.logical)
-  elseif key then
-    Tenants.reopen(ctx, key, rules)
-  end
-end
-
--- Ends what is over, at most `most` per call. These are leases that nobody renewed, and entries of `ends`
--- without a task. Returns how many ended.
+-- Ends what is over, at most `most` per call. These are leases that nobody renewed, and tenants at their limit whose
+-- tier record has expired. An entry of such a tenant is its key with a space before it. Returns how many ended.
 function Leases.expire(ctx, rules, most)
   local ended = redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", rules.logical, "LIMIT", 0, most)
-  for index = 1, #ended do
+    "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, most)
+  for index = 1, #ended, 2 do
     local lease = ended[index]
     local row, tag = Tasks.read_running(ctx, lease)
     if row then
       Settle.expire_one(ctx, rules, lease, row, tag)
-    else
-      Leases.end_wait(ctx, rules, lease)
+    elseif not Leases.end_held(ctx, rules, lease, "expired", tonumber(ended[index + 1])) then
+      redis.call("ZREM", ctx.prefix .. "ends", lease)
+      local key = string.match(lease, "^ (.*)$")
+      if key then Tenants.reopen(ctx, key, rules) end
     end
   end
   Leases.open_freed(ctx, rules)
-  return #ended
+  return #ended / 2
 end
 
 --[[
@@ -132,7 +149,7 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
     local limit = limits[index]
     Leases.begin_lease(ctx, limit.key, lease, rules)
     if counts then Rates.count_start(ctx, limit, rules.logical) end
-    Backoff.note_begin(ctx, limit, lease, rules)
+    Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then
       local tag = limit.key == found.limit_key and found.due
       task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount, tag)
@@ -141,80 +158,21 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
 end
 
 --[[
-  gate_slots: leases of a gate under one key.
-]]
-
--- A set of leases that no call reads expires by itself, much later than any outage lasts.
-Leases.KEEP_LEASES_MS = 86400000
--- One call clears away this many ended leases of one key.
-Leases.CLEAR_AT_MOST = 64
-
-function Leases.clear_ended(ctx, key, rules)
-  local leases = ctx.prefix .. "leases:" .. key
-  local ended = redis.call(
-    "ZRANGEBYSCORE", leases, "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, Leases.CLEAR_AT_MOST)
-  for index = 1, #ended, 2 do
-    redis.call("ZREM", leases, ended[index])
-    -- The lease lived until this time, however late it is cleared away.
-    local at = tonumber(ended[index + 1])
-    if rules.paced then Backoff.note_end(ctx, ended[index], key, {logical = at}) end
-    if rules.watched then Events.tell_gate_ended(ctx, ended[index], "expired", at) end
-  end
-  if #ended > 0 then Leases.note_freed(ctx.prefix .. "freed:" .. key) end
-end
-
-function Leases.take_slot(ctx, key, lease, ends)
-  local leases = ctx.prefix .. "leases:" .. key
-  redis.call("ZADD", leases, Rates.whole(ends), lease)
-  redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
-  Rates.known_until(ctx, key, ends)
-end
-
--- A task starts that has `limit`. Leases of tenants' keys are not noted. The caller that gives such a slot back
--- may not know that a limit counted it (release.lua).
-function Leases.begin_slot(ctx, limit, lease, rules)
-  if string.sub(limit.key, 1, 7) == "tenant:" or not Backoff.note_begin(ctx, limit, lease, rules) then return end
-  redis.call("PEXPIRE", ctx.prefix .. "began:" .. limit.key, Leases.KEEP_LEASES_MS)
-  -- A key without windows keeps the number by which its last lease was judged only here. It is for people who
-  -- look.
-  if limit.rates ~= "" or limit.throttle ~= "" then return end
-  local pace = ctx.prefix .. "pace:" .. limit.key
-  redis.call("HSET", pace, "asked", limit.concurrency)
-  redis.call("PEXPIRE", pace, Leases.KEEP_LEASES_MS)
-end
-
--- Returns how long it takes until the first lease of a key ends by itself. If the first lease is that of a
--- claim, or if there is none, the result is -1.
-function Leases.first_end_ms(ctx, key, logical)
-  local first = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. key, "(" .. Rates.whole(logical), "+inf",
-    "WITHSCORES", "LIMIT", 0, 1)
-  local ends = tonumber(first[2])
-  return (not ends or ends == math.huge) and -1 or ends - logical
-end
-
---[[
   freed: since when a tenant has a free slot while a task of it waits for its snooze.
 
-  freed_key  string  "" since the tier last rejected a task, because no slot was free then; otherwise the
-                     server's time (ms) at which a slot was given back last
-
-  If a tier has not rejected a task of a tenant for long, the tenant has no such key. Then one EXISTS is the whole
-  cost of a slot that is given back.
+  `freed:KEY` is "" since the tier last rejected a task, because no slot was free then. Otherwise it is the server's
+  time (ms) at which a slot was given back last. If a tier has not rejected a task of a tenant for long, the tenant
+  has no such key. Then one EXISTS is the whole cost of a slot that is given back.
 ]]
 
--- Returns the key beside the leases of a tenant's tier.
-function Leases.freed_of(leases)
-  return (string.gsub(leases, "leases:", "freed:", 1))
-end
-
 -- A rejected task comes back within keep_ms.
-function Leases.note_rejected(freed_key, keep_ms)
-  redis.call("SET", freed_key, "", "PX", keep_ms)
+function Leases.note_rejected(ctx, key, keep_ms)
+  redis.call("SET", ctx.prefix .. "freed:" .. key, "", "PX", keep_ms)
 end
 
-function Leases.note_freed(freed_key)
+-- A lease of these keys has ended at a gate. The tenant's key comes first.
+function Leases.note_freed(ctx, keys)
+  local freed_key = ctx.prefix .. "freed:" .. string.match(keys, "^[^,]+")
   if redis.call("EXISTS", freed_key) == 0 then return end
-  local time = redis.call("TIME")
-  local now = string.format("%.0f", time[1] * 1000 + math.floor(time[2] / 1000))
-  redis.call("SET", freed_key, now, "KEEPTTL")
+  redis.call("SET", freed_key, Rates.whole(Clock.server_now("")), "KEEPTTL")
 end

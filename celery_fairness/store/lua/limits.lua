@@ -17,7 +17,7 @@
 -- is less than 10 ms, it is early by 10 ms, but by at most two intervals. The gate lets a task that comes too
 -- soon wait for that time.
 local EARLY, EARLY_MS = 0.1, 10
--- A lease of the gate may end without news, so a call looks at the limit again after this time.
+-- A parked task may start without news, so a call looks at its limit again after this time.
 Limits.LOOK_AT_LIMIT_MS = 1000
 
 -- Returns how many promoted tasks of a key have not come to a gate yet. A new task does not take the starts
@@ -27,11 +27,10 @@ function Limits.promised(ctx, key, rules)
   return redis.call("ZCOUNT", ctx.prefix .. "gate_promised:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
 end
 
--- Returns how many leases of a key live. A function that removes no lease within its call may keep the number
--- in `rules.held`.
+-- Returns how many leases a key has. A function that removes no lease within its call may keep the number in
+-- `rules.held`.
 function Limits.held_of(ctx, key, rules)
-  local held = rules.held and rules.held[key]
-    or redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
+  local held = rules.held and rules.held[key] or redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
   if rules.held then rules.held[key] = held end
   return held
 end
@@ -50,11 +49,7 @@ function Limits.wait_ms(ctx, limit, rules)
   local wait, again, why, logical = 0, 0, nil, rules.logical
   local ahead = Limits.promised(ctx, limit.key, rules)
   if limit.concurrency and Limits.held_of(ctx, limit.key, rules) + ahead >= limit.concurrency then
-    local of_gate = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. limit.key,
-      "(" .. Rates.whole(logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
-    wait = of_gate and math.min(tonumber(of_gate) - logical, rules.look_ms or Limits.LOOK_AT_LIMIT_MS)
-      or math.huge
-    again, why = Backoff.TRY_AGAIN_MS, "full"
+    wait, again, why = math.huge, Backoff.TRY_AGAIN_MS, "full"
   end
   if limit.rates == "" and limit.throttle == "" then return wait, again, why end
   local window = redis.call("HMGET", ctx.prefix .. "window:" .. limit.key, "count", "ideal")
@@ -227,8 +222,7 @@ end
 function Limits.why_closed(ctx, limit, rules)
   if limit.at then return limit.at end
   local ahead = Limits.promised(ctx, limit.key, rules)
-  local held = ahead + redis.call("ZCOUNT", ctx.prefix .. "leases:" .. limit.key,
-    string.format("(%.0f", rules.logical), "+inf")
+  local held = ahead + Limits.held_of(ctx, limit.key, rules)
   if Config.stopped_ms(ctx, limit, rules) > 0 then
     local strategy = Config.is_paused(ctx, limit, rules) and "paused" or "cool-down"
     return {key = limit.key, strategy = strategy, limit = 0, current = held}

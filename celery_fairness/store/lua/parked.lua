@@ -37,6 +37,17 @@ function Parked.look_at_gate(ctx, key, at)
   redis.call("ZADD", ctx.prefix .. "gate_looks", Rates.whole(at), key)
 end
 
+-- Makes a call look now at the keys of leases that have ended. Each lease comes as its keys.
+function Parked.look_at_freed(ctx, ended, rules)
+  local wakes = false
+  for index = 1, #ended do
+    for key in string.gmatch(ended[index], "[^,]+") do
+      wakes = redis.call("ZADD", ctx.prefix .. "gate_looks", "XX", "LT", "CH", Rates.whole(rules.logical), key) == 1 or wakes
+    end
+  end
+  if wakes then Parked.ring_gate(ctx) end
+end
+
 -- Lets a task wait at a place, and makes a call look at its key at the time `at`.
 function Parked.wait_at(ctx, task, tag, place, at)
   local tenant, key = Events.tenant_of(task.key), Parked.key_of_place(place)
@@ -343,7 +354,7 @@ function Parked.kept_by(ctx, task, limits, rules)
     if rules.steered then
       most = Config.tenant_limit(ctx, task.key, string.match(task.tenant_key, ":(.*)$"), most, rules)
     end
-    local held = redis.call("ZCOUNT", ctx.prefix .. "leases:" .. task.key, "(" .. Rates.whole(rules.logical), "+inf")
+    local held = Limits.held_of(ctx, task.key, rules)
     if most >= 0 and held + Limits.promised(ctx, task.key, rules) >= most then
       at, closed_ms = task.key, Limits.LOOK_AT_LIMIT_MS
     end

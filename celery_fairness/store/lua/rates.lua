@@ -140,11 +140,6 @@ function Rates.stay_known(ctx, keys, logical)
   end
 end
 
--- A lease of a key begins or is renewed that ends by itself. The key is known until the lease ends.
-function Rates.known_until(ctx, key, ends)
-  redis.call("ZADD", ctx.prefix .. "idle", "GT", Rates.whole(ends), " " .. key)
-end
-
 -- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.
 function Rates.forget_idle(ctx, logical)
   local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. "idle", "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)

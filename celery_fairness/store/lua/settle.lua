@@ -1,16 +1,16 @@
 --[[
-  ends: the outcome of a claimed task, received with its lease and the keys in which the lease counts.
+  ends: the outcome of a task that held a lease.
 
   A caller settles all its ends first. Then it calls open_freed once for the tasks that waited for them.
 
   Each function returns a code of those below.
 ]]
 
-function Settle.settle(ctx, rules, lease, verdict, keys)
+function Settle.settle(ctx, rules, lease, verdict)
   local row, tag = Tasks.read_running(ctx, lease)
   local is_unbegun = string.sub(verdict, -1) == "-"
   if is_unbegun then verdict = string.sub(verdict, 1, -2) end
-  if not row then return Settle.settle_late(ctx, rules, lease, verdict, keys, tag) end
+  if not row then return Settle.settle_other(ctx, rules, lease, verdict, tag) end
   if verdict == "begun" or verdict == "acked" then
     if row.state ~= "acked" then
       row.state = verdict
@@ -19,8 +19,7 @@ function Settle.settle(ctx, rules, lease, verdict, keys)
     return 1
   end
   if verdict == "done" and row.charge == "" and not is_unbegun and not rules.watched then
-    Leases.end_lease(ctx, lease, tag, row.keys, rules)
-    Leases.freed(row.keys, rules)
+    Leases.end_lease(ctx, lease, tag, row, rules)
     Start.note_took(rules, row.name, row.since)
     Tasks.delete(ctx, tag, row.id)
     return 1
@@ -69,8 +68,7 @@ function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
     if task.blocked ~= "" then task.blocked = "-" end
     Start.correct(ctx, task, row, rules)
   end
-  Leases.end_lease(ctx, lease, tag, row.keys, rules)
-  Leases.freed(row.keys, rules)
+  Leases.end_lease(ctx, lease, tag, row, rules)
   return task
 end
 
@@ -118,22 +116,12 @@ function Settle.expire_one(ctx, rules, lease, row, tag)
   end
 end
 
-function Settle.settle_late(ctx, rules, lease, verdict, keys, tag)
+-- The lease has no claimed task: the task is not here, or the lease has ended. Its task may wait here again.
+function Settle.settle_other(ctx, rules, lease, verdict, tag)
   if verdict == "begun" then return 0 end
-  -- A lease that was entered again after Redis lost its memory is only counted. It has no row.
-  if verdict ~= "acked" then
-    local gone = 0
-    for each in string.gmatch(keys, "[^,]+") do
-      local leases = ctx.prefix .. "leases:" .. each
-      gone = gone + redis.call("ZREM", leases, lease)
-      if redis.call("ZCOUNT", leases, "-inf", "(+inf") == 0 then
-        redis.call("ZREM", ctx.prefix .. "ends", "  " .. each)
-      end
-    end
-    if gone > 0 then Leases.freed(keys, rules) end
-  end
-  if verdict ~= "done" and verdict ~= "acked" then return 0 end
-  return tag and Settle.withdraw(ctx, tag) and 2 or 0
+  local held = verdict ~= "acked" and Leases.end_held(ctx, rules, lease, verdict)
+  if tag and (verdict == "done" or verdict == "acked") and Settle.withdraw(ctx, tag) then return 2 end
+  return held and 1 or 0
 end
 
 --[[

@@ -34,7 +34,7 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease)
   Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner, state = "claimed",
     since = Start.since_now(rules, task.name), keys = Tasks.keys_of(key, task.limits), charge = charge, name = task.name,
-    id = task.id})
+    id = task.id, queue = ""})
   return lease, Tasks.message_of(ctx, task.tag)
 end
 

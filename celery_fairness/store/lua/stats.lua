@@ -56,7 +56,7 @@ end
   counts_key    hash  counters, among them refused:{tier}
   exceeded_key  hash  how often each key has rejected
   minute        str   the name of every minute, before its number
-  job           str   id, name and queue of the task as JSON; "" if the caller has none
+  job           table id, name and queue of the task; nil if the caller has none
 ]]
 
 -- The tier rejects a task, or would. `at` is what rejects it (events.lua).
@@ -67,8 +67,8 @@ end
 
 -- A gate counts a start as "started", because the message does not hold since when the task waits.
 function Stats.count_at_gate(minute, now, what, tier, job)
-  if job == "" then return end
-  local field, other = Stats.minute_field(what, tier, cjson.decode(job)[3])
+  if not job then return end
+  local field, other = Stats.minute_field(what, tier, job[3])
   Stats.count_in_minute(minute .. Stats.minute_of(now), field, other, 1)
 end
 

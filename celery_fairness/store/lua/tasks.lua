@@ -129,34 +129,43 @@ function Tasks.keys_of(tenant_key, limits)
 end
 
 --[[
-  A row of `running` is that of one claimed task, by its tag: ATTEMPT.NONCE OWNER STATE@SINCE KEYS CHARGE NAME ID.
+  A row of `running` is that of one lease: ATTEMPT.NONCE OWNER STATE@SINCE KEYS CHARGE NAME ID QUEUE.
+
+  - The field is the tag of the claimed task. If the task is not here, it is the name of the lease (leases.lua).
 
   - ATTEMPT.NONCE ends the name of its lease.
-  - STATE is claimed, begun or acked. SINCE is when it took its place (start.lua).
+  - STATE is claimed, begun or acked, and "held" if the task is not here. SINCE is when the lease began (start.lua).
   - KEYS are those in which its lease counts, with commas between them. The tenant's comes first.
   - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "".
   - NAME and ID are those of the head. So a call that receives a usual end does not read the head.
+  - QUEUE is that of a task that is not here, otherwise "".
 ]]
 
-function Tasks.write_running(ctx, tag, row)
-  redis.call("HSET", ctx.prefix .. "running", tag,
+function Tasks.write_running(ctx, field, row)
+  redis.call("HSET", ctx.prefix .. "running", field,
     row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " " .. row.keys .. " " .. row.charge
-      .. " " .. row.name .. " " .. row.id)
+      .. " " .. row.name .. " " .. row.id .. " " .. row.queue)
 end
 
 function Tasks.read_row(text)
-  local attempt, nonce, owner, state, since, keys, charge, name, id = string.match(text,
-    "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*) (%S*) (%S*)$")
+  local attempt, nonce, owner, state, since, keys, charge, name, id, queue = string.match(text,
+    "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*) (%S*) (%S*) (.*)$")
   return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = keys, charge = charge,
-    name = name, id = id}
+    name = name, id = id, queue = queue}
 end
 
--- Returns the row of a task that holds this lease, or nil if the lease is not its own now, and its tag.
+-- Returns the row of a claimed task that has this lease, or nil if the lease is not its own now, and its tag.
 function Tasks.read_running(ctx, lease)
   local tag, attempt = string.match(lease, "^(.+)%.(%d+%.%w+)$")
   local text = tag and redis.call("HGET", ctx.prefix .. "running", tag)
   if not text or string.sub(text, 1, #attempt + 1) ~= attempt .. " " then return nil, tag end
   return Tasks.read_row(text), tag
+end
+
+-- Returns the row of a lease whose task is not here, or nil.
+function Tasks.read_held(ctx, lease)
+  local text = redis.call("HGET", ctx.prefix .. "running", lease)
+  return text and Tasks.read_row(text)
 end
 
 --[[

@@ -1,9 +1,6 @@
 --[[
   judge: how much a tenant may hold and how much it holds.
 
-  The count is of leases that live. A lease of the gate ends by the logical clock. A lease of a claim (score +inf)
-  ends only when it is settled or a call finds its end.
-
   `rules` is a table of a worker's settings. It has logical and now (ms), version, enforcement, default_tier,
   default_limit and steered. The field steered is whether people have paused keys or changed their numbers.
 
@@ -12,10 +9,6 @@
   judged by older news lies between the negative and the positive score of the present version. A worker that does
   not enforce limits also reads all higher scores, which are those of tenants that are not paused.
 ]]
-
--- A lease of the gate may be released without a notice to the rings. So a closed tenant is looked at again this
--- soon.
-local LOOK_AGAIN_MS = 1000
 
 -- Moves the clock on. `args` has five settings of the worker from `at` on: lease_ms, enforcement, default_tier,
 -- default_limit and max_deliveries. Returns four values:
@@ -31,7 +24,7 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
     logical = logical, now = now, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]),
     version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0), limited = said.limited,
-    steered = said.steered, paced = said.paced, watched = said.watched,
+    steered = said.steered, paced = said.paced, watched = said.watched, parked = said.parked,
   }, lease_ms, said, epoch
 end
 
@@ -52,8 +45,7 @@ function Tenants.judge(ctx, key, rules, queue)
   if rules.steered then limit = Config.tenant_limit(ctx, key, account[2] or "", limit, rules) end
   local full, held = limit == 0, nil
   if limit > 0 and rules.enforcement ~= "off" then
-    held = redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key,
-      string.format("(%.0f", rules.logical), "+inf")
+    held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
     full = limit <= held
   end
   local open = not full or limit > 0 and rules.enforcement == "observe"
@@ -61,25 +53,13 @@ function Tenants.judge(ctx, key, rules, queue)
     paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
 end
 
--- Returns the logical time at which a closed tenant is looked at in any case. No call reports that its tier record
--- has expired or that a lease of the gate has ended.
-function Tenants.due_again(ctx, key, verdict, rules)
-  -- The record of the tenant's tier expires some time.
-  local kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant)
-  local due = kept_ms >= 0 and rules.logical + kept_ms or math.huge
-  if verdict.paused then return due end
-  local of_gate = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. key,
-    string.format("(%.0f", rules.logical), "(+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
-  return of_gate and math.min(due, tonumber(of_gate), rules.logical + LOOK_AGAIN_MS) or due
-end
-
 function Tenants.close(ctx, key, verdict, rules)
   redis.call("HSET", ctx.prefix .. "account:" .. key, "closed", 1)
   local judged_by = rules.version + 1
   redis.call("ZADD", ctx.prefix .. "closed", verdict.paused and -judged_by or judged_by, key)
-  local due = Tenants.due_again(ctx, key, verdict, rules)
-  -- No lease begins with a space.
-  if due < math.huge then redis.call("ZADD", ctx.prefix .. "ends", due, " " .. key) end
+  -- The record of the tenant's tier may expire, and no call reports that. No lease begins with a space.
+  local kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant)
+  if kept_ms >= 0 then redis.call("ZADD", ctx.prefix .. "ends", rules.logical + kept_ms, " " .. key) end
 end
 
 function Tenants.count_refusal(ctx, queue, verdict, rules)

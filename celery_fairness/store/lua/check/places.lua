@@ -277,9 +277,7 @@ function Places.tenant(it, key)
   if not marked or math.abs(tonumber(judged)) <= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. "ends", " " .. key) then return end
   local verdict = Tenants.judge(ctx, key, rules)
-  -- For a lease that ends by itself there would be a time in `ends`.
-  local stay = redis.call("ZCOUNT", ctx.prefix .. "leases:" .. key, "+inf", "+inf")
-  if not verdict.open and stay >= verdict.limit then return end
+  if not verdict.open then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
   Check.found(it, "tenant_left_closed", "closed", key, reopen)
 end

@@ -30,7 +30,7 @@
   args[13] snooze_ms      int  longest wait for a slot of a task that is put back
   args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue"
   args[15] told           int  how many ends follow
-  args[16+] words         str  the ends, triples as for settle.lua, and then the queues in their order
+  args[16+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
 
   Returns `sleep_ms epoch length passed`, and then `length told` for each task.
   - sleep_ms is 0 if there is more to do at once.
@@ -60,9 +60,9 @@ register("claim", {"allow-oom"}, function(keys, args)
   rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + lease_ms
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
   rules.expiring, rules.kept_took = said.expiring, said.took
-  local first_queue = 16 + 3 * told
-  for index = 16, first_queue - 1, 3 do
-    Settle.settle(ctx, rules, args[index], args[index + 1], args[index + 2])
+  local first_queue = 16 + 2 * told
+  for index = 16, first_queue - 1, 2 do
+    Settle.settle(ctx, rules, args[index], args[index + 1])
   end
   Leases.open_freed(ctx, rules)
   if known_epoch ~= "" and known_epoch ~= epoch_text then

@@ -186,7 +186,7 @@ end
 -- Adds a sample of the running tasks.
 local function add_running(it, answer)
   local prefix = it.ctx.prefix
-  answer.running = redis.call("HLEN", prefix .. "running")
+  local all = redis.call("HLEN", prefix .. "running")
   local flat, rows, means = redis.call("HSCAN", prefix .. "running", 0, "COUNT", RUNNING_AT_MOST)[2], {}, {}
   for index = 1, math.min(#flat, 2 * RUNNING_AT_MOST), 2 do
     local tag = flat[index]
@@ -199,6 +199,9 @@ local function add_running(it, answer)
       end
     end
   end
+  -- The sample shows how many of the rows are those of claimed tasks.
+  local sampled = math.min(#flat / 2, RUNNING_AT_MOST)
+  answer.running = #rows > 0 and math.floor(all * #rows / sampled + 0.5) or 0
   answer.rows, answer.means = #rows > 0 and rows or nil, next(means) and means or nil
 end
 

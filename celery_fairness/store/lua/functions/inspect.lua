@@ -46,54 +46,44 @@ local function numbers_of(limit)
   return {concurrency = limit.concurrency, rates = list(pairs_of(limit.rates)), throttle = pairs_of(limit.throttle)[1]}
 end
 
--- Returns how many leases live, how many have ended and still stand in the table, and which of these a claim took.
+-- Returns how many leases live, how many have ended and still stand in the table, and which these are.
 local function count_leases(ctx, key, logical)
-  local leases = ctx.prefix .. "leases:" .. key
-  local held, gone = redis.call("ZCOUNT", leases, "(" .. Rates.whole(logical), "+inf"), {}
-  local unswept = redis.call("ZCARD", leases) - held
+  local leases, gone, unswept = ctx.prefix .. "leases:" .. key, {}, 0
+  local held = redis.call("ZCARD", leases)
   local ended = held == 0 and {} or redis.call(
     "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", Rates.whole(logical), "LIMIT", 0, ENDED_AT_MOST)
-  local ends = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
+  local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
   for index = 1, #ended do
-    if ends[index] == "inf" then
-      gone[ended[index]] = true
-      held, unswept = held - 1, unswept + 1
-    end
+    if its[index] then gone[ended[index]], unswept = true, unswept + 1 end
   end
-  return held, unswept, gone
+  return held - unswept, unswept, gone
 end
 
--- Adds to a lease of a claim its own end, and what is known of its task.
-local function add_task(ctx, lease, logical)
-  local ends = redis.call("ZSCORE", ctx.prefix .. "ends", lease.id)
-  lease.ends_ms = math.max(0, tonumber(ends or logical) - logical)
-  local row, tag = Tasks.read_running(ctx, lease.id)
+-- Returns a lease with what its row has of its task.
+local function lease_of(ctx, id, logical)
+  local ends = redis.call("ZSCORE", ctx.prefix .. "ends", id)
+  local lease = {id = id, ends_ms = math.max(0, tonumber(ends or logical) - logical)}
+  local row, tag = Tasks.read_running(ctx, id)
   local task = row and Tasks.read(ctx, tag)
-  if not task then return end
+  if task then
+    lease.state, lease.queue, lease.charged, lease.limits = row.state, task.queue, task.key, task.limits
+    lease.task_id = task.id ~= "" and task.id or tag
+  else
+    row = Tasks.read_held(ctx, id)
+    if not row then return lease end
+    lease.queue, lease.task_id = row.queue, row.id
+  end
   local at, usual = string.match(row.since, "^@(%d+)~?(%d*)")
-  lease.owner, lease.state, lease.queue, lease.task, lease.charged = row.owner, row.state, task.queue, task.name, task.key
-  lease.task_id, lease.limits = task.id ~= "" and task.id or tag, task.limits
-  lease.held_ms, lease.usual_ms = at and math.max(0, logical - at), tonumber(usual)
+  lease.owner, lease.task = row.owner ~= "-" and row.owner or "", row.name
+  lease.held_ms, lease.usual_ms = math.max(0, logical - at), tonumber(usual)
+  return lease
 end
 
--- Returns a page of the leases that live, the soonest end first. A lease of a claim counts without an end.
+-- Returns a page of the leases that live, the oldest first.
 local function leases_of(ctx, key, first, gone, logical)
-  local found, ids = {}, {}
-  local shown = redis.call("ZRANGEBYSCORE", ctx.prefix .. "leases:" .. key, "(" .. Rates.whole(logical), "+inf",
-    "WITHSCORES", "LIMIT", first, PAGE)
-  for index = 1, #shown, 2 do
-    local lease = {id = shown[index], ends_ms = tonumber(shown[index + 1]) - logical}
-    if not gone[lease.id] then
-      found[#found + 1], ids[#ids + 1] = lease, lease.id
-    end
-  end
-  if #ids == 0 then return found end
-  local began = redis.call("ZMSCORE", ctx.prefix .. "began:" .. key, unpack(ids))
-  local mean = redis.call("HGET", ctx.prefix .. "pace:" .. key, "mean")
-  for index = 1, #ids do
-    local lease = found[index]
-    if began[index] then lease.held_ms, lease.usual_ms = math.max(0, logical - began[index]), tonumber(mean) end
-    if lease.ends_ms == math.huge then add_task(ctx, lease, logical) end
+  local shown, found = redis.call("ZRANGE", ctx.prefix .. "leases:" .. key, first, first + PAGE - 1), {}
+  for index = 1, #shown do
+    if not gone[shown[index]] then found[#found + 1] = lease_of(ctx, shown[index], logical) end
   end
   return found
 end
@@ -229,10 +219,7 @@ local function numbers_of_tasks(ctx, key, leases, app)
   for of, numbers in string.gmatch(words, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
     if of == key then return numbers end
   end
-  local asked = redis.call("HGET", ctx.prefix .. "window:" .. key, "asked")
-  -- At a gate a limit without a rate has its last number here.
-  local slots = not asked and redis.call("HGET", ctx.prefix .. "pace:" .. key, "asked")
-  return asked or slots and slots .. "||" or app ~= "" and app or nil
+  return redis.call("HGET", ctx.prefix .. "window:" .. key, "asked") or app ~= "" and app or nil
 end
 
 -- Returns the limit of a tenant's tier and the reason for it. If the key is no tenant's, the limit has no number.
@@ -356,7 +343,7 @@ register("inspect", {"no-writes"}, function(keys, args)
 
   local logical, now = Clock.read_clock(ctx, lease_ms, frozen_ms)
   local held, unswept, gone = count_leases(ctx, key, logical)
-  local rules = {logical = logical, now = now, enforcement = enforcement, look_ms = math.huge, held = {[key] = held}}
+  local rules = {logical = logical, now = now, enforcement = enforcement, held = {[key] = held}}
   local answer = {now = now, held = held, ended_unswept = unswept,
     waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0),
     parked = tonumber(redis.call("HGET", ctx.prefix .. "gate_waiting", key) or 0)}

@@ -4,50 +4,49 @@
   A lease that had ended but was not yet cleared away is kept, because its task still runs. With an empty list the
   call only moves the clock. Every worker makes it at least once in a third of a lease.
 
-  If the epoch is another than the caller's, a missing lease is entered again. It then counts for its tenant's
-  limit and ends by itself, because only its worker has its task. The epoch changes when Redis lost its memory, and
-  when another server has taken the memory over (clock.lua).
+  If the epoch is another than the caller's, a missing lease is entered again. It then counts for its keys and ends
+  by itself, because only its worker has its task. The epoch changes when Redis lost its memory, and when another
+  server has taken the memory over (clock.lua).
 
-  keys[1]  prefix    str  what every key of the installation begins with
+  The call also ends leases that nobody renewed, and forgets what no key uses any more.
 
-  args[1]  lease_ms  int  how long a lease lives without a renewal
-  args[2]  epoch     str  the epoch of the caller, or ""
-  args[3]  frozen_ms str  "" in production (server TIME); set only by tests
-  args[4+] held      str  pairs: the lease and its keys, with commas
+  keys[1]  prefix         str  what every key of the installation begins with
+
+  args[1]  lease_ms       int  how long a lease lives without a renewal
+  args[2]  enforcement    str  "on", "observe" or "off"
+  args[3]  default_tier   str  for a tier that is not known
+  args[4]  default_limit  str  of the default tier, an integer or "unlimited"
+  args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
+  args[6]  epoch          str  the epoch of the caller, or ""
+  args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
+  args[8+] held           str  pairs: the lease and its keys, with commas
 
   Returns {epoch, gone, ...}. The epoch is in ms. After it come the positions (from 1) of the leases that are gone,
   or that were gone before this call entered them again.
 ]]
+-- One call deletes at most this many pauses, as many overrides and as many cool-downs.
+local FORGET_AT_MOST = 64
+-- Only its worker knows the task of a lease that is entered again.
+local UNKNOWN = {id = "", name = "", queue = ""}
+
 register("renew", {"allow-oom"}, function(keys, args)
-  local ctx = {prefix = keys[1]}
-  local logical_end, lost, answer = Leases.begin_renewal(ctx, args)
-  for index = 4, #args, 2 do
-    local held, keys = args[index], args[index + 1]
-    local runs = redis.call("ZSCORE", ctx.prefix .. "ends", held)
-    local counts = runs
-    if not counts then
-      for key in string.gmatch(keys, "[^,]+") do
-        counts = counts or redis.call("ZSCORE", ctx.prefix .. "leases:" .. key, held)
-      end
-    end
-    if runs then redis.call("ZADD", ctx.prefix .. "ends", logical_end, held) end
-    if not counts then answer[#answer + 1] = (index - 2) / 2 end
-    if counts or lost then
-      -- The lost memory had the note that a task had more than one limit.
-      if not runs and string.find(keys, ",", 1, true) then
-        redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
-      end
-      for key in string.gmatch(keys, "[^,]+") do
-        local leases = ctx.prefix .. "leases:" .. key
-        if not runs then
-          redis.call("ZADD", leases, logical_end, held)
-          -- This lease has no row in `running`. After this time, a call clears it away (leases.lua).
-          redis.call("ZADD", ctx.prefix .. "ends", logical_end, "  " .. key)
-          Rates.known_until(ctx, key, logical_end)
-        end
-        redis.call("PEXPIRE", leases, Leases.KEEP_LEASES_MS)
-      end
+  local ctx, known_epoch = {prefix = keys[1]}, args[6]
+  local rules, lease_ms, _, epoch = Tenants.rules_of(ctx, args, 1, args[7])
+  epoch = Clock.meet_server(ctx, epoch, rules.now)
+  local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
+  local ends_at, answer = Rates.whole(rules.logical + lease_ms), {Rates.whole(epoch)}
+  for index = 8, #args, 2 do
+    local lease, its_keys = args[index], args[index + 1]
+    if redis.call("ZSCORE", ctx.prefix .. "ends", lease) then
+      redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)
+    else
+      answer[#answer + 1] = (index - 6) / 2
+      if lost then Leases.hold(ctx, lease, its_keys, UNKNOWN, rules, ends_at) end
     end
   end
+  Leases.expire(ctx, rules, Leases.ENDED_AT_MOST)
+  if rules.steered then Wake.end_steering(ctx, rules, FORGET_AT_MOST) end
+  Rates.forget_idle(ctx, rules.logical)
+  Config.forget_cooled(ctx, rules.logical, FORGET_AT_MOST)
   return answer
 end)

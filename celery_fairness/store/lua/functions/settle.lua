@@ -1,5 +1,5 @@
 --[[
-  settle: record the outcomes of claimed tasks (settle.lua), if no claim takes them along.
+  settle: record the outcomes of tasks that hold leases (settle.lua), if no claim takes them along.
 
   keys[1]  prefix         str  what every key of the installation begins with
 
@@ -9,7 +9,7 @@
   args[4]  default_limit  str  of the default tier, an integer or "unlimited"
   args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
   args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
-  args[7+] ends           str  triples of the lease, the outcome, and the keys in which it counts
+  args[7+] ends           str  pairs of the lease and the outcome
              begun  the body runs          acked  and the message is acknowledged
              done   it ended               head   it waits again, in its place
              tail   it waits again, last   died   its process died, which is as head until too often
@@ -24,8 +24,8 @@ register("settle", {"allow-oom"}, function(keys, args)
   local rules, _, said = Tenants.rules_of(ctx, args, 1, frozen_ms)
 
   local answer = {}
-  for index = 7, #args, 3 do
-    answer[#answer + 1] = Settle.settle(ctx, rules, args[index], args[index + 1], args[index + 2])
+  for index = 7, #args, 2 do
+    answer[#answer + 1] = Settle.settle(ctx, rules, args[index], args[index + 1])
   end
   Start.keep_took(ctx, rules, said.took)
   Leases.open_freed(ctx, rules)

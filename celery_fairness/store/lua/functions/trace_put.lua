@@ -5,7 +5,7 @@
 
   keys[1]  prefix     str  what every key of the installation begins with
 
-  args[1]  job        str  the task's id, name and queue as JSON
+  args[1]  job        str  "ID NAME QUEUE" of the task
   args[2]  key        str  of its tenant's tier limit; "" is a system task
   args[3]  tier       str  its tenant's, as the message has it
   args[4]  cost       str  units that it is charged
@@ -21,7 +21,7 @@ register("trace_put", {"allow-oom"}, function(keys, args)
   local now = Clock.server_now(frozen_ms)
   local watched, told = tonumber(redis.call("HGET", ctx.prefix .. "clock", "watched") or 0), 0
   if watched > now then
-    Events.append_watched_of(ctx, "task.put", cjson.decode(job), Events.tenant_of(key), "tier", tier,
+    Events.append_watched_of(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
       "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
     told = 1
   end
