@@ -23,13 +23,13 @@ from celery import _state
 # pytest-celery shadows this fixture with one that needs containers.
 from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401 - a fixture
 
-from celery_fairness.testing.server import RedisServer, ServerFailed
 from tests.support.fork_server import ForkServer
 from tests.support.local_process import SCRUBBED_PREFIXES
 from tests.support.nodes import WorkerNode
 from tests.support.postgres import PostgresServer
 from tests.support.process_tree import descendants
 from tests.support.rabbit import RabbitServer
+from tests.support.redis_server import RedisServer, ServerFailed
 from tests.support.servers import NotInstalled
 from tests.support.services import ServiceCount, missing
 from tests.support.waiting import eventually

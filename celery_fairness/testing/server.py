@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -70,40 +68,6 @@ def _embedded_binary() -> str | None:
     return str(path) if os.access(path, os.X_OK) else None
 
 
-class ReservedPort:
-    """A free local port that stays reserved while its server is down.
-
-    On Linux a bound socket that does not listen reserves the port. Neither a foreign process nor a
-    client that connects to itself gets it, and a server can still bind and listen on it. On other
-    systems the port was free, but it is not reserved.
-    """
-
-    def __init__(self, port: int | None = None) -> None:
-        """Reserve `port`, or any free one.
-
-        Raises:
-            ServerFailed: That port is taken.
-        """
-        self._socket: socket.socket | None = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind((HOST, port or 0))
-        except OSError as error:
-            self._socket.close()
-            raise ServerFailed(
-                f"port {port} on {HOST} expected to be free, got: {error.strerror}"
-            ) from error
-        self.number: int = self._socket.getsockname()[1]
-        if sys.platform != "linux":
-            self.release()
-
-    def release(self) -> None:
-        """Give the port back; twice is harmless."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-
 class RedisServer:
     """One server process, without persistence unless `args` turn it on."""
 
@@ -126,10 +90,9 @@ class RedisServer:
         self._asked_port = port
         self._asked_directory = None if directory is None else Path(directory)
         self._args = tuple(args)
-        self._reserved: ReservedPort | None = None
+        self._port = port
         self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._paused = False
 
     @property
     def binary(self) -> str:
@@ -141,11 +104,9 @@ class RedisServer:
     @property
     def port(self) -> int:
         """Its port. If none was given, it has one from `start()` to `stop()`."""
-        if self._reserved is not None:
-            return self._reserved.number
-        if self._asked_port is not None:
-            return self._asked_port
-        raise ServerFailed("a server without a given port has one once start() was called")
+        if self._port is None:
+            raise ServerFailed("a server without a given port has one once start() was called")
+        return self._port
 
     @property
     def url(self) -> str:
@@ -159,7 +120,7 @@ class RedisServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists (it may be paused)."""
+        """Whether the process exists."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
@@ -174,59 +135,22 @@ class RedisServer:
         if self._directory is None:
             self._directory = self._asked_directory or Path(tempfile.mkdtemp(prefix="fairness-"))
         try:
-            for attempt in range(1, PORT_ATTEMPTS + 1):
-                if self._reserved is None:
-                    self._reserved = ReservedPort(self._asked_port)
+            for _ in range(PORT_ATTEMPTS if self._asked_port is None else 1):
+                self._port = self._asked_port or _free_port()
                 if self._launch(self._directory):
                     return self
-                if self._asked_port is not None or attempt == PORT_ATTEMPTS:
-                    raise ServerFailed(
-                        f"port {self.port} expected to stay free, got: another process took it"
-                    )
-                self._reserved.release()
-                self._reserved = None
+            raise ServerFailed(f"port {self.port} expected to be free, got: another process has it")
         except BaseException:
             self.stop()
             raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def stop(self) -> None:
         """End it with SIGTERM, then with SIGKILL. If it does not run, do nothing."""
-        process = self._process
-        if process is not None:
-            self._end(process)
-            self._process = None
-        if self._reserved is not None:
-            self._reserved.release()
-            self._reserved = None
+        self._end()
+        self._port = self._asked_port
         if self._directory is not None and self._asked_directory is None:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = None
-
-    def kill(self) -> None:
-        """End it with SIGKILL, like a crash. The port stays reserved for `restart()`."""
-        process = self._running()
-        process.kill()
-        process.wait()
-        self._paused = False
-
-    def pause(self) -> None:
-        """Freeze it: connections stay open, and it answers nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
-        self._paused = True
-
-    def resume(self) -> None:
-        """Continue after `pause()`. If it is not paused, do nothing."""
-        if self._paused and self.alive:
-            os.kill(self.pid, signal.SIGCONT)
-        self._paused = False
-
-    def restart(self) -> Self:
-        """Stop it if it runs, and start it on the same port, in the same directory."""
-        if self._process is not None:
-            self._end(self._process)
-            self._process = None
-        return self.start()
 
     def client(self, **options: Any) -> Redis:
         """Return a redis-py client of this server that never retries. The caller closes it."""
@@ -290,7 +214,6 @@ class RedisServer:
                 # Ctrl-C ends the whole foreground group, and workers need the broker to finish.
                 start_new_session=True,
             )
-        self._paused = False
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while process.poll() is None:
             if self._answers(process.pid):
@@ -322,16 +245,22 @@ class RedisServer:
         except RedisError:
             return False
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None:
-            process.terminate()
-            self.resume()
-            try:
-                process.wait(STOP_TIMEOUT_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._paused = False
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
 
 
 def _text_since(path: Path, offset: int) -> str:

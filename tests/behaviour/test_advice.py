@@ -17,10 +17,10 @@ from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.environment import VARIABLES
 from celery_fairness.config.settings import Settings, acts_on
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.testing.server import RedisServer
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import Shop
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 from tests.support.shop import make_app
 
 #: By broker: the path on which a setting must act, to be named there.

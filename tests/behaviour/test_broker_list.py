@@ -12,9 +12,9 @@ import pytest
 
 from celery_fairness import Fairness
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.testing.server import RedisServer, ReservedPort
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - a fixture
 from tests.support.fork_server import ForkServer
+from tests.support.redis_server import RedisServer, ReservedPort
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis

@@ -10,7 +10,7 @@ from kombu import Queue
 from kombu.exceptions import ChannelError
 from redis import Redis
 
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, publish
 

@@ -19,12 +19,12 @@ from celery_fairness.scheduler.types import Rules, Settle, Verdict
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import FLOOR, RIGHTS, build, check_library, library, load
-from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import fair_shop, make_fair_shop, memory  # noqa: F401 - fixtures
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
 from tests.lua.dispatching import Dispatch
 from tests.support.library import call
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from celery_fairness import RateLimitPolicy
-from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, key_taken, send
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 
 ONE = RateLimitPolicy(KEY, concurrency=1)
 

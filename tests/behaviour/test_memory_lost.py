@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_fairness.testing.server import RedisServer
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 #: What each path can lose.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import Shop
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, publish
 

@@ -16,10 +16,10 @@ from kombu.exceptions import OperationalError
 from celery_fairness import Fairness
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
 from tests.support.fork_server import ForkServer
 from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
 from tests.support.refusals import ALL, Refusal
 from tests.support.shop import make_app
 from tests.support.waiting import eventually

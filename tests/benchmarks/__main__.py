@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks import (
     claims,
     flags,
@@ -27,6 +26,7 @@ from tests.benchmarks import (
     wire,
 )
 from tests.benchmarks.harness import Row
+from tests.support.redis_server import RedisServer
 
 #: What the parts are called on the command line, in the order in which they run.
 PARTS = (

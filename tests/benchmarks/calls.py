@@ -10,7 +10,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 
 AT_MOST_SECONDS = 0.001
 

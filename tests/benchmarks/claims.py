@@ -23,9 +23,9 @@ import redis
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.library import library, load
-from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from tests.benchmarks.harness import PREFIX, Row
+from tests.support.redis_server import RedisServer
 
 QUEUE = "bench"
 RULES = Rules(lease_ms=3_600_000, default_limit=1)

@@ -17,8 +17,8 @@ from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.library import Library, library, load
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.harness import PREFIX, Row
+from tests.support.redis_server import RedisServer
 
 RULES = Rules(default_limit=None)
 #: The least part of all commands that a flag or a cache saves.

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 
 SECONDS = 45.0
 EVERY_SECONDS = 0.5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks import calls, throughput
 from tests.benchmarks.harness import Row
+from tests.support.redis_server import RedisServer
 
 #: Pool, and the ratio that is asked for.
 POOLS = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 
 QUEUE = "celery"
 PREFIX = "{fairness}:"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from celery_fairness.scheduler.types import Rules, Verdict, Waiting
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import Bench
 from tests.benchmarks.harness import Row, percentile, url_of, wait_until, worker
+from tests.support.redis_server import RedisServer
 
 #: A pool of four and limits below it: a pool slot is free.
 POOL = ("--pool=threads", "--concurrency=4", "--queues=flood_default,flood_priority")

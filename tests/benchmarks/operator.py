@@ -18,10 +18,10 @@ from celery_fairness.control.check import KEYS
 from celery_fairness.scheduler.texts import limit_text
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.store.library import check_library, load
-from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
 from tests.benchmarks.harness import PREFIX, Row
+from tests.support.redis_server import RedisServer
 
 #: What one question may take of the server, and the longest of its calls, in ms.
 ALL_MS, ONE_MS = 20.0, 5.0

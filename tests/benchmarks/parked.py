@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.scheduler.types import Claim, Waiting
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import (
     BATCH,
     CALLS,
@@ -26,6 +25,7 @@ from tests.benchmarks.claims import (
     time_rows,
 )
 from tests.benchmarks.harness import Row
+from tests.support.redis_server import RedisServer
 
 #: What is asked of a claim and of a settle for a task with three limits, in microseconds.
 LIMITED_US = 100

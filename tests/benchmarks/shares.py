@@ -24,9 +24,9 @@ from typing import Any
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.store.library import library
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
 from tests.benchmarks.harness import PREFIX, Row, url_of, wait_until, worker
+from tests.support.redis_server import RedisServer
 
 POOL = ("--pool=threads", "--concurrency=8", "--queues=flood_default")
 #: From the first body on, until estimates are means.

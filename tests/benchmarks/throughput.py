@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import redis
 
-from celery_fairness.testing.server import RedisServer
 from tests.benchmarks.harness import Row, backlog, publish, url_of, wait_until, worker
+from tests.support.redis_server import RedisServer
 
 TENANTS = 200
 #: Pool, and the ratio that is asked for.

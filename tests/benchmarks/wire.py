@@ -16,9 +16,9 @@ import kombu
 from celery_fairness.scheduler import calls
 from celery_fairness.store import connection as of_store
 from celery_fairness.store.library import Library, load
-from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from tests.benchmarks.harness import Row, url_of
+from tests.support.redis_server import RedisServer
 
 PREFETCH = 8
 ASKED = 3.0

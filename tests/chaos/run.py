@@ -19,13 +19,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from celery_fairness.testing.server import RedisServer
 from tests.chaos import audit, ledger
 from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.plan import LIMITS, OF_REDIS, PACES, Fault, Plan, faults
 from tests.chaos.story import Story
 from tests.chaos.verdict import Verdict, judge
 from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
 
 TURN_SECONDS = 0.05
 AGAIN_SECONDS = 0.3

@@ -14,9 +14,9 @@ from celery import Celery
 from celery_fairness.cli.tables import table
 from celery_fairness.control import queue_rows as queues
 from celery_fairness.scheduler.types import Verdict
-from celery_fairness.testing.server import RedisServer
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse-battery"

@@ -13,8 +13,8 @@ import pytest
 from celery.result import AsyncResult
 from redis import Redis
 
-from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import Shop, make_shop  # noqa: F401 - a fixture
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 PREFIX = "{fairness}:"

@@ -14,10 +14,10 @@ import pytest
 from redis import Redis
 
 from celery_fairness import MessageUnreadable
-from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 POOLS = ["prefork", "threads", "gevent"]

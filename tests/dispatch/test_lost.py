@@ -19,11 +19,11 @@ from redis import Redis
 from celery_fairness import DeliveriesExhausted
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
-from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.library import call
 from tests.support.nodes import WorkerNode
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 KINDS = "tests.dispatch.kinds"

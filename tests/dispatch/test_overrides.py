@@ -11,10 +11,10 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.config.policy import RateLimitPolicy
-from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import assert_nothing_left
 from tests.dispatch.test_shared_limits import KINDS, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 API = RateLimitPolicy("api.example.com", concurrency=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from redis import Redis
 
-from celery_fairness.testing.server import RedisServer
 from tests.dispatch.conftest import PREFIX, assert_nothing_left
 from tests.integration.conftest import RESULT_SECONDS
+from tests.support.redis_server import RedisServer
 
 
 def test_a_call_goes_to_the_installation_of_its_connection(fair_shop, memory: Redis) -> None:

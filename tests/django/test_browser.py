@@ -11,10 +11,10 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from celery_fairness.testing.server import ReservedPort
 from tests.django.conftest import PROJECT
 from tests.django.demo_ledger import Ledger
 from tests.support.local_process import LocalProcess
+from tests.support.redis_server import ReservedPort
 from tests.support.servers import NotInstalled, find_chromium
 from tests.support.services import missing
 from tests.support.waiting import eventually

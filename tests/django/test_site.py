@@ -14,10 +14,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from celery_fairness.testing.server import ReservedPort
 from tests.django.conftest import PROJECT
 from tests.django.demo_ledger import Ledger
 from tests.support.local_process import LocalProcess, clean_environment
+from tests.support.redis_server import ReservedPort
 from tests.support.waiting import eventually
 
 START_SECONDS = 60

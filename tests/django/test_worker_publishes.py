@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 
-from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from tests.foreign import fixtures
 from tests.foreign.modes import (
@@ -31,6 +30,7 @@ from tests.foreign.modes import (
     current_mode,
     read_exceptions,
 )
+from tests.support.redis_server import RedisServer
 
 #: From the best to the worst; of all that is reported of a test the worst counts.
 OUTCOMES = ("passed", "skipped", "expected", "failed")

@@ -14,10 +14,10 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from celery_fairness.testing.server import RedisServer, ReservedPort
 from tests.support.fork_server import ForkServer
 from tests.support.nodes import RabbitNode, RedisNode, WorkerDied, WorkerNode
 from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer, ReservedPort
 from tests.support.waiting import eventually
 
 APP = "tests.support.plain_app"

@@ -9,9 +9,9 @@ import pytest
 from celery.result import AsyncResult
 
 from celery_fairness import RateLimitPolicy
-from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 

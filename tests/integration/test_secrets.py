@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_fairness.testing.server import RedisServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 
 PASSWORD = "correct-horse-battery"
 

@@ -18,12 +18,12 @@ from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, LONG, key_taken
 from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked, send
 from tests.support.local_process import LocalProcess
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer, ReservedPort, find_binary
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis

@@ -15,8 +15,8 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.library import build, library
-from celery_fairness.testing.server import RedisServer
 from tests.support.library import call
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 PREFIX = "{fairness}:"

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from celery_fairness.testing.server import RedisServer
 from tests.mutants.copy import Copy
 from tests.mutants.making import reached_by
+from tests.support.redis_server import RedisServer
 
 #: In the order in which they are asked at first.
 SUITES = (

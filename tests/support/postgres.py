@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from celery_fairness.testing.server import HOST, ReservedPort
 from tests.support.local_process import LocalProcess
+from tests.support.redis_server import HOST, ReservedPort
 from tests.support.servers import (
     START_TIMEOUT_SECONDS,
     STOP_TIMEOUT_SECONDS,

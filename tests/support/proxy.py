@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Literal, Self
 
-from celery_fairness.testing.server import HOST
+from tests.support.redis_server import HOST
 
 CHUNK_BYTES = 65536
 #: With this, close() sends a reset, so that the peer sees a broken connection, not an ordered end.

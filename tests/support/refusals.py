@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError, ResponseError
 
-from celery_fairness.testing.server import HOST, RedisServer
+from tests.support.redis_server import HOST, RedisServer
 from tests.support.waiting import eventually
 
 #: What a real server can be brought to answer.

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from celery_fairness.testing.server import HOST
+from tests.support.redis_server import HOST
 
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 15.0

@@ -22,7 +22,7 @@ from celery.contrib.testing.worker import start_worker
 from redis import Redis
 
 from celery_fairness import Fairness, FairTask
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 SNOOZE_SECONDS = 0.05

@@ -13,9 +13,9 @@ import pytest
 from kombu import Connection, Queue
 from redis import Redis
 
-from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport import register
 from celery_fairness.transport.session import _sessions, sessions
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 Connect = Callable[..., Connection]

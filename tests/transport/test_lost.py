@@ -18,9 +18,9 @@ from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import TimeoutError as Late
 
 from celery_fairness.scheduler import calls
-from celery_fairness.testing.server import RedisServer
 from celery_fairness.transport.session import Session, sessions
 from tests.support.proxy import Proxy
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.transport.conftest import (
     Connect,

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as Lost
 
-from celery_fairness.testing.server import RedisServer
+from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, charged, publish, running_leases, settled
 from tests.transport.test_lost import LEASES, RUNNING, ask, received, session_of

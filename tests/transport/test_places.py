@@ -19,9 +19,9 @@ from redis import Redis
 from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import ConnectionError as NotYet
 
-from celery_fairness.testing.server import RedisServer, ReservedPort, find_binary
 from celery_fairness.transport.session import sessions
 from tests.support.local_process import LocalProcess
+from tests.support.redis_server import RedisServer, ReservedPort, find_binary
 from tests.support.services import missing
 from tests.support.waiting import eventually
 from tests.transport.conftest import Connect, Inbox, leases, publish, settled

