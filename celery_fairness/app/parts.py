@@ -17,7 +17,7 @@ from typing import Any
 from celery_fairness import wiring
 from celery_fairness.app import broker_setup as claiming
 from celery_fairness.app import signals
-from celery_fairness.app.publish_settings import publish_queues, publish_settings
+from celery_fairness.app.publish_settings import publish_queues, publish_tiers
 from celery_fairness.app.purge import purge_parked_too
 from celery_fairness.app.worker_setup import (
     broker_name,
@@ -480,9 +480,9 @@ class Parts:
             publish()
 
     def _publish_settings(self) -> None:
-        before = publish_settings(self.limiter, self.settings.tiers, self.notices)
-        publish_queues(self.limiter, self.settings.queues, self.notices)
         try:
+            before = publish_tiers(self.limiter, self.settings.tiers)
+            publish_queues(self.limiter, self.settings.queues)
             self.rerouting.of_changed_tiers(before)
         except LimiterUnavailable as error:
             self.notices.error("away", "%s", error)

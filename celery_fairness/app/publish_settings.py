@@ -8,27 +8,19 @@ from collections.abc import Mapping
 from celery_fairness.config.queue_limits import DECLARED
 from celery_fairness.config.queue_policy import QueuePolicy
 from celery_fairness.config.tiers import Tier
-from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 
 
-def publish_settings(
-    limiter: Limiter, tiers: Mapping[str, Tier], notices: Notices
-) -> Mapping[str, Tier]:
+def publish_tiers(limiter: Limiter, tiers: Mapping[str, Tier]) -> Mapping[str, Tier]:
     """Publish the settings' tiers unless the database's are in force, and log each difference.
 
     Returns:
         The tiers that were in force before.
     """
-    try:
-        source, published = limiter.published_tiers()
-        limiter.publish_tiers(tiers.values(), "settings", force=False)
-    except LimiterUnavailable as error:
-        notices.error("away", "%s", error)
-        return tiers
+    source, published = limiter.published_tiers()
+    limiter.publish_tiers(tiers.values(), "settings", force=False)
     for name in sorted(set(tiers) | set(published)) if published else ():
         ours, theirs = tiers.get(name), published.get(name)
         if ours != theirs:
@@ -43,26 +35,23 @@ def publish_settings(
     return published or tiers
 
 
-def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy], notices: Notices) -> None:
+def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
     """Publish the settings' limits of queues, which replace the limits declared before."""
-    try:
-        before = limiter.queue_rows()
-        for name in sorted(set(before) | {n for n, each in queues.items() if each.limits}):
-            policy = queues.get(name, QueuePolicy())
-            numbers = policy.numbers if policy.limits else None
-            row = before.get(name)
-            declared = (row.declared, row.parts) if row else (None, False)
-            if declared == (numbers, policy.partitioned):
-                continue
-            if row is not None and row.declared is not None:
-                logger.warning(
-                    "queue %r: this worker's settings declare another limit than Redis had; "
-                    "this worker's holds",
-                    name,
-                )
-            limiter.limit_queue(DECLARED, name, numbers, policy.partitioned)
-    except LimiterUnavailable as error:
-        notices.error("away", "%s", error)
+    before = limiter.queue_rows()
+    for name in sorted(set(before) | {n for n, each in queues.items() if each.limits}):
+        policy = queues.get(name, QueuePolicy())
+        numbers = policy.numbers if policy.limits else None
+        row = before.get(name)
+        declared = (row.declared, row.parts) if row else (None, False)
+        if declared == (numbers, policy.partitioned):
+            continue
+        if row is not None and row.declared is not None:
+            logger.warning(
+                "queue %r: this worker's settings declare another limit than Redis had; "
+                "this worker's holds",
+                name,
+            )
+        limiter.limit_queue(DECLARED, name, numbers, policy.partitioned)
 
 
 def _numbers(tier: Tier | None) -> str:

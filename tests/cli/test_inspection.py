@@ -208,7 +208,7 @@ def test_s43_a_partition_has_the_numbers_of_its_queue(fairness, world):
     settings = type(fairness.settings).model_validate(
         {"queues": {"emails": {"global_limit": 1, "by_args": ["customer"]}}}
     )
-    publish_queues(parts_of(fairness).limiter, settings.queues, parts_of(fairness).notices)
+    publish_queues(parts_of(fairness).limiter, settings.queues)
     one, other = (queue_limits_text("emails", f"queue:emails:{number}") for number in "12")
     if isinstance(world, Dispatch):
         # There a claim adds the limit of the whole.

@@ -24,7 +24,7 @@ def told(tag):
 
 def declare(fairness, **queues):
     settings = type(fairness.settings).model_validate({"queues": queues})
-    publish_queues(parts_of(fairness).limiter, settings.queues, parts_of(fairness).notices)
+    publish_queues(parts_of(fairness).limiter, settings.queues)
 
 
 def test_a_limit_is_set_shown_and_cleared(run, fairness):
