@@ -23,7 +23,7 @@ from celery import _state
 # pytest-celery shadows this fixture with one that needs containers.
 from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401 - a fixture
 
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import ForkServer, read_version_once
 from tests.support.local_process import SCRUBBED_PREFIXES
 from tests.support.nodes import WorkerNode
 from tests.support.postgres import PostgresServer
@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Settings of the person who runs the tests are not what is tested.
     for name in [name for name in os.environ if name.startswith(SCRUBBED_PREFIXES)]:
         del os.environ[name]
+    read_version_once()
     config.stash[_long_lived] = []
     config.pluginmanager.register(ServiceCount(config), "service-count")
 

@@ -10,6 +10,7 @@ be started as a process of its own.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -26,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import redis.utils
 from celery import maybe_patch_concurrency
 
 from celery_fairness.testing.child_process import dying_with_parent
@@ -200,7 +202,13 @@ def _become(start: Mapping[str, Any], parent: int) -> None:
     sys.argv = start["argv"]
 
 
+def read_version_once() -> None:
+    """Keep redis-py from reading its own version from the disk for each connection, 1.4 ms long."""
+    redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
+
+
 def _preload() -> None:
+    read_version_once()
     for name in PRELOADED:
         importlib.import_module(name)
     package = importlib.import_module("celery_fairness")

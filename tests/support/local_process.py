@@ -21,6 +21,7 @@ import psutil
 
 from celery_fairness.testing.child_process import dying_with_parent
 from tests.support.fork_server import Forked, ForkServer
+from tests.support.process_tree import descendants
 from tests.support.waiting import eventually
 
 #: In the environment of every process that a LocalProcess started, and of its children.
@@ -53,6 +54,8 @@ class LocalProcess:
         self.cwd = Path(cwd)
         self.popen: subprocess.Popen[bytes] | Forked | None = None
         self._fork_server = fork_server
+        #: None of these comes from it; most processes of a machine are older.
+        self._older: set[psutil.Process] = set()
         with tempfile.NamedTemporaryFile(
             prefix=f"{name}-", suffix=".log", delete=False
         ) as log_file:
@@ -93,6 +96,8 @@ class LocalProcess:
         """Start it; the log of an earlier run is kept and continued."""
         assert not self.alive, f"{self.name} runs already"
         self._log_offset = self._log_path.stat().st_size
+        if self.popen is None:
+            self._older = set(psutil.process_iter())
         if self._fork_server is not None:
             self.popen = self._fork_server.start(self.argv, self.env, self.cwd, self._log_path)
             return self
@@ -110,14 +115,15 @@ class LocalProcess:
 
     def children(self) -> list[psutil.Process]:
         """All living descendants of the main process."""
-        try:
-            return psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
+        return list(descendants(self.pid).values())
 
     def survivors(self) -> list[psutil.Process]:
         """Every living process that came from this one, whoever its parent is by now."""
-        return [process for process in psutil.process_iter(["name"]) if self._is_ours(process)]
+        return [
+            process
+            for process in psutil.process_iter()
+            if process not in self._older and self._is_ours(process)
+        ]
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
@@ -187,7 +193,7 @@ class LocalProcess:
         """Fail when any process that came from this one still lives after a while."""
 
         def nothing_left() -> None:
-            left = [f"{process.pid} {process.info['name']}" for process in self.survivors()]
+            left = [str(process) for process in self.survivors()]
             assert not left, f"{self.name} left processes behind: {left}"
 
         eventually(nothing_left, timeout_seconds=timeout_seconds)
