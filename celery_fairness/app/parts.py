@@ -74,30 +74,21 @@ UNAVAILABLE = 69
 
 
 class Parts:
-    """The parts that tasks, workers and operators of one app use; the app's ``Wiring``.
+    """The parts that tasks, workers and operators of one app use.
 
-    Args:
-        app: The Celery app. The parts of a former ``Fairness`` of the same app are closed.
-        environ: Environment variables, used before ``app.conf.fairness``.
-        limiter: For tests: a limiter to use instead of the one in Redis.
+    :class:`~celery_fairness.wiring.Wiring` describes the public ones. The arguments are those of
+    :class:`~celery_fairness.Fairness`. The parts of a former ``Fairness`` of the app are closed.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        environ: Mapping[str, str] = os.environ,
-        limiter: Limiter | None = None,
-    ) -> None:
+    def __init__(self, app: Any, environ: Mapping[str, str], limiter: Limiter | None) -> None:
         self.app = app
-        #: The public interface; see :class:`~celery_fairness.Fairness`.
         self.fairness: Any = None
         self._given_limiter = limiter
         self.notices = Notices(logger)
         self.environ = environ
         self._lock = threading.RLock()
-        #: Unique name of this worker: its main process and its pool. Ids of leases begin with it.
+        # Ids of leases begin with it.
         self.worker = new_id(6)
-        #: Chooses queues.
         self.router = TierRouter(self)
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
@@ -106,12 +97,8 @@ class Parts:
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
-        #: The consumer of this process's worker; None outside a worker.
         self.consumer: Any = None
-        #: The slots of each queue in this process's worker, on a broker that claims fairly.
         self.shares = NO_SHARES
-        #: Called in a thread of their own after Redis lost its memory, to publish tiers again that
-        #: come from another place than the settings.
         self.publishers: list[Callable[[], None]] = []
         before = wiring.find(app)
         if before is not None:
