@@ -163,7 +163,7 @@ class Inspection(Value):
     in_force: LimitInForce
     numbers: Limit
     known: bool
-    tier: str
+    tier: str = ""
     unknown: str = ""
     weight: float | None = None
     published: bool = False

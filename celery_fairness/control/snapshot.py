@@ -52,8 +52,7 @@ def read_inspection(
     action = {"r": "reschedule", "d": "drop"}.get(answer.get("on_limit", ""), "wait")
     override = _override(key, answer["override"]) if "override" in answer else None
     opens_ms = answer.get("opens_ms")
-    tier = answer.get("tier", "")
-    unknown = "" if tier else unknown
+    unknown = "" if "tier" in answer else unknown
     own = LimitReason(**{"limit": None, **answer["reason"]}) if "reason" in answer else None
     if unknown:
         # The tier's number may be stricter than any other number of the key.
@@ -77,33 +76,24 @@ def read_inspection(
         starts, period_ms, wait_ms = answer["throttle"]
         period = iso_duration(seconds(period_ms))
         throttle = ThrottleState(limit=starts, period=period, next_allowed_at=at(wait_ms))
-    return Inspection(
-        key=key,
-        concurrency=Concurrency(limit=0 if stops.paused else numbers[0], active=answer["held"]),
-        rate=rate,
-        throttle=throttle,
-        waiting_count=answer["waiting_count"],
-        override=override,
-        in_force=limit_in_force(own, stops, override),
-        numbers=Limit(key, *numbers, action),
-        known=answer["known"] or declared,
-        tier=tier,
-        unknown=unknown,
-        weight=answer.get("weight"),
-        published=answer.get("published", False),
-        local_limit=answer.get("local_limit"),
-        leases=tuple(map(_lease, answer.get("leases", ()))),
-        ended_unswept=answer["ended_unswept"],
-        waiting=tuple(WaitingLane(*each) for each in answer.get("waiting", ())),
-        waited=tuple(map(_waited, answer.get("waited", ()))),
-        parked=answer["parked"],
-        stops=stops,
-        blocked_by=answer.get("blocked_by", ""),
-        opens_in_seconds=None if opens_ms is None else seconds(opens_ms),
-        closed=answer.get("closed", False),
-        full_in=tuple(answer.get("full_in", ())),
-        judged_by=answer.get("judged_by"),
-    )
+    facts = {
+        "key": key,
+        "concurrency": Concurrency(limit=0 if stops.paused else numbers[0], active=answer["held"]),
+        "rate": rate,
+        "throttle": throttle,
+        "override": override,
+        "in_force": limit_in_force(own, stops, override),
+        "numbers": Limit(key, *numbers, action),
+        "known": answer["known"] or declared,
+        "unknown": unknown,
+        "leases": tuple(map(_lease, answer.get("leases", ()))),
+        "waiting": tuple(WaitingLane(*each) for each in answer.get("waiting", ())),
+        "waited": tuple(map(_waited, answer.get("waited", ()))),
+        "stops": stops,
+        "opens_in_seconds": None if opens_ms is None else seconds(opens_ms),
+    }
+    # The other facts have the same names in the answer.
+    return Inspection.model_validate({**answer, **facts})
 
 
 def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
