@@ -29,18 +29,15 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler.types import SYSTEM
 
 
-def explain(
-    limiter: RedisLimiter, reader: Reader, place: Place, inspector: Inspector
-) -> Explanation:
+def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explanation:
     """Return the place of a task, and why it does not start.
 
     Args:
         limiter: The limiter of the installation.
-        reader: Its reader.
         place: The place where the task was found.
         inspector: The inspector of the installation.
     """
-    task, names, settings = place.task, place.names, inspector.settings
+    reader, task, names, settings = Reader(limiter), place.task, place.names, inspector.settings
     explained = partial(
         Explanation,
         task_id=place.task_id,

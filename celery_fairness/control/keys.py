@@ -13,13 +13,17 @@ from celery_fairness.scheduler.types import SYSTEM
 
 #: Characters before the tag of a scheduled task.
 ORDER_LENGTH = 17
-#: Fields of a task's head.
-HEAD_FIELDS = 14
 #: Fields before the message of a record of ``gate_tasks``.
 PARKED_FIELDS = 8
 #: Fields of a limit's name. The fields after them are the action on a task above the limit.
 NAME_FIELDS = 4
 
+_WORD = "([^ ]*)"
+#: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT REFUSED ID QUEUE
+_HEAD = re.compile(
+    rf"(\d+) (\d+) (\d+) [^ ]+ \d {_WORD} {_WORD} {_WORD} {_WORD} {_WORD} [^ ]* {_WORD} [^ ]* (.*)",
+    re.DOTALL,
+)
 _ROW = re.compile(
     r"(\d+\.\w+) (\S+) ([a-z]+)(?:@(\d+)(?:~(\d+))?)? (\S+) (\S*) \S* \S* .*", re.DOTALL
 )
@@ -38,8 +42,6 @@ class TaskHead(NamedTuple):
         seq: Its sequence number among all tasks.
         attempts: How often it was claimed before.
         deaths: How often its process died after its body began.
-        cost: The cost that it declares.
-        rank: Its priority, 0 to 9. A task with 9 goes first.
         tenant: The charged tenant, in its form in keys; "" is a system task.
         service: Its service, if services count apart.
         tier: Its tenant's tier as the message has it.
@@ -47,7 +49,6 @@ class TaskHead(NamedTuple):
         limits: Its limits without the tier's, as one text.
         refused: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
             ``-`` if the task has started since, and "" without such an event.
-        task_id: Its id, in its form in keys; "" if its message has none.
         queue: Its queue.
     """
 
@@ -55,15 +56,12 @@ class TaskHead(NamedTuple):
     seq: int
     attempts: int
     deaths: int
-    cost: float
-    rank: str
     tenant: str
     service: str
     tier: str
     name: str
     limits: str
     refused: str
-    task_id: str
     queue: str
 
     @property
@@ -99,17 +97,11 @@ class Row(NamedTuple):
 
 def read_head(tag: str, text: str | None) -> TaskHead | None:
     """Return the head of a task's record."""
-    fields = text.split(" ", HEAD_FIELDS - 1) if text else []
-    if len(fields) != HEAD_FIELDS:
+    match = _HEAD.fullmatch(text or "")
+    if match is None:
         return None
-    seq, attempts, deaths, cost, rank, tenant, service, tier, name, limits, _, *rest = fields
-    refused, task_id, queue = rest
-    try:
-        numbers = int(seq), int(attempts), int(deaths), float(cost)
-    except ValueError:
-        return None
-    words = (rank, tenant, service, tier, name, limits)
-    return TaskHead(tag, *numbers, *words, refused, task_id, queue)
+    seq, attempts, deaths, *words = match.groups()
+    return TaskHead(tag, int(seq), int(attempts), int(deaths), *words)
 
 
 def is_tenants(key: str) -> bool:

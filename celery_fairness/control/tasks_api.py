@@ -70,7 +70,7 @@ class TasksApi:
             if not places:
                 raise NotFound("task", task_id, self._nowhere)
             place = min(places, key=lambda place: _STATES.index(place.state))
-            found = explain(limiter, reader, place, self._inspector)
+            found = explain(limiter, place, self._inspector)
         if found.state in ("running", "dead"):
             return found
         return found.model_copy(update={"not_enforcing": not_enforcing(living(reader))})

@@ -36,8 +36,8 @@ HEAD = "7 1 0 1.5 9 42 analysis pro shop.work own:42|1|||wp,api|2|||w,tenant:42|
 def test_texts_are_read_as_the_functions_write_them():
     task = read_head("tag", HEAD)
     assert task == TaskHead(
-        *("tag", 7, 1, 0, 1.5, "9", "42", "analysis", "pro", "shop.work"),
-        *("own:42|1|||wp,api|2|||w,tenant:42|3|||w", "-", "id-7", "q 1"),
+        *("tag", 7, 1, 0, "42", "analysis", "pro", "shop.work"),
+        *("own:42|1|||wp,api|2|||w,tenant:42|3|||w", "-", "q 1"),
     )
     assert task.key == "tenant:42:analysis"
     system = read_head("tag", f"7 0 0 1 9{' ' * 8} schlänge")
