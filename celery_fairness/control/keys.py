@@ -14,7 +14,7 @@ from celery_fairness.scheduler.types import SYSTEM
 #: Characters before the tag of a scheduled task.
 ORDER_LENGTH = 17
 #: Fields before the message of a record of ``gate_tasks``.
-PARKED_FIELDS = 8
+PARKED_FIELDS = 9
 #: Fields of a limit's name. The fields after them are the action on a task above the limit.
 NAME_FIELDS = 4
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.tenants import key_part
 from celery_fairness.control.ancestors import with_ancestors
 from celery_fairness.control.at_gate import before_parked
 from celery_fairness.control.find_task import MessageNames, read_message
@@ -78,6 +79,13 @@ def parked(reader: Reader) -> Iterator[ParkedTask]:
     """Yield every parked task; some may occur twice."""
     for tag, record in reader.pairs("HSCAN", reader.keys.gate_tasks):
         yield ParkedTask(tag, record)
+
+
+def find(reader: Reader, task_id: str) -> list[ParkedTask]:
+    """Return the parked tasks of an id, the oldest first. A task without one has its tag as id."""
+    tags = (reader.read("HGET", reader.keys.ids, key_part(task_id)) or task_id).split(" ")
+    records = zip(tags, reader.read("HMGET", reader.keys.gate_tasks, *tags), strict=True)
+    return [ParkedTask(tag, record) for tag, record in records if record]
 
 
 def explain(reader: Reader, task: ParkedTask, inspector: Inspector) -> Explanation:

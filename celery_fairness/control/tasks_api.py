@@ -8,7 +8,6 @@ from celery_fairness.control import parked
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import Place, dead, find, letter
 from celery_fairness.control.inspect import Inspector
-from celery_fairness.control.parked import ParkedTask
 from celery_fairness.control.purging import PASSES, cancel_tasks
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Cancelled, DeadLetter, Explanation, Requeued
@@ -62,7 +61,7 @@ class TasksApi:
         """
         limiter = self._limiter()
         reader = Reader(limiter)
-        waits = next(iter(_parked(reader, task_id)), None)
+        waits = next(iter(parked.find(reader, task_id)), None)
         if waits is not None:
             found = parked.explain(reader, waits, self._inspector)
         else:
@@ -90,7 +89,7 @@ class TasksApi:
         limiter = self._limiter()
         reader = Reader(limiter)
         for _ in range(PASSES):
-            for task in _parked(reader, task_id):
+            for task in parked.find(reader, task_id):
                 if limiter.unpark([task.tag], "cancelled"):
                     return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
             found = [place for place in find(reader, task_id) if place.state != "ended"]
@@ -133,10 +132,6 @@ class TasksApi:
             return Requeued(task_id=task_id, queue=place.queue)
         hint = "is no dead letter; they are listed by: celery -A APP fairness task dead"
         raise NotFound("task", task_id, hint)
-
-
-def _parked(reader: Reader, task_id: str) -> list[ParkedTask]:
-    return [each for each in parked.parked(reader) if each.task_id == task_id]
 
 
 def _places(reader: Reader, task_id: str, states: Collection[str]) -> list[Place]:

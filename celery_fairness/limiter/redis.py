@@ -225,7 +225,7 @@ class RedisLimiter:
             *self._copies(request),
             "" if expires_ms is None else str(expires_ms),
             message,
-            *(self._broker, self._now_text()),
+            *(self._broker, job_text(request.job).partition(" ")[0], self._now_text()),
         )
         return Parking(self._redis.run(calls.PARK, self._names.prefix, args))
 

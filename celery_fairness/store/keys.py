@@ -34,6 +34,7 @@ class Names:
         self.gate_bell = prefix + "gate_bell"
         self.gate_tasks = prefix + "gate_tasks"
         self.idle = prefix + "idle"
+        self.ids = prefix + "ids"
         self.messages = prefix + "messages"
         self.news = prefix + "news"
         self.overrides = prefix + "overrides"

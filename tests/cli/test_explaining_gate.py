@@ -53,3 +53,41 @@ def test_who_holds_a_limit_is_named_where_redis_knows_it(run, fairness):
     assert "second" in run("task", "explain", "third", of=fairness).output
     (lease,) = fairness.limits.inspect("api").leases
     assert (lease.task_id, lease.task) == ("second", "shop.pay")
+
+
+@pytest.mark.parametrize("act", ["explain", "cancel"])
+def test_an_id_is_found_by_as_many_commands_however_many_tasks_are_parked(fairness, client, act):
+    limiter, used = parts_of(fairness).limiter, []
+    assert isinstance(limiter.acquire(ask("holder")), Admitted)
+
+    def park(name):
+        message = {"headers": {"id": name, "task": "shop.pay"}, "routing_key": "q"}
+        assert isinstance(limiter.acquire(ask(name)), Rejected)
+        assert limiter.park(ask(name), json.dumps(message)) is Parking.PARKED
+
+    def commands():
+        return sum(each["calls"] for each in client.info("commandstats").values())
+
+    park("first")
+    getattr(fairness.tasks, act)("first")
+    for more in (3, 100):
+        for number in range(more):
+            park(f"other{more}.{number}")
+        park(f"ours{more}")
+        before = commands()
+        getattr(fairness.tasks, act)(f"ours{more}")
+        used.append(commands() - before)
+    assert used[0] == used[1]
+
+
+def test_the_index_of_ids_forgets_a_task_that_is_on_its_broker_again(fairness, client):
+    limiter = parts_of(fairness).limiter
+    holder, parked = ask("holder"), ask("parked")
+    assert isinstance(limiter.acquire(holder), Admitted)
+    assert isinstance(limiter.acquire(parked), Rejected)
+    assert limiter.park(parked, "{}") is Parking.PARKED
+    assert client.hgetall("{fairness}:ids") == {"parked": "parked"}
+    limiter.release([holder.lease])
+    assert len(limiter.promote(1, "s").tasks) == 1
+    limiter.unpark(["parked"])
+    assert client.exists("{fairness}:ids") == 0

@@ -40,7 +40,7 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     assert tags == set(client.hkeys(f"{prefix}messages"))
     found = [tag for text in client.hvals(f"{prefix}ids") for tag in text.split(" ")]
     assert len(found) == len(set(found))
-    assert set(found) <= tags
+    assert set(found) <= tags | set(client.hkeys(f"{prefix}gate_tasks"))
     at_key: dict[str, int] = {}
     for name in names("gate_at"):
         key = name.partition(" ")[2].partition("|")[0]

@@ -229,7 +229,7 @@ end
 --[[
   gate_parked: tasks that a gate rejected and that wait here until their limits open.
 
-  `gate_tasks` stores a record of each task: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD, the end
+  `gate_tasks` stores a record of each task: SEQ EXPIRES_MS KEY TENANT_KEY TIER CONCURRENCY LIMITS TOLD ID, the end
   of a line, and the message. No function reads the message of a task that may start.
 
   - SEQ is the place of the task in the order in which the tasks began to wait.
@@ -252,10 +252,10 @@ function Parked.is_of_broker(said, broker)
 end
 
 function Parked.read_parked(record)
-  local seq, expires, key, tenant_key, tier, concurrency, words, told =
-    string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
+  local seq, expires, key, tenant_key, tier, concurrency, words, told, id =
+    string.match(record, "^(%d+) (%d*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*)\n")
   return {seq = seq, expires = expires, key = key, tenant_key = tenant_key, tier = tier,
-    concurrency = concurrency, words = words, told = told}
+    concurrency = concurrency, words = words, told = told, id = id}
 end
 
 -- Lets two copies of a parked message run: the last one that was published, and the next.
@@ -305,6 +305,7 @@ function Parked.forget_record(ctx, tag)
   if not record then return 0 end
   local task = Parked.read_parked(record)
   Limits.count_waiting(ctx, Tasks.keys_of(task.key, task.words), -1)
+  Tasks.remove_id(ctx, task.id, tag)
   return redis.call("HDEL", ctx.prefix .. "gate_tasks", tag)
 end
 

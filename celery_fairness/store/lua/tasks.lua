@@ -22,7 +22,8 @@
   id       its task id as it is written in keys; "" if the message's headers have none
   queue    in which it waits, or waited when it was claimed
 
-  `ids` has the tags by the task id. A retry has the id of the first attempt, so an id may have several.
+  `ids` has the tags by the task id, also of tasks that a gate has parked. A retry has the id of the first attempt,
+  so an id may have several.
 
   The record is deleted when the task ended and nothing is left to write about its end.
 ]]
@@ -76,13 +77,16 @@ function Tasks.message_of(ctx, tag)
   return redis.call("HGET", ctx.prefix .. "messages", tag) or ""
 end
 
+-- Adds a tag to those of an id. It may have several, because a retry has the id of the first attempt.
+function Tasks.add_id(ctx, id, tag)
+  if id == "" or redis.call("HSETNX", ctx.prefix .. "ids", id, tag) == 1 then return end
+  redis.call("HSET", ctx.prefix .. "ids", id, redis.call("HGET", ctx.prefix .. "ids", id) .. " " .. tag)
+end
+
 -- Stores the message of a new task, and its tag by its id. Returns false if the task is known.
 function Tasks.add_message(ctx, task, message)
   if redis.call("HSETNX", ctx.prefix .. "messages", task.tag, message) == 0 then return false end
-  if task.id ~= "" and redis.call("HSETNX", ctx.prefix .. "ids", task.id, task.tag) == 0 then
-    local tags = redis.call("HGET", ctx.prefix .. "ids", task.id)
-    redis.call("HSET", ctx.prefix .. "ids", task.id, tags .. " " .. task.tag)
-  end
+  Tasks.add_id(ctx, task.id, task.tag)
   return true
 end
 
@@ -97,10 +101,7 @@ function Tasks.tags_of(ctx, id)
   return tags
 end
 
--- Deletes the record of a task.
-function Tasks.delete(ctx, tag, id)
-  redis.call("HDEL", ctx.prefix .. "tasks", tag)
-  redis.call("HDEL", ctx.prefix .. "messages", tag)
+function Tasks.remove_id(ctx, id, tag)
   if id == "" then return end
   local known = redis.call("HGET", ctx.prefix .. "ids", id)
   if known == tag then
@@ -112,6 +113,13 @@ function Tasks.delete(ctx, tag, id)
   local first, last = string.find(tags, " " .. tag .. " ", 1, true)
   if not first then return end
   redis.call("HSET", ctx.prefix .. "ids", id, string.sub(string.sub(tags, 2, first) .. string.sub(tags, last + 1), 1, -2))
+end
+
+-- Deletes the record of a task.
+function Tasks.delete(ctx, tag, id)
+  redis.call("HDEL", ctx.prefix .. "tasks", tag)
+  redis.call("HDEL", ctx.prefix .. "messages", tag)
+  Tasks.remove_id(ctx, id, tag)
 end
 
 -- Returns every key of which a task holds a slot while it runs. The keys have commas between them, and each is

@@ -22,7 +22,8 @@
   args[14] expires_ms    str  server time from which it does not start any more, or ""
   args[15] message       str  as it is published again
   args[16] broker        str  that the message came from; "" is any
-  args[17] frozen_ms     str  "" in production (server TIME); set only by tests
+  args[17] id            str  of the task, as it is written in keys, or ""
+  args[18] frozen_ms     str  "" in production (server TIME); set only by tests
 
   Returns a code. ELSEWHERE is the code if tasks of another broker are parked.
     1 PARKED   0 ASK_AGAIN   -2 SUPERSEDED   -3 ELSEWHERE
@@ -32,7 +33,7 @@ register("park", {}, function(keys, args)
   local key, tenant_key, tier, concurrency = args[2], args[3], args[4], args[5]
   local default_tier, default_limit, tier_waits, words = args[6], args[7], args[8], args[9]
   local tag, serial, next_serial, keep_ms = args[10], args[11], args[12], tonumber(args[13])
-  local expires_ms, message, broker, frozen_ms = args[14], args[15], args[16], args[17]
+  local expires_ms, message, broker, id, frozen_ms = args[14], args[15], args[16], args[17], args[18]
 
   local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
   local rules = {logical = logical, now = now, enforcement = "on", steered = said.steered,
@@ -61,8 +62,9 @@ register("park", {}, function(keys, args)
   redis.call("HSET", ctx.prefix .. "clock", "parked", broker ~= "" and broker or said.parked or 1)
   Parked.forget_record(ctx, tag)
   Limits.count_waiting(ctx, Tasks.keys_of(key, words), 1)
+  Tasks.add_id(ctx, id, tag)
   redis.call("HSET", ctx.prefix .. "gate_tasks", tag, table.concat(
-    {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told}, " ") .. "\n" .. message)
+    {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told, id}, " ") .. "\n" .. message)
   if expires_ms ~= "" then redis.call("ZADD", ctx.prefix .. "gate_expires", expires_ms, tag) end
   Parked.wait_at(ctx, {key = key, seq = seq}, tag, at, logical + math.min(closed_ms, Limits.LOOK_AT_LIMIT_MS))
   Parked.ring_gate(ctx)
