@@ -13,7 +13,7 @@ from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import declared_numbers
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.check import Progress, check
-from celery_fairness.control.events_api import EventsApi
+from celery_fairness.control.events import EventsApi
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queue_keys import QueueKeys

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_serializer
 
+from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.errors import got, suggestion
 from celery_fairness.util.value import Value
 
@@ -301,7 +302,7 @@ def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
     kind = fields.get("type", "")
     # Two streams may have an entry of the same name.
     stream = f"{source}#tasks" if kind in WATCHED else source
-    return Event(id=event_id(entry, stream), type=kind, at=_time_of(ms), source=source, data=data)
+    return Event(id=event_id(entry, stream), type=kind, at=at_ms(ms), source=source, data=data)
 
 
 def _value(name: str, text: str) -> Any:
@@ -310,12 +311,8 @@ def _value(name: str, text: str) -> Any:
     if name in _OR_NONE:
         return _OR_NONE[name](text) if text else None
     if name in _TIMES and text.isdecimal() and int(text) < _YEAR_10000_MS:
-        return _rfc3339(_time_of(int(text)))
+        return _rfc3339(at_ms(int(text)))
     return text
-
-
-def _time_of(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _rfc3339(at: datetime) -> str:

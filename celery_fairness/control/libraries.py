@@ -7,8 +7,9 @@ may use the same server.
 from __future__ import annotations
 
 import functools
-from datetime import UTC, datetime
+from datetime import datetime
 
+from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.library import FAMILY, check_library, library, loaded
@@ -46,7 +47,7 @@ def libraries(limiter: RedisLimiter) -> list[LibraryStatus]:
             name=name,
             size=size,
             current=name in (library().name, check_library().name),
-            used=None if used is None else datetime.fromtimestamp(int(used) / 1000, UTC),
+            used=None if used is None else at_ms(int(used)),
         )
         for (name, size), used in zip(found.items(), times, strict=True)
     ]

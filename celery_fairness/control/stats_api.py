@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 
 from celery_fairness.config.fields import whole
 from celery_fairness.config.settings import Settings
+from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_rows import read_queues
 from celery_fairness.control.scan import Command, Reader, batches, server_now
 from celery_fairness.control.views import (
@@ -162,7 +162,7 @@ def _minutes(reader: Reader, last: int) -> Iterator[Minute]:
         ]
         for number, fields in zip(some, reader.together(commands), strict=True):
             if fields:
-                at = datetime.fromtimestamp(seconds(number * MINUTE_MS), UTC)
+                at = at_ms(number * MINUTE_MS)
                 yield Minute(at=at, counts=tuple(_counts(fields)))
 
 

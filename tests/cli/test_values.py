@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control.events_api import EventsApi
+from celery_fairness.control.events import EventsApi
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queues_api import QueuesApi
 from celery_fairness.control.stats_api import StatsApi

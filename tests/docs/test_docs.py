@@ -16,7 +16,7 @@ import pytest
 
 from celery_fairness import errors
 from celery_fairness.cli.nouns import nouns
-from celery_fairness.control.events_api import EventsApi
+from celery_fairness.control.events import EventsApi
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queues_api import QueuesApi
 from celery_fairness.control.stats_api import StatsApi
