@@ -157,30 +157,28 @@ def status(of: Fairness) -> Shown:
 # -- options that several commands have ------------------------------------------------------------
 
 
-def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+def duration(text: str) -> float:
+    """Read ``--for``, in seconds."""
     try:
-        return None if text is None else parse_duration(text)
+        return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def _time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        expected = "a time with its time zone such as 2026-11-25T12:00Z"
-        raise click.BadParameter(f"expected {expected}, got: {got(text)}")
-    return time
+def time(text: str) -> datetime:
+    """Read ``--until``."""
+    with contextlib.suppress(ValueError):
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at
+    expected = "a time with its time zone such as 2026-11-25T12:00Z"
+    raise click.BadParameter(f"expected {expected}, got: {got(text)}")
 
 
 def _ends(command: Command) -> Command:
     """Add ``--for`` and ``--until``."""
-    for_ = click.option("--for", "for_seconds", callback=_duration, help="How long: 90, 10m, PT2H.")
-    until = click.option("--until", callback=_time, help="The end: 2026-11-25T12:00Z.")
+    for_ = click.option("--for", "for_seconds", type=duration, help="How long: 90, 10m, PT2H.")
+    until = click.option("--until", type=time, help="The end: 2026-11-25T12:00Z.")
     return for_(until(command))
 
 
