@@ -128,7 +128,7 @@ class LimitInForce(Value):
 
 
 def limit_in_force(
-    own: LimitReason | None, stops: KeyStops | None = None, override: Override | None = None
+    own: LimitReason | None, stops: KeyStops, override: Override | None
 ) -> LimitInForce:
     """Return the concurrency of a key and the reasons for it.
 
@@ -137,16 +137,26 @@ def limit_in_force(
         stops: Its pause and cool-down.
         override: Its override.
     """
-    reasons = [*holds_of(stops), *_overridden(override)]
+    reasons = holds_of(stops)
+    if override is not None and "concurrency" in override.numbers:
+        reasons.append(
+            LimitReason(
+                kind="override",
+                limit=override.concurrency,
+                until=override.expires_at,
+                by=override.author or "",
+                why=override.reason or "",
+            )
+        )
     if own is not None:
         reasons.append(own)
     return LimitInForce(limit=reasons[0].limit if reasons else None, reasons=tuple(reasons))
 
 
-def holds_of(stops: KeyStops | None) -> list[LimitReason]:
+def holds_of(stops: KeyStops) -> list[LimitReason]:
     """Return the reasons for a key's pause and cool-down, if it has them."""
     found = []
-    if stops is not None and stops.paused:
+    if stops.paused:
         found.append(
             LimitReason(
                 kind="paused",
@@ -157,23 +167,9 @@ def holds_of(stops: KeyStops | None) -> list[LimitReason]:
                 pause_of=stops.pause_of,
             )
         )
-    if stops is not None and stops.cool_down_seconds:
+    if stops.cool_down_seconds:
         found.append(LimitReason(kind="cool-down", limit=0, until=stops.cools_until))
     return found
-
-
-def _overridden(override: Override | None) -> list[LimitReason]:
-    if override is None or "concurrency" not in override.numbers:
-        return []
-    return [
-        LimitReason(
-            kind="override",
-            limit=override.concurrency,
-            until=override.expires_at,
-            by=override.author or "",
-            why=override.reason or "",
-        )
-    ]
 
 
 def number_text(concurrency: int | None) -> str:

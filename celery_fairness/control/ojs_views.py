@@ -130,22 +130,22 @@ class Inspection(Value):
         numbers: The numbers of the key, or those of one limit of a task. An override counts, a
             pause does not.
         known: Whether Redis has anything about the key, or this app declares it.
-        tier: The tier whose numbers apply; "" if it is ``unknown`` or the key is no tenant's.
-        unknown: Why the tenant's tier is unknown, for example because its resolver failed; "" if it
+        tier: The tier whose numbers apply. "" if it is ``unknown`` or the key is no tenant's.
+        unknown: Why the tenant's tier is unknown, for example because its resolver failed. "" if it
             is known or the key is no tenant's.
-        weight: The tenant's share among waiting tenants; None if unknown or the key is no tenant's.
+        weight: The tenant's share among waiting tenants. None if unknown or the key is no tenant's.
         published: Whether a record of this tenant's tier is published.
-        local_limit: Tasks at once in one process, if the key is a queue's; None is unlimited.
+        local_limit: Tasks at once in one process, if the key is a queue's. None is unlimited.
         leases: The first hundred, soonest end first.
-        ended_unswept: Leases that have ended and that no call has removed yet; they do not count
+        ended_unswept: Leases that have ended and that no call has removed yet. They do not count
             as active.
         waiting: The waiting tasks of a tenant on the dispatch path, by queue and priority.
         waited: The first hundred limits of a key that claims found exhausted, each with its waiting
             tasks.
         parked: Parked tasks of the key.
-        stops: Its pause and cool-down; None if the limiter has none.
+        stops: Its pause and cool-down.
         blocked_by: Why no task of the key starts now: ``paused``, ``cool-down``, ``concurrency``,
-            ``rate`` or ``throttle``; "" if one may start.
+            ``rate`` or ``throttle``. "" if one may start.
         opens_in_seconds: The time until ``blocked_by`` ends by itself. None if that needs the end
             of a lease or an operator, or if nothing is in the way.
         closed: Whether a claim found the tenant at its limit, and no slot became free since.
@@ -173,7 +173,7 @@ class Inspection(Value):
     waiting: tuple[WaitingLane, ...] = ()
     waited: tuple[WaitedLimit, ...] = ()
     parked: int = 0
-    stops: KeyStops | None = None
+    stops: KeyStops
     blocked_by: str = ""
     opens_in_seconds: float | None = None
     closed: bool = False

@@ -68,7 +68,6 @@ def _named(reader: Reader, notes: list[str]) -> set[str]:
 
 def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueStatus:
     keys = reader.keys
-    full_key = keys.of("full", queue)
     waiting, virtual, later, dead, ring, full = reader.together(
         [
             ("HGET", keys.waiting, queue),
@@ -76,7 +75,7 @@ def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueS
             ("ZCARD", keys.of("later", queue)),
             ("ZCARD", keys.of("dead", queue)),
             ("ZCARD", keys.of("ring", queue)),
-            ("ZCARD", full_key),
+            ("ZCARD", keys.of("full", queue)),
         ]
     )
     behind: int | None = 0

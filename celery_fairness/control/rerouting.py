@@ -111,7 +111,7 @@ class Run:
 
         Args:
             wanted: Returns whether tasks with this key of a tier limit may move.
-            tiers: The tiers whose tasks move; none of them means all tiers.
+            tiers: The tiers whose tasks move. An empty one means all tiers.
         """
 
         def may_move(key: str, queue: str) -> bool:
