@@ -130,7 +130,7 @@ class Fairness:
     @cached_property
     def events(self) -> EventsApi:
         """Events: a history of limits, tasks and operators' changes."""
-        return EventsApi(self._parts.stream, self._parts.holding)
+        return EventsApi(self._parts.stream)
 
     @cached_property
     def stats(self) -> StatsApi:

@@ -25,8 +25,9 @@ from celery_fairness.control.event_types import (
     event_id,
     event_of,
 )
-from celery_fairness.control.holding import TRACE_SECONDS, Holding, lasts_ms
+from celery_fairness.control.holding import lasts_ms
 from celery_fairness.control.scan import Reader
+from celery_fairness.scheduler import calls
 from celery_fairness.store.address import Address, hide_password
 
 #: Entries that one command reads.
@@ -35,6 +36,8 @@ TOGETHER = 500
 LONGEST_PAGE = 1000
 #: Time that one command waits for the next event, in ms. It must be below the socket's timeout.
 WAIT_MS = 1000
+#: Longest trace, in seconds. A trace cannot be ended early.
+TRACE_SECONDS = 86_400
 #: Duration of a follower's trace, and time after which it renews the trace, in seconds.
 WATCH_SECONDS, WATCH_AGAIN_SECONDS = 30.0, 10.0
 
@@ -46,12 +49,10 @@ class EventsApi:
 
     Args:
         stream: Returns the streams.
-        holding: Returns what turns the trace on.
     """
 
-    def __init__(self, stream: Callable[[], EventStream], holding: Callable[[], Holding]) -> None:
+    def __init__(self, stream: Callable[[], EventStream]) -> None:
         self._stream = stream
-        self._holding = holding
 
     def read(
         self,
@@ -122,7 +123,8 @@ class EventsApi:
         """
         if for_seconds is None:
             raise ValueError("for_seconds: expected a number of seconds, got: None")
-        self._holding().trace(lasts_ms(for_seconds, most=TRACE_SECONDS))
+        args = calls.trace_args(lasts_ms(for_seconds, most=TRACE_SECONDS))
+        self._stream().reader.call(calls.TRACE, args)
 
 
 class EventStream:

@@ -31,8 +31,6 @@ logger = logging.getLogger("celery_fairness")
 
 #: Longest duration of a hold, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
-#: Longest trace, in seconds. A trace cannot be ended early.
-TRACE_SECONDS = 86_400
 #: Length at which an event cuts its reason.
 REASON_CHARACTERS = 500
 #: Longest name of an operator.
@@ -106,10 +104,6 @@ class Holding:
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
         return stops
-
-    def trace(self, lasts_ms: int) -> None:
-        """Emit events of each task for a time; see ``EventsApi.trace``."""
-        self._reader.call(calls.TRACE, calls.trace_args(lasts_ms))
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
