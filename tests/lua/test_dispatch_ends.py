@@ -96,6 +96,47 @@ class TestEnteredAgain:
         assert client.zrange(PREFIX + "leases:api", 0, -1) == ["gate.1"]
 
 
+class TestClaimedAgain:
+    """An older memory gives a worker its own task, whose lease this worker has registered again."""
+
+    @pytest.fixture(params=["the same limits", "other limits"])
+    def task(self, request, dispatch, client):
+        words = [write_limits((Limit(key, 2),)) for key in ("api", "db")]
+        dispatch.put("a", tag="x", limits=words[0])
+        (task,) = dispatch.claim().tasks
+        epoch, _ = dispatch.renew([task])
+        client.flushdb()
+        dispatch.now += 1
+        dispatch.put("a", tag="x", limits=words[request.param == "other limits"])
+        dispatch.renew([task], epoch)
+        assert [each.lease for each in dispatch.claim().tasks] == [task.lease]
+        return task
+
+    def left(self, client):
+        names = client.keys(PREFIX + "leases:*") + client.keys(PREFIX + "ends")
+        return names + client.keys(PREFIX + "running")
+
+    def test_its_lease_has_one_row(self, dispatch, client, task):
+        assert client.hkeys(PREFIX + "running") == ["x"]
+        assert client.zcard(PREFIX + "leases:api") == 1
+
+    def test_its_end_leaves_nothing(self, dispatch, client, task):
+        assert dispatch.settle([task]) == [Settled.SETTLED]
+        assert self.left(client) == []
+
+    def test_its_end_wakes_what_waits_at_each_of_its_keys(self, dispatch, client, task):
+        for each in range(2):
+            dispatch.put("b", tag=f"b{each}", limits=write_limits((Limit("api", 2),)))
+        assert len(dispatch.claim_all()) == 1
+        dispatch.settle([task])
+        assert len(dispatch.claim_all()) == 1
+
+    def test_nothing_is_left_if_the_worker_dies(self, dispatch, client, task):
+        dispatch.let_a_lease_pass()
+        dispatch.claim(queues=("other",))
+        assert self.left(client) == []
+
+
 class TestOfAGroup:
     """A claim of several tasks of a group, of which somebody has deleted what counts them."""
 

@@ -43,6 +43,19 @@ function Leases.hold(ctx, lease, keys, task, rules, ends_at)
   WorkerLimit.count(ctx, row, 1)
 end
 
+-- A claim gives a worker a lease that this worker has registered again. That happens if an older memory gives the
+-- worker its own task. The lease then has the row of the claim alone. Returns the keys of both rows.
+function Leases.join_held(ctx, lease, keys)
+  local row = Tasks.read_held(ctx, lease)
+  if not row then return keys end
+  redis.call("HDEL", ctx.prefix .. "running", lease)
+  WorkerLimit.count(ctx, row, -1)
+  for key in string.gmatch(row.keys, "[^,]+") do
+    if not string.find("," .. keys .. ",", "," .. key .. ",", 1, true) then keys = keys .. "," .. key end
+  end
+  return keys
+end
+
 -- Removes the lease from every key that holds it. `field` is that of its row. `at` is the logical time at which the
 -- lease ended, if that is not now.
 function Leases.end_lease(ctx, lease, field, row, rules, at)

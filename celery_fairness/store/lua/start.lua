@@ -31,10 +31,10 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   end
   if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(ctx, task) end
   Leases.begin_lease(ctx, key, lease, rules)
-  redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease)
+  local keys = Tasks.keys_of(key, task.limits)
+  if redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
   Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner, state = "claimed",
-    since = Start.since_now(rules, task.name), keys = Tasks.keys_of(key, task.limits), charge = charge, name = task.name,
-    id = task.id, queue = ""})
+    since = Start.since_now(rules, task.name), keys = keys, charge = charge, name = task.name, id = task.id, queue = ""})
   return lease, Tasks.message_of(ctx, task.tag)
 end
 
