@@ -29,7 +29,7 @@ import click
 from celery_fairness.app.fairness import Fairness
 from celery_fairness.cli import hints, show_limit, show_task, tables
 from celery_fairness.cli.worker import run
-from celery_fairness.config.tiers import MAX_CONCURRENCY
+from celery_fairness.config.tiers import read_concurrency
 from celery_fairness.control.event_types import Event
 from celery_fairness.control.holding import person
 from celery_fairness.control.libraries import delete_library, libraries
@@ -45,7 +45,7 @@ from celery_fairness.errors import (
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import KeyStops
 from celery_fairness.store.library import LibraryUnusable
-from celery_fairness.util.durations import parse_count, parse_duration
+from celery_fairness.util.durations import parse_duration
 from celery_fairness.wiring import wired
 
 FOUND = 1
@@ -203,26 +203,14 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were typed, with numbers as numbers and ``unlimited`` as None."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in _COUNTS & given.keys():
-        given[name] = _count(name, given[name])
+        try:
+            given[name] = read_concurrency(given[name])
+        except ValueError as error:
+            raise click.UsageError(f"{name}: {error}") from None
     for name in ("rate", "throttle"):
         if given.get(name) == "unlimited":
             given[name] = None
     return given
-
-
-def _count(option: str, text: str) -> int | None:
-    """Return a typed concurrency as a number; None is unlimited.
-
-    Raises:
-        UsageError: The text is no valid concurrency.
-    """
-    number = parse_count(text, MAX_CONCURRENCY)
-    if number is None and text != "unlimited":
-        raise click.UsageError(
-            f"{option}: expected a whole number from 0 (pause) to {MAX_CONCURRENCY}, "
-            f"or unlimited, got: {got(text)}"
-        )
-    return number
 
 
 def _signed(options: Mapping[str, Any]) -> dict[str, Any]:

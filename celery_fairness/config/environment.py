@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Settings, build_settings, expected
-from celery_fairness.config.tiers import MAX_CONCURRENCY, Tier, tier_fields
+from celery_fairness.config.tiers import TYPED_CONCURRENCY, Tier, read_concurrency, tier_fields
 from celery_fairness.errors import SettingsError, got, suggestion
-from celery_fairness.util.durations import DURATION_FORMS, parse_count, parse_duration
+from celery_fairness.util.durations import DURATION_FORMS, parse_duration
 
 _PREFIX = "FAIRNESS_"
 _TIER_VARIABLES = {
@@ -43,15 +43,6 @@ class Variable(NamedTuple):
     read: Callable[[str], Any]
 
 
-def _limit(text: str) -> int | None:
-    if text.lower() == "unlimited":
-        return None
-    limit = parse_count(text, MAX_CONCURRENCY)
-    if limit is None:
-        raise ValueError(got(text))
-    return limit
-
-
 #: Every variable that is read.
 VARIABLES: Mapping[str, Variable] = {
     "FAIRNESS_ENABLED": Variable(
@@ -63,8 +54,8 @@ VARIABLES: Mapping[str, Variable] = {
     **{
         name: Variable(
             f"tiers.{tier}.concurrency",
-            f"a whole number from 0 (pause) to {MAX_CONCURRENCY}, or 'unlimited'",
-            _limit,
+            TYPED_CONCURRENCY,
+            read_concurrency,
         )
         for name, tier in _TIER_VARIABLES.items()
     },
@@ -109,7 +100,7 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
 def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
     """Return the tiers whose concurrency a variable sets: ``{tier: (variable, concurrency)}``."""
     return {
-        tier: (name, _limit(environ[name].strip()))
+        tier: (name, read_concurrency(environ[name].strip()))
         for name, tier in _TIER_VARIABLES.items()
         if environ.get(name, "").strip()
     }

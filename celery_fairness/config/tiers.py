@@ -20,6 +20,7 @@ from celery_fairness.config.fields import (
     whole,
 )
 from celery_fairness.errors import SettingsError, got
+from celery_fairness.util.durations import parse_count
 
 QueueClass = Literal["priority", "default"]
 
@@ -130,6 +131,22 @@ def merge_tiers(changes: Mapping[Any, Any]) -> dict[str, Tier]:
     if problems:
         raise SettingsError(*problems)
     return {name: Tier(name, **values) for name, values in fields.items()}
+
+
+#: The forms that :func:`read_concurrency` reads.
+TYPED_CONCURRENCY = f"a whole number from 0 (pause) to {MAX_CONCURRENCY}, or 'unlimited'"
+
+
+def read_concurrency(text: str) -> int | None:
+    """Read a concurrency that a person typed; None is unlimited.
+
+    Raises:
+        ValueError: It is none. The message names the expected forms.
+    """
+    number = parse_count(text, MAX_CONCURRENCY)
+    if number is None and text.lower() != "unlimited":
+        raise ValueError(f"expected {TYPED_CONCURRENCY}, got: {got(text)}")
+    return number
 
 
 def queues_of(service: str) -> tuple[str, str, str]:
