@@ -68,7 +68,7 @@ def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
 
 
 def _ends_it(of: Fairness, found: Inspection) -> str:
-    """Return the text "; to end it: …" with the command that ends a key's limit in force, or ""."""
+    """Return how to end a key's limit in force, as the end of a sentence; "" if nothing can."""
     key, kinds = found.key, [each.kind for each in found.in_force.reasons]
     tenant, _ = read_tier_key(key, _by_service(of)) or ("", None)
     queue = key.removeprefix(_QUEUE)

@@ -36,7 +36,7 @@ NAME = text_of(r"[A-Za-z0-9_-]{1,100}", "1 to 100 letters, digits, '_' or '-'")
 CONCURRENCY = whole(0, MAX_CONCURRENCY, zero="pause", none="unlimited")
 #: Only a put checks it. A task that comes back, such as a retry, is accepted above it.
 WAITING = whole(1, MAX_WAITING, none="any number")
-#: Of a tier's weight and of a task's cost.
+#: The weight of a tier, and the cost of a task.
 WEIGHT = Rule(
     f"a number above 0, up to {MAX_WEIGHT:.0f}",
     lambda value: type(value) in (int, float) and 0 < value <= MAX_WEIGHT,

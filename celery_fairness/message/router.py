@@ -41,7 +41,7 @@ class TierRouter:
         task: Any = None,
         **_: Any,
     ) -> dict[str, str] | None:
-        """Return ``{"queue": …}``, None for a task without a service; record who is publishing."""
+        """Return ``{"queue": …}``, or None for a task without a service. Record who publishes."""
         publishing.set(self._parts)
         if task is None:
             # send_task does not finalize the app, so it does not find a task that is not yet made.
