@@ -5,12 +5,6 @@
   Then one task follows the other, as far apart as the key lets them start. All tasks that would come after the
   snooze come at the snooze.
 
-  - `leases:KEY` stores when leases of the key began, by the logical clock.
-  - `pace:KEY` stores how long the last leases of the key lived in the mean (`mean`), and the server's time at
-    which the next task is tried again (`next`). It exists (`puts_back`) since a lease began whose limit has a
-    concurrency and the action `reschedule`. The clock's `paced` records that one did.
-  - `rescheduled:KEY` stores some of these tasks as "PLACE QUEUE" with their time.
-
 ]]
 
 -- The opening time of a full limit is unknown, so a task is tried again after at least this time.

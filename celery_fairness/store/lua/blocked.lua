@@ -5,17 +5,11 @@
   private limit rejected a class, the lanes of the class are a group of their own, named "KEY CLASS". Classes that
   differ only by the size of their numbers share one group.
 
-  - `groups:QUEUE` stores the limit at which each group waits.
-  - `group:GROUP QUEUE` stores the tenants of a group in the order of their tags.
-  - `wait:LIMIT QUEUE` stores the groups that wait at a limit in the order of their least tags.
-  - `candidates:QUEUE` stores every limit at which something of the queue waits. If a limit may be open, its
-    score is the time of the last look. Otherwise its score is Blocked.CLOSED or Blocked.PAUSED.
-  - `waited:KEY` lists "LIMIT QUEUE" in the order in which the calls look at them next.
-  - `opens` stores when a call looks at a key in any case.
-  - `looks` stores how many limits of `waited:KEY` an unfinished look has not reached. The look goes on with the
-    first ones of the list when the key with a space before it is due in `opens`.
-  - `shared` stores the virtual time of a key while a lane waits at it.
-  - `tags:KEY` stores when each tenant is due in that virtual time.
+  A group (`groups:QUEUE`, `group:GROUP QUEUE`) waits at one limit (`wait:LIMIT QUEUE`). The limit is in
+  `candidates:QUEUE` of its queue and in `waited:KEY` of its key. If a limit may be open, its score in
+  `candidates:QUEUE` is the time of the last look. Otherwise its score is Blocked.CLOSED or Blocked.PAUSED. If a call
+  has not reached all of `waited:KEY`, `looks` stores how many are left. The look goes on with the first ones of the
+  list when the key with a space before it is due in `opens`.
 ]]
 
 Blocked.CLOSED, Blocked.PAUSED = -1, -2

@@ -4,21 +4,11 @@
   The logical clock follows TIME. It advances by at most a third of a lease per call, and never goes back. So an
   outage or a jump of the server's clock cannot end a lease before its worker could renew it.
 
-  clock_key    hash  logical (ms), seen (ms, TIME of the last call), epoch (ms, when this memory began or another
-                     server took it over), server (the server that wrote it, clock.lua), began (ms, when it was
-                     empty), loss_reported (a worker held an older memory that is gone, announce.lua), limited (a task
-                     had limits beside its tier's, or a queue has one), steered (a key is paused, or people changed
-                     its numbers), expiring (a task had an expiry), parked (a gate has tasks that wait here: of which
-                     broker), paced (a task started under a limit that puts back what it rejects, or at a gate under
-                     one with a concurrency), watched (ms, TIME until which somebody watches tasks), ranked (a claim
-                     requested the highest rank of a queue), took (how long tasks of the last kinds held their
-                     places, start.lua), schema, lib:LIBRARY (ms, when each version of the library was used last,
-                     to an hour)
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
-  Returns logical, now and epoch (all ms), the other fields of the clock, and seen. The value of seen is in ms,
-  and nil if there was no clock.
+  Returns logical, now and epoch (all ms), the other fields of the hash `clock`, and seen. The value of seen is in
+  ms, and nil if there was no clock.
 ]]
 -- The version of the table layout of an installation. Tables with another number belong to another version of
 -- the library.
@@ -42,14 +32,15 @@ function Clock.ranked(ctx)
   return kept[1]
 end
 
+-- Returns the server's time in ms. `frozen_ms` is as for read_clock.
+function Clock.server_now(frozen_ms)
+  if frozen_ms ~= "" then return tonumber(frozen_ms) end
+  local time = redis.call("TIME")
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 function Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local now
-  if frozen_ms ~= "" then
-    now = tonumber(frozen_ms)
-  else
-    local time = redis.call("TIME")
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
-  end
+  local now = Clock.server_now(frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring",
     "parked", "paced", "watched", "ranked", "took", "schema", USED)
@@ -103,8 +94,6 @@ end
   A memory that another process has written may be older than the state of the workers. Examples are a restored
   file, an append-only file without its last second, and a promoted replica. So it has an epoch of its own.
 
-  clock_key    hash  epoch (ms), server: the run_id of the process that wrote it
-
   server_id returns "" if the caller may not run INFO. In that case only an empty memory is noticed.
 ]]
 
@@ -123,15 +112,3 @@ function Clock.meet_server(ctx, epoch, now)
   return epoch
 end
 
---[[
-  server_now: the server's time.
-
-  frozen_ms    str   "" in production; a time in ms, set only by tests
-
-  Returns ms.
-]]
-function Clock.server_now(frozen_ms)
-  if frozen_ms ~= "" then return tonumber(frozen_ms) end
-  local time = redis.call("TIME")
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end

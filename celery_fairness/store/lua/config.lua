@@ -6,8 +6,8 @@
   - The tier table replaces the numbers of the tier.
   - The default tier replaces an unknown tier.
 
-  tiers_key      hash  tier -> {"concurrency": int or null, ...} as JSON
-  tenant_key     hash  tier, concurrency ("" or absent: the tier's; "unlimited")
+  tiers_key      str   the name of `tiers`
+  tenant_key     str   the name of the tenant's record
   tier           str   as the caller holds it
   concurrency    str   of that tier, as the caller holds it: an integer, "unlimited", or "" if the
                        caller does not have that tier
@@ -110,16 +110,12 @@ end
 --[[
   stops: keys under which nothing starts for now, and numbers that people set for a key.
 
-  A stop depends neither on the limits of the key nor on the enforcement.
-  - `paused` holds the keys that a person paused without an end.
-  - `paused_until` holds the paused keys with an end, and that time.
-  - `cooled` holds the keys that cool down, and the logical time at which that ends.
-  - `paused_by` holds SINCE_MS (server time), a space and the person for each paused key. No function reads it.
+  A stop depends neither on the limits of the key nor on the enforcement. The ends of overrides and of pauses are
+  server times, and the end of a cool-down is a logical time.
 
   `overrides` holds `CONCURRENCY|RATES|THROTTLE|ENDS_MS` by key. After a space follows text that no function
   reads. The number "-" is not set, and the number "" is unlimited. If ENDS_MS is "", the override lasts until a
-  person clears it. `overrides_end` orders the overrides that have an end. The ends of overrides and of pauses are
-  server times.
+  person clears it. `overrides_end` orders the overrides that have an end.
 ]]
 
 -- Returns how long a person's pause of a key still lasts. It returns 0 if there is none.

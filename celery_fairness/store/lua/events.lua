@@ -3,9 +3,6 @@
 
   Events of tasks can be a flood. So three kinds of events also go to smaller streams, with the same ids. These
   kinds are acts of people, errors and cancellations. See `kept_with` and `celery_fairness/control/event_types.py`.
-
-  events_key  stream  the installation's; its name ends with "events"
-  kept_key    stream  the smaller one
 ]]
 
 -- Each stream keeps this many events, and the rest of one block of the stream.

@@ -1,10 +1,8 @@
 --[[
   Leases: each task that runs holds one, whichever broker had its message.
 
-  - `running` has the row of the lease (tasks.lua).
-  - `ends` has the logical time at which the lease ends unless somebody renews it.
-  - `leases:KEY` has the lease for each key in which it counts, with the logical time at which it began. A call
-    counts the members, so a lease counts until a call ends it.
+  Its row is in `running` (tasks.lua), its end in `ends`, and its name in `leases:KEY` of each key in which it counts.
+  A call counts the members of `leases:KEY`, so a lease counts until a call ends it.
 
   A claim names its lease `TAG.ATTEMPT.NONCE`, and the nonce is that of its owner. If Redis comes back with an older
   memory, it gives the same attempt to another worker. The nonce keeps the end and the renewals of the first

@@ -1,12 +1,9 @@
 --[[
   ranks: the members of a queue's ring by their rank, for claims that take the highest rank first.
 
-  - `rank:RANK QUEUE` stores the members of `ring:QUEUE` whose first ready task has this rank, with their start.
-  - `ranked:QUEUE` stores the rank of each member.
-  - `unranked:QUEUE` stores the members that were in the ring when a claim first requested ranks.
-
-  The functions keep these keys once a claim has requested them (the clock's `ranked`). Each claim looks at some
-  members of `unranked:QUEUE`. Until it is empty, the claims serve the queue as if no claim had requested ranks.
+  `ranked:QUEUE` and `rank:RANK QUEUE` are the index of `ring:QUEUE`. The functions keep it once a claim has requested
+  ranks (the clock's `ranked`). Each claim looks at some members of `unranked:QUEUE`. Until it is empty, the claims
+  serve the queue as if no claim had requested ranks.
 ]]
 
 local HIGHEST = 9

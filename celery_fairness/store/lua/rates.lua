@@ -1,12 +1,8 @@
 --[[
   starts: the times of the starts under a key, by the numbers of the starts.
 
-  - `window:KEY` stores count, ideal, most, kept and asked.
-  - `starts:KEY` stores each of the last EXACT starts.
-  - It stores older starts only one by each fortieth part of the largest rate. The next later start stands for
-    each start that is missing.
-  - `idle` stores when a call forgets the starts of a key. With a space before the key, it stores until when the
-    server keeps the key as a known one.
+  `window:KEY` has the sums. `starts:KEY` stores each of the last EXACT starts. It stores older starts only one by each
+  fortieth part of the largest rate. The next later start stands for each start that is missing.
 
   The log keeps one part more than the largest rate. When that part has left the window, the log has all starts
   of the window. So a rate that people raise is open at once. All times are of the logical clock.

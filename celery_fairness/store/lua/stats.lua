@@ -1,7 +1,5 @@
 --[[
   exceeded: how often each key has rejected a task, by its strategy.
-
-  exceeded_key  hash  "STRATEGY KEY" -> how often
 ]]
 
 -- If there are too many fields, a new key counts as the key `_other` of its strategy. A tenant's key may be new
@@ -20,8 +18,6 @@ end
 
 --[[
   minute: how often something happened in one minute of the server's time, by type, tier and queue.
-
-  minute_key    hash  "WHAT TIER QUEUE" -> how often
 
   The block `minutes` below lists the types (WHAT).
 ]]

@@ -10,8 +10,14 @@
   not enforce limits also reads all higher scores, which are those of tenants that are not paused.
 ]]
 
--- Moves the clock on. `args` has five settings of the worker from `at` on: lease_ms, enforcement, default_tier,
--- default_limit and max_deliveries. Returns four values:
+-- Moves the clock on. `args` has five settings of the worker from `at` on:
+-- - lease_ms (int): how long a lease lives without a renewal
+-- - enforcement: "on", "observe" (count, reject nothing) or "off"
+-- - default_tier: for a tier that is not known
+-- - default_limit: of the default tier, an integer or "unlimited"
+-- - max_deliveries (int): deaths after which a task goes to the dead letters; 0 is never
+--
+-- Returns four values:
 -- - the rules by which this call judges
 -- - lease_ms
 -- - what the clock holds beside its times

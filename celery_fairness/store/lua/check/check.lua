@@ -6,8 +6,6 @@
 
   Invariant: `check` and `repair` find the same. `repair` also calls the function that mends a finding.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
   args[1]  lease_ms       int  how long a lease lives without a renewal
   args[2]  default_tier   str  for a tier that is not known
   args[3]  default_limit  str  of the default tier, an integer or "unlimited"

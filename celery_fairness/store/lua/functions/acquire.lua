@@ -4,14 +4,8 @@
   The slots are those of its tenant's tier and of its other limits. A limit counts these tasks and claimed tasks
   together.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
   args[1]  lease          str  unique per attempt; a second call with the same lease changes nothing
-  args[2]  lease_ms       int  how long a lease lives without a renewal
-  args[3]  enforcement    str  "on", "observe" (count, reject nothing) or "off"
-  args[4]  default_tier   str  for a tier that is not known
-  args[5]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
+  args[2-6] settings      any  of the worker (Tenants.rules_of)
   args[7]  key            str  of the tenant's tier limit; "" is a system task
   args[8]  tenant_key     str  of the tenant's record, without the prefix
   args[9]  tier           str  the tenant's tier as the caller holds it

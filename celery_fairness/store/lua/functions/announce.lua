@@ -4,8 +4,6 @@
   The answer is whether Redis lost its memory since the epoch that the worker sends. The first caller with an
   older epoch adds the event and the count. Each lost memory has them once, for any number of workers.
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  lease_ms   int  how long a lease lives without a renewal
   args[2]  worker     str  the worker as JSON (control/workers.py); "" if the caller is no worker
   args[3]  lives_ms   int  how long the worker is listed without another announcement; 0 ends it

@@ -4,8 +4,6 @@
   The tasks wait in a lane or until their time. A worker writes that they were revoked. A task that runs, or
   that is gone, stays as it is.
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  lease_ms   int  how long a lease lives without a renewal
   args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
   args[3+] tag        str  of each task

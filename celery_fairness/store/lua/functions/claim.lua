@@ -13,16 +13,10 @@
   If the memory was lost since the caller's epoch, the claim leases nothing. No limit counts the leases of the
   caller until renew.lua has entered them again.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
   args[1]  owner          str  the calling process; its last letters and digits are the nonce of its leases
   args[2]  number         str  of this request; the same number again gives the same answer
   args[3]  want           int  most tasks
-  args[4]  lease_ms       int  how long a lease lives without a renewal
-  args[5]  enforcement    str  "on", "observe" or "off"
-  args[6]  default_tier   str  for a tier that is not known
-  args[7]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[8]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
+  args[4-8] settings      any  of the worker (Tenants.rules_of)
   args[9]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[10] passing        str  what this process does not take (pick.lua), or ""
   args[11] known_epoch    str  the epoch of the caller, or ""

@@ -7,8 +7,6 @@
   A queue that ends forgets its waiting tasks, a bounded part in each call. Tasks that run stay. If the time of a
   used queue is over, the queue ends first, and the use makes it anew.
 
-  keys[1]  prefix    str  what every key of the installation begins with
-
   args[1]  frozen_ms str  "" in production (server TIME); set only by tests
   args[2]  declared  str  "declared" if the queues are declared now, "" if they are used
   args[3+] used      str  pairs of a queue and the ms that it is kept without a use; 0 is for ever

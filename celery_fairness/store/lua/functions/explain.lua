@@ -4,8 +4,6 @@
   A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, at most
   TENANTS_AT_MOST of a position, and how many there are.
 
-  keys[1] prefix        str   what every key of the installation begins with
-
   args[1]  tag           str  of the task
   args[2]  fairness_by   str  what a task charges, "tasks", "cost" or "runtime"
   args[3]  scope         str  what a rank orders, the tasks of a "tenant" or of a "queue"

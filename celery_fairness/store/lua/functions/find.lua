@@ -1,8 +1,6 @@
 --[[
   find: where tasks are. The function writes nothing.
 
-  keys[1]  prefix  str  what every key of the installation begins with
-
   args[1+] id      str  of each task, as it is written in keys
 
   Returns for each message of these ids `{tag, state, owner, due_ms, head, message}`. The oldest of an id comes first.

@@ -1,8 +1,6 @@
 --[[
   holders: the processes that hold tasks of a queue. The function writes nothing.
 
-  keys[1]  prefix  str  what every key of the installation begins with
-
   args[1]  queue   str  whose tasks
 
   Returns the owners, each once.

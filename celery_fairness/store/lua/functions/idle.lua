@@ -4,8 +4,6 @@
   Such a task may have waited for its snooze while its tenant had a free slot. These times are added up for its
   worker. The answer is what the worker must log.
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  worker     str  whose attempt it is
   args[2]  key        str  of the tenant's tier limit
   args[3]  short_ms   int  a shorter wait is the way through the broker

@@ -2,8 +2,6 @@
   inspect: one snapshot of a key, by the rules of the next claim. The function writes nothing, so a replica can
   answer too. The clock is read and not moved on.
 
-  keys[1] prefix        str   what every key of the installation begins with
-
   args[1]  key           str  of a limit, of a queue, or of a tenant
   args[2]  tenant_key    str  of the tenant's record, without the prefix; "" if the key is no tenant's
   args[3]  lease_ms      int  how long a lease lives without a renewal

@@ -1,8 +1,6 @@
 --[[
   letters: a page of the dead letters of a queue, the newest first. The function writes nothing.
 
-  keys[1]  prefix  str  what every key of the installation begins with
-
   args[1]  queue   str  whose dead letters
   args[2]  first   int  how many are left out
   args[3]  most    int  how many are returned at most

@@ -10,14 +10,8 @@
   Leases that ended are cleared away first. A worker without a free place claims nothing, but it calls this
   function.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
   args[1]  written        str  `seq tag` of the `outcome` whose result is written, or ""
-  args[2]  lease_ms       int  how long a lease lives without a renewal
-  args[3]  enforcement    str  "on", "observe" or "off"
-  args[4]  default_tier   str  for a tier that is not known
-  args[5]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[6]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
+  args[2-6] settings      any  of the worker (Tenants.rules_of)
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
 
   Returns {} or `{seq, tag, owner, state, queue, tenant, deaths, message}`.

@@ -3,8 +3,6 @@
 
   Tasks that run continue. If a task that waits at the key may start now, the next claim finds it.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
   args[1]  key            str  of the limits, or of a tenant
   args[2]  numbers        str  `CONCURRENCY|RATES|THROTTLE` as in config.lua, or "" clears them
   args[3]  lasts_ms       int  for how long from now; if it is 0, ends_ms has the end

@@ -6,8 +6,6 @@
 
   If the call changes something, it writes an event.
 
-  keys[1] prefix       str   what every key of the installation begins with
-
   args[1] key          str   of the tenant's tier limit, which is the name of its record too
   args[2] tier         str   "" forgets the tenant
   args[3] concurrency  str   an integer, "unlimited", or "" for the tier's

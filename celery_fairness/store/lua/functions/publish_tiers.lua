@@ -3,8 +3,6 @@
 
   If the call changes something, it writes an event.
 
-  keys[1]  prefix  str   what every key of the installation begins with
-
   args[1]  source  str   "database" or "settings"
   args[2]  force   str   "1" is always; "0" is only if the table is not the database's
   args[3+] rows    str   name, JSON, name, JSON, ...

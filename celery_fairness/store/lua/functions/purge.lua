@@ -1,8 +1,6 @@
 --[[
   purge: forget waiting tasks of a queue. Tasks that run stay. The caller repeats the call until it returns 0.
 
-  keys[1] prefix str  what every key of the installation begins with
-
   args[1] queue  str  whose tasks
 
   Returns how many were forgotten by this call.

@@ -11,8 +11,6 @@
   - a message from a plain list
   - a task that waits for its time
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  queue      str  where it waits
   args[2]  words      str  fifteen, with one space between them:
              tag           its delivery tag

@@ -1,8 +1,6 @@
 --[[
   quarantine: move an entry that no function can read out of a plain list. The entry stays as it is.
 
-  keys[1] prefix str  what every key of the installation begins with
-
   args[1] queue  str  whose plain list it is
   args[2] plain  str  the key of that list
   args[3] entry  str  what lies there

@@ -4,8 +4,6 @@
   A claim may have moved the task into its lane since `scheduled`, and then it leaves the lane. A task that runs
   stays as it is.
 
-  keys[1]  prefix  str  what every key of the installation begins with
-
   args[1]  tag     str  of the task
 
   Returns 1 if the task waited, otherwise 0.

@@ -10,13 +10,7 @@
 
   The call also ends leases that nobody renewed, and forgets what no key uses any more.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
-  args[1]  lease_ms       int  how long a lease lives without a renewal
-  args[2]  enforcement    str  "on", "observe" or "off"
-  args[3]  default_tier   str  for a tier that is not known
-  args[4]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
+  args[1-5] settings      any  of the worker (Tenants.rules_of)
   args[6]  epoch          str  the epoch of the caller, or ""
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[8+] held           str  pairs: the lease and its keys, with commas

@@ -1,8 +1,6 @@
 --[[
   requeue: a dead letter waits again, last in its lane. Its deaths are counted from 0.
 
-  keys[1]  prefix    str  what every key of the installation begins with
-
   args[1]  tag       str  of the task
 
   Returns 1 if it waits again, and 0 if it is no dead letter.

@@ -5,8 +5,6 @@
   the partition in the pair. If the pair has none, the task gets the partition for tasks without one. A task that
   runs, or that is gone, stays as it is.
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  target     str  where they go to
   args[2+] pairs      str  the tag of a task, and the key of its partition in the target, or ""
 

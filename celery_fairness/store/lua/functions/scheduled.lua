@@ -2,8 +2,6 @@
   scheduled: the first tasks of a queue that wait for their time, for the way back to the stock transport
   (transport/migration.py). The function writes nothing.
 
-  keys[1]  prefix  str  what every key of the installation begins with
-
   args[1]  queue   str  whose tasks
   args[2]  most    int  how many at most
 

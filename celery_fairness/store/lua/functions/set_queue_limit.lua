@@ -3,8 +3,6 @@
 
   Tasks that run continue. The next claim judges the tasks that wait by the new numbers.
 
-  keys[1]  prefix       str  what every key of the installation begins with
-
   args[1]  how          str  "declare", "set", "clear", or "know" before a person pauses or overrides its key
   args[2]  queue        str  whose limit
   args[3]  key          str  of the queue as a whole

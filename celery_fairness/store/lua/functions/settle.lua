@@ -1,13 +1,7 @@
 --[[
   settle: record the outcomes of tasks that hold leases (settle.lua), if no claim takes them along.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
-  args[1]  lease_ms       int  how long a lease lives without a renewal
-  args[2]  enforcement    str  "on", "observe" or "off"
-  args[3]  default_tier   str  for a tier that is not known
-  args[4]  default_limit  str  of the default tier, an integer or "unlimited"
-  args[5]  max_deliveries int  deaths after which a task goes to the dead letters; 0 is never
+  args[1-5] settings      any  of the worker (Tenants.rules_of)
   args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[7+] ends           str  pairs of the lease and the outcome
              begun  the body runs          acked  and the message is acknowledged

@@ -1,8 +1,6 @@
 --[[
   size: return how many tasks of a queue wait, and how many wait for their time. The function writes nothing.
 
-  keys[1] prefix str  what every key of the installation begins with
-
   args[1] queue     str  whose tasks
   args[2] frozen_ms str  "" in production (server TIME); set only by tests
 

@@ -4,8 +4,6 @@
   A later cool-down may make the current one longer, but not shorter. A later pause replaces the earlier one. Tasks
   that run continue. If a task that waits at the key may start now, the next claim finds it.
 
-  keys[1]  prefix         str  what every key of the installation begins with
-
   args[1]  how            str  "pause", "resume", "cool" or "clear"
   args[2]  key            str  of the limits, or of a tenant
   args[3]  wait_ms        int  for how long from now; a "pause" with 0 lasts until it is resumed

@@ -6,8 +6,6 @@
   If another copy has started, nothing changes and the caller publishes nothing. The same holds if the first try
   arrived and was rejected in its turn.
 
-  keys[1] prefix  str  what every key of the installation begins with
-
   args[1] message str  whose copies
   args[2] serial  str  of the copy that was rejected
   args[3] next    str  of the copy that the caller publishes after this call

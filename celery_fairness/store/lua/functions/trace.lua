@@ -3,8 +3,6 @@
 
   A later call with a shorter time does not shorten a longer one. The events are kept for one more hour.
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  wait_ms    int  for how long from now
   args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
 

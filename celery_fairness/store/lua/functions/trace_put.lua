@@ -3,8 +3,6 @@
 
   The event has no rank, because that broker alone orders its tasks.
 
-  keys[1]  prefix     str  what every key of the installation begins with
-
   args[1]  job        str  "ID NAME QUEUE" of the task
   args[2]  key        str  of its tenant's tier limit; "" is a system task
   args[3]  tier       str  its tenant's, as the message has it
