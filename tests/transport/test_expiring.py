@@ -39,7 +39,7 @@ def look(channel: Any) -> None:
 
 def test_a_queue_that_expires_ends_when_nobody_uses_it(connect: Connect, client: Redis) -> None:
     connection = connect()
-    short(1.0)(connection.channel()).declare()
+    short()(connection.channel()).declare()
     publish(connection, "short", 1, 2, 3)
     assert client.zrange(UNUSED, 0, -1) == ["short"]
     channel = connect().channel()
