@@ -25,7 +25,7 @@ def cancel_tasks(reader: Reader, settings: Settings, tags: Sequence[str]) -> int
     if not tags:
         return 0
     args = calls.cancel_args(tags, milliseconds(settings.lease_seconds))
-    return sum(calls.read_cancel(reader.call(calls.CANCEL, args)))
+    return sum(calls.read_done(reader.call(calls.CANCEL, args)))
 
 
 def purge_tenant(limiter: RedisLimiter, settings: Settings, tenant: str) -> int:

@@ -140,7 +140,7 @@ class Run:
         if not its:
             return 0
         answer = self._reader.call(calls.REROUTE, calls.reroute_args(target, its))
-        return sum(calls.read_reroute(answer))
+        return sum(calls.read_done(answer))
 
 
 def _place(task: TaskHead) -> tuple[str, str]:

@@ -35,7 +35,6 @@ from celery_fairness.limiter.types import (
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.texts import rules_args
 from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.keys import Names
@@ -140,7 +139,7 @@ class RedisLimiter:
         """Take every slot, or none."""
         args = (
             request.lease.id,
-            *rules_args(replace(self._rules, enforcement=enforcement.value)),
+            *calls.rules_args(replace(self._rules, enforcement=enforcement.value)),
             request.tier_key,
             self._tenant_key(request),
             *self._tier_args(request.tier)[:2],
@@ -312,7 +311,7 @@ class RedisLimiter:
     def _tiers_text(self) -> str:
         return json.dumps(
             {
-                name: (_limit_text(each.concurrency), float(each.weight))
+                name: (calls.limit_text(each.concurrency), float(each.weight))
                 for name, each in self._tiers.items()
             }
         )
@@ -366,7 +365,7 @@ class RedisLimiter:
         self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
     ) -> None:
         """Publish one tenant's tier and number."""
-        number = concurrency if isinstance(concurrency, str) else _limit_text(concurrency)
+        number = concurrency if isinstance(concurrency, str) else calls.limit_text(concurrency)
         names = self._names
         key = names.tenant(tenant).removeprefix(names.prefix)
         args = (key, tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
@@ -427,8 +426,8 @@ class RedisLimiter:
         """Return a tier and the default tier with their numbers in this process's settings."""
         known = self._tiers.get(tier)
         default = self._tiers[self._default]
-        number = _limit_text(known.concurrency) if known else ""
-        return tier, number, default.name, _limit_text(default.concurrency)
+        number = calls.limit_text(known.concurrency) if known else ""
+        return tier, number, default.name, calls.limit_text(default.concurrency)
 
     def _now_text(self) -> str:
         return "" if self._frozen_clock is None else str(self._frozen_clock())
@@ -443,10 +442,6 @@ def job_text(job: Job | None) -> str:
         return ""
     task_id, name, queue = (each.encode(errors="replace").decode() for each in job)
     return f"{key_part(task_id) if task_id else ''} {key_part(name) if name else ''} {queue}"
-
-
-def _limit_text(concurrency: int | None) -> str:
-    return "unlimited" if concurrency is None else str(concurrency)
 
 
 def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:

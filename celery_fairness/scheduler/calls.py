@@ -1,26 +1,26 @@
 """The functions of the library: their names, the arguments of a call, and the reading of answers.
 
 This module sends nothing, because a worker sends a claim on the connection that kombu polls.
+
+Three arguments mean the same in every call:
+
+- ``lease_ms``: how long a lease lives without a renewal
+- ``enforcement``: ``on``, ``observe`` or ``off``
+- ``now_text``: the server's time in ms in tests, "" for the server's clock
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
 
-from celery_fairness.scheduler.answers import read_tasks
-from celery_fairness.scheduler.texts import (
-    as_text,
-    bounds_args,
-    ends_args,
-    epoch_text,
-    rules_args,
-)
 from celery_fairness.scheduler.types import (
+    Bounds,
     Claim,
+    Claimed,
     Full,
     Outcome,
     Overridden,
@@ -89,12 +89,12 @@ def put_args(
 
     Args:
         waiting: The task.
-        now_text: The server's time in tests, in ms.
         bindings: The key of the exchange's bindings if the producer has looked them up. "" if not.
         bound: The bindings that the producer found, in kombu's form.
         plain: The key of the plain list from which the message comes. "" for a new message.
         entry: The message's entry in that list.
     """
+    bounds = waiting.bounds or Bounds(default_tier="")
     fields = (
         waiting.tag,
         waiting.tenant,
@@ -107,7 +107,9 @@ def put_args(
         waiting.task_id,
         waiting.kind,
         waiting.limits,
-        *bounds_args(waiting.bounds),
+        bounds.default_tier,
+        _or_empty(bounds.of_tier),
+        _or_empty(bounds.of_queue),
         "1" if waiting.is_new else "",
     )
     return [
@@ -120,11 +122,6 @@ def put_args(
         entry,
         *bound,
     ]
-
-
-def quarantine_args(queue: str, plain: str, entry: bytes) -> list[Any]:
-    """Return the arguments of a quarantine of an unreadable entry of a plain list."""
-    return [queue, plain, entry]
 
 
 def read_put(answer: Any) -> Put | Full:
@@ -154,7 +151,6 @@ def claim_args(
         want: Most tasks, at least 1.
         queues: The queues, in the order in which they are tried.
         rules: The worker's settings.
-        now_text: The server's time in tests, in ms.
         skipped: The tasks that this process skips.
         epoch: The epoch in which this process took its leases. None if it holds none. In another
             epoch the claim leases nothing.
@@ -167,12 +163,12 @@ def claim_args(
         *rules_args(rules),
         now_text,
         json.dumps(asdict(skipped)) if skipped else "",
-        epoch_text(epoch),
+        _or_empty(epoch),
         rules.fairness_by,
         str(rules.snooze_ms),
         rules.priority_scope,
         str(len(ends)),
-        *ends_args(ends),
+        *_ends_args(ends),
         *queues,
     ]
 
@@ -183,16 +179,34 @@ def read_claim(answer: bytes | str) -> Claim:
     sleep_ms, epoch, length, rest = data.split(b" ", 3)
     passed, tasks = rest[: int(length)], rest[int(length) :]
     return Claim(
-        tuple(read_tasks(tasks)),
+        tuple(_read_tasks(tasks)),
         Milliseconds(int(sleep_ms)),
         json.loads(passed) if passed else {},
         int(epoch),
     )
 
 
+def _read_tasks(text: bytes) -> Iterator[Claimed]:
+    """Yield the tasks of a claim: each follows its length."""
+    at = 0
+    while at < len(text):
+        begins = text.index(b" ", at) + 1
+        at = begins + int(text[at:begins])
+        lease, attempt, key, rank, length, rest = text[begins:at].split(b" ", 5)
+        queue_ends = int(length)
+        yield Claimed(
+            lease.decode(),
+            rest[:queue_ends].decode(),
+            int(attempt),
+            key.decode(),
+            int(rank),
+            rest[queue_ends:].decode(),
+        )
+
+
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a settle."""
-    return [*rules_args(rules), now_text, *ends_args(ends)]
+    return [*rules_args(rules), now_text, *_ends_args(ends)]
 
 
 def read_settle(answer: Sequence[Any]) -> list[Settled]:
@@ -209,9 +223,8 @@ def renew_args(
         held: Leases, each with its keys, joined by commas.
         rules: The worker's settings.
         epoch: The epoch in which they were taken. None if it is not known.
-        now_text: The server's time in tests, in ms.
     """
-    return [*rules_args(rules), epoch_text(epoch), now_text, *chain.from_iterable(held)]
+    return [*rules_args(rules), _or_empty(epoch), now_text, *chain.from_iterable(held)]
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
@@ -229,13 +242,11 @@ def announce_args(
     """Return the arguments of an announcement.
 
     Args:
-        lease_ms: How long a lease lives without a renewal.
         worker: The worker as JSON. "" if the caller is no worker.
         lives_ms: How long it is listed without another announcement. 0 removes it.
         epoch: The last epoch of the caller. None if it has none.
-        now_text: The server's time in tests, in ms.
     """
-    return [str(lease_ms), worker, str(lives_ms), epoch_text(epoch), now_text]
+    return [str(lease_ms), worker, str(lives_ms), _or_empty(epoch), now_text]
 
 
 def read_announce(answer: bytes | str) -> bool:
@@ -244,12 +255,7 @@ def read_announce(answer: bytes | str) -> bool:
 
 
 def size_args(queue: str, now_text: str = "") -> list[str]:
-    """Return the arguments of a count of a queue's waiting tasks.
-
-    Args:
-        queue: The queue.
-        now_text: The server's time in tests, in ms.
-    """
+    """Return the arguments of a count of a queue's waiting tasks."""
     return [queue, now_text]
 
 
@@ -262,7 +268,6 @@ def expire_queues_args(
         kept_ms: Queues in use now, each with the time for which it is kept unused. 0 means for
             ever.
         declared: Whether they are declared now.
-        now_text: The server's time in tests, in ms.
     """
     args = [now_text, "declared" if declared else ""]
     for queue, kept in kept_ms.items():
@@ -276,13 +281,8 @@ def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[st
     Args:
         written: The name of the outcome whose result is written. "" for none.
         rules: The worker's settings.
-        now_text: The server's time in tests, in ms.
     """
-    return [
-        written,
-        *rules_args(rules),
-        now_text,
-    ]
+    return [written, *rules_args(rules), now_text]
 
 
 def read_next_outcome(answer: Sequence[Any]) -> Outcome | None:
@@ -309,9 +309,6 @@ def stop_args(
         how: ``pause``, ``resume``, ``cool`` or ``clear``.
         key: The key of the limits.
         wait_ms: The length of the cool-down or the pause. 0 is a pause without end.
-        lease_ms: How long a lease lives without a renewal.
-        enforcement: ``on``, ``observe`` or ``off``.
-        now_text: The server's time in tests, in ms.
         reason: The reason of a cool-down, for its event.
         by: The person who pauses or resumes the key.
     """
@@ -371,9 +368,6 @@ def override_args(
         lasts_ms: The length from now. 0 if ``ends_ms`` has the end.
         ends_ms: The end, server time. None for no end.
         details: Reason and author as JSON, which the functions only store.
-        lease_ms: How long a lease lives without a renewal.
-        enforcement: ``on``, ``observe`` or ``off``.
-        now_text: The server's time in tests, in ms.
     """
     ends_text = "" if ends_ms is None else str(ends_ms)
     lasts_text, lease_text = str(lasts_ms), str(lease_ms)
@@ -403,27 +397,18 @@ def queue_args(
         key: The key of the whole queue.
         parts: Whether the declared numbers are those of each partition.
         numbers: ``QueueNumbers.text``. "" for none.
-        lease_ms: How long a lease lives without a renewal.
-        enforcement: ``on``, ``observe`` or ``off``.
-        now_text: The server's time in tests, in ms.
     """
     shape = "parts" if parts else "whole"
     return [how, queue, key, shape, numbers, str(lease_ms), enforcement, now_text]
 
 
 def cancel_args(tags: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:
-    """Return the arguments of cancelling tasks.
-
-    Args:
-        tags: The tags of the waiting tasks.
-        lease_ms: How long a lease lives without a renewal.
-        now_text: The server's time in tests, in ms.
-    """
+    """Return the arguments of cancelling the waiting tasks with these tags."""
     return [str(lease_ms), now_text, *tags]
 
 
-def read_cancel(answer: Sequence[Any]) -> list[bool]:
-    """Read the answer to a cancel: for each task whether it was cancelled."""
+def read_done(answer: Sequence[Any]) -> list[bool]:
+    """Read the answer to a cancel or a reroute: for each task whether it was done."""
     return [int(each) == 1 for each in answer]
 
 
@@ -442,6 +427,34 @@ def trace_args(wait_ms: int, now_text: str = "") -> list[str]:
     return [str(wait_ms), now_text]
 
 
-def read_reroute(answer: Sequence[Any]) -> list[bool]:
-    """Read the answer to a reroute: for each task whether it was moved."""
-    return [int(each) == 1 for each in answer]
+def rules_args(rules: Rules) -> tuple[str, ...]:
+    """Return the arguments about a worker's settings."""
+    return (
+        str(rules.lease_ms),
+        rules.enforcement,
+        rules.default_tier,
+        limit_text(rules.default_limit),
+        str(rules.max_deliveries),
+    )
+
+
+def _ends_args(ends: Sequence[Settle]) -> list[str]:
+    """Return ends in the form that settle and claim read: two arguments each."""
+    args: list[str] = []
+    for end in ends:
+        args += (end.lease, end.verdict.value + ("" if end.begun else "-"))
+    return args
+
+
+def limit_text(concurrency: int | None) -> str:
+    """Return a tier's concurrency as text."""
+    return "unlimited" if concurrency is None else str(concurrency)
+
+
+def _or_empty(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def as_text(value: Any) -> str:
+    """Return an answer as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)

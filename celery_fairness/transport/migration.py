@@ -22,7 +22,6 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.texts import as_text
 from celery_fairness.scheduler.types import Put, Settle, Verdict, Waiting
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
@@ -94,7 +93,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 waiting = _read(channel, queue, entry)
             except Exception as error:  # noqa: BLE001 - a producer may have written anything
                 problem = error
-                quarantined += int(call(calls.QUARANTINE, calls.quarantine_args(queue, key, entry)))
+                quarantined += int(call(calls.QUARANTINE, [queue, key, entry]))
             else:
                 answer = call(calls.ADOPT, calls.put_args(waiting, plain=key, entry=entry))
                 moved += calls.read_put(answer) is not Put.GONE
@@ -153,7 +152,7 @@ def to_stock(channel: Any, queue: str) -> int:
             moved += 1
         ends = [Settle(task.lease, Verdict.DONE) for task in claim.tasks]
         if claim.sleep_ms:
-            owners = set(map(as_text, session.call(calls.HOLDERS, [queue])))
+            owners = set(map(calls.as_text, session.call(calls.HOLDERS, [queue])))
             if not owners:
                 break
             if monotonic() >= last_look:
@@ -168,8 +167,8 @@ def to_stock(channel: Any, queue: str) -> int:
             sleep(AGAIN_SECONDS)
     while found := session.call(calls.SCHEDULED, [queue, str(AT_MOST)]):
         for tag, message in zip(found[::2], found[1::2], strict=True):
-            _push(channel, client, queue, as_text(message))
-            session.call(calls.REMOVE, [as_text(tag)])
+            _push(channel, client, queue, calls.as_text(message))
+            session.call(calls.REMOVE, [calls.as_text(tag)])
             moved += 1
     return moved
 

@@ -15,7 +15,7 @@ from celery import Celery
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.control.check import KEYS
-from celery_fairness.scheduler.texts import limit_text
+from celery_fairness.scheduler.calls import limit_text
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.store.library import check_library, load
 from celery_fairness.transport import register
@@ -78,7 +78,12 @@ def _waiting(number: int, tenant: int, limits: str) -> Waiting:
 def _check(client: Any, keys: Sequence[str]) -> None:
     """Make the first call of a check."""
     rules = Rules()
-    settings: Sequence[str] = (str(rules.lease_ms), rules.default_tier, limit_text(rules), "")
+    settings: Sequence[str] = (
+        str(rules.lease_ms),
+        rules.default_tier,
+        limit_text(rules.default_limit),
+        "",
+    )
     words = [word for key in keys for word in (key, "0")]
     client.fcall(check_library().function("check"), 1, PREFIX, *settings, *words)
 

@@ -24,10 +24,7 @@ def test_nothing_is_found_in_an_empty_redis(client, check):
 
 def test_nothing_is_found_where_an_entry_was_moved_aside(installation, client, check):
     client.lpush("celery", "no message")
-    assert (
-        installation.run(calls.QUARANTINE, calls.quarantine_args("celery", "celery", b"no message"))
-        == 1
-    )
+    assert installation.run(calls.QUARANTINE, ["celery", "celery", b"no message"]) == 1
     assert client.lrange(installation.key("aside:celery"), 0, -1) == ["no message"]
     assert check().findings == ()
 

@@ -246,5 +246,5 @@ def test_a_task_does_not_move_where_it_is(shop, client):
     tags = client.hkeys(shop.key("tasks"))
     before = client.hgetall(shop.key("tasks"))
     args = calls.reroute_args(DEFAULT, [(tag, "") for tag in tags])
-    assert calls.read_reroute(shop.run(calls.REROUTE, args)) == [False]
+    assert calls.read_done(shop.run(calls.REROUTE, args)) == [False]
     assert client.hgetall(shop.key("tasks")) == before

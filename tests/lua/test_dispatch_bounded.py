@@ -192,7 +192,7 @@ def test_a_cancel_costs_the_same_wherever_its_task_stands(dispatch, client, comm
     def cancel(tag):
         args = calls.cancel_args([tag], dispatch.rules.lease_ms, str(dispatch.now))
         with commands() as ran:
-            answer = calls.read_cancel(dispatch.run(calls.CANCEL, args))
+            answer = calls.read_done(dispatch.run(calls.CANCEL, args))
         return answer, ran
 
     cancel("t36")

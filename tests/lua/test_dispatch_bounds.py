@@ -99,7 +99,7 @@ def test_a_call_for_an_outcome_ends_a_bounded_number_of_leases(dispatch, client)
 def test_entries_are_moved_aside_in_their_order(dispatch, client):
     client.rpush("plain", "odd", "another", "odd", "even")
     for entry in (b"odd", b"even"):
-        assert dispatch.run(calls.QUARANTINE, calls.quarantine_args("q", "plain", entry)) == 1
+        assert dispatch.run(calls.QUARANTINE, ["q", "plain", entry]) == 1
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "even"]
     # The one that is moved is the oldest: stock producers push at the other end.
     assert client.lrange("plain", 0, -1) == ["odd", "another"]

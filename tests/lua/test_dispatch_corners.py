@@ -108,7 +108,7 @@ def test_a_message_that_cannot_be_put_stays_in_its_plain_list(dispatch, client):
 
 def test_an_entry_is_moved_aside_once(dispatch, client):
     client.rpush("plain", "odd", "another", "odd")
-    args = calls.quarantine_args("q", "plain", b"odd")
+    args = ["q", "plain", b"odd"]
     assert [dispatch.run(calls.QUARANTINE, args) for _ in range(3)] == [1, 1, 0]
     assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "odd"]
     assert client.lrange("plain", 0, -1) == ["another"]

@@ -339,7 +339,7 @@ class Walk:
         chosen = self.chosen(queue, picks)
         lease_ms = self.scene.rules.lease_ms
         args = calls.cancel_args([tag for _, tag in chosen], lease_ms, str(self.now))
-        answer = calls.read_cancel(self.call(calls.CANCEL, args))
+        answer = calls.read_done(self.call(calls.CANCEL, args))
         self.reference.cancel([task for task, _ in chosen], answer, self.seen, lease_ms)
 
     def do_move(self, queue, others, picks, parts):
@@ -350,7 +350,7 @@ class Walk:
             for number, (task, tag) in enumerate(self.chosen(queue, picks))
         ]
         args = calls.reroute_args(others[0], [(tag, part) for _, tag, part in chosen])
-        answer = calls.read_reroute(self.call(calls.REROUTE, args))
+        answer = calls.read_done(self.call(calls.REROUTE, args))
         given = [(task, part) for task, _, part in chosen]
         self.reference.move(others[0], given, answer, self.seen)
 

@@ -263,14 +263,14 @@ class Shop:
     def cancel(self, *numbers: int) -> list[bool]:
         tags = [f"tag.{number}" for number in numbers]
         args = calls.cancel_args(tags, self.rules.lease_ms, str(self.now))
-        return calls.read_cancel(self.run(calls.CANCEL, args))
+        return calls.read_done(self.run(calls.CANCEL, args))
 
     def move(self, parts: Mapping[int, str], target: str) -> list[bool]:
         """Move tasks to another queue, each with its partition there or ""."""
         self.queues.add(target)
         tasks = [(f"tag.{number}", part) for number, part in parts.items()]
         args = calls.reroute_args(target, tasks)
-        return calls.read_reroute(self.run(calls.REROUTE, args))
+        return calls.read_done(self.run(calls.REROUTE, args))
 
     def purge(self, queue: str = "q") -> int:
         return int(self.run(calls.PURGE, [queue]))

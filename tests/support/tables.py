@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_fairness.scheduler.texts import limit_text
+from celery_fairness.scheduler.calls import limit_text
 from celery_fairness.scheduler.types import Rules
 from celery_fairness.store.library import check_library
 from tests.support.library import call
@@ -79,7 +79,7 @@ def findings(
         now_ms: The server's time.
         repair: Whether to repair it.
     """
-    settings = (rules.lease_ms, rules.default_tier, limit_text(rules), now_ms)
+    settings = (rules.lease_ms, rules.default_tier, limit_text(rules.default_limit), now_ms)
     keys = ["clock", *(key.removeprefix(prefix) for key in client.keys(f"{prefix}*"))]
     rest = [word for key in keys for word in (key, "0")]
     found = []
