@@ -9,6 +9,9 @@ channel sends one of two commands on the connection that kombu polls:
     BRPOP    on the queues' wake-up lists, after a claim without tasks. One list is for new tasks.
              If the claim skipped no task, the other list is for tasks that other workers left
 
+A worker without free places for a queue does not wait on that queue's lists, which are for workers
+with room. If it gets room while it sleeps, it wakes itself through a list of its own.
+
 If a connection breaks before its answer, the channel sends the request again under the same number.
 """
 
@@ -27,24 +30,26 @@ from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
+from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
+from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
-from celery_fairness.store.readiness import ServerNotReady
+from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.store.spin import Spin
-from celery_fairness.transport.connection_key import SessionMixin
 from celery_fairness.transport.envelope import task_name_of
-from celery_fairness.transport.lease_table import Held
+from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.migration import adopt
+from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queue_ops import QueueOperationsMixin
+from celery_fairness.transport.queue_shares import QueueShares, own_wakeup_list
 from celery_fairness.transport.scan_cursor import ScanCursor
-from celery_fairness.transport.session import SETTLE_AT_MOST, Claimant
-from celery_fairness.transport.wakeups import WakeupsMixin
+from celery_fairness.transport.session import SETTLE_AT_MOST, Claimant, Session, session_of
 
 logger = logging.getLogger("celery_fairness")
 
@@ -60,9 +65,11 @@ ADOPT_SECONDS = 1.0
 NAP_SECONDS = 0.01
 #: Pause before the next try on a server that accepts no commands, in seconds.
 NOT_READY_SECONDS = 0.5
+#: For a channel that does not serve a worker.
+_NO_SHARES = QueueShares(LeaseTable(), {})
 
 
-class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
+class FairMixin(PublishMixin, QueueOperationsMixin):
     """Makes kombu's Redis channel fair; stands before it in the bases."""
 
     QoS = FairQoS
@@ -93,7 +100,42 @@ class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
         super().__init__(*args, **kwargs)
 
-    # -- which queues -----------------------------------------------------------------------------
+    # -- its Redis --------------------------------------------------------------------------------
+
+    @cached_property
+    def session(self) -> Session:
+        """This process's session with the channel's Redis."""
+        client = self.connection.client
+        options = DispatchOptions.of(client.transport_options)
+        prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
+        address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
+        session = session_of(self._connection_key(), prefix, options, address, self._own_client)
+        self.connection.cycle.serve(session)
+        return session
+
+    def _connection_key(self) -> tuple[str, ...]:
+        """Return a key that differs for every Redis."""
+        client = self.connection.client
+        # The address of a socket has neither the user nor the database.
+        where = client.as_uri(include_password=True), client.userid, client.virtual_host
+        return tuple(str(part or "") for part in where)
+
+    def _connparams(self, asynchronous: bool = False) -> Any:
+        params = super()._connparams(asynchronous)
+        made = attentive(params["connection_class"])
+        params["connection_class"] = _polled(self, made) if asynchronous else made
+        return params
+
+    def _own_client(self) -> Any:
+        """Return a client without a bound on connections, which outlive the channel."""
+        kept = vars(self)["_sentinel_manager"]
+        pool = self._get_pool()
+        # Otherwise the channel would close the Sentinel connections with its own.
+        self._sentinel_manager = kept
+        pool.max_connections = 2**31
+        return Redis(connection_pool=pool)
+
+    # -- which queues, and how many tasks ---------------------------------------------------------
 
     @cached_property
     def scan_cursor(self) -> ScanCursor:
@@ -111,11 +153,19 @@ class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
 
     def want(self) -> int:
         """Return the number of tasks that this channel may claim now."""
-        wanted = super().want()
+        free: int = 0 if self._closing else self.session.free(self.serves_worker)
+        if not (self.serves_worker and self.session.slots) and self.qos.prefetch_count:
+            free = min(free, self.qos.prefetch_count - len(self.claimed))
+        wanted = max(0, self.queue_shares.bound(free, self.fair_queues))
         if self._is_strict or type(self._queue_cycle) is round_robin_cycle:
             return wanted
         # A user's class: only its code has the next queue after the one that was served.
         return min(wanted, 1)
+
+    @property
+    def queue_shares(self) -> QueueShares:
+        """The shares that bound this channel's claims."""
+        return self.session.queue_shares if self.serves_worker else _NO_SHARES
 
     def _update_queue_cycle(self) -> None:
         super()._update_queue_cycle()
@@ -162,10 +212,49 @@ class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
         else:
             longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
-            self.send_wait(fair if want else [], without_room, wait)
+            self._send_wait(fair if want else [], without_room, wait)
         self._in_poll = self.client.connection
         self._is_ours = True
         self._brpop_sent_at = now
+
+    def _send_wait(self, fair: list[str], queues_without_room: list[str], seconds: float) -> None:
+        """Wait for wake-ups of fair queues, and for messages of stock ones.
+
+        Args:
+            fair: Queues that may be claimed from.
+            queues_without_room: Other queues, whose tasks wait for room.
+            seconds: The longest wait, above 0.
+        """
+        prefix = self.session.prefix
+        keys = [f"{prefix}bell:{queue}" for queue in fair]
+        keys += [
+            f"{prefix}left:{queue}"
+            for queue in fair
+            if queue not in self.scan_cursor.skipped_tenants
+        ]
+        if queues_without_room:
+            keys.append(own_wakeup_list(prefix, self._own_claimant().owner))
+        keys += [
+            self.global_keyprefix + self._q_for_pri(queue, priority)
+            for priority in self.priority_steps
+            for queue in self.stock_queues
+        ]
+        self.queues_without_room = queues_without_room
+        self.client.connection.send_packed_command([pack(("BRPOP", *keys, f"{seconds:.3f}"))])
+
+    def wake_if_room(self) -> None:
+        """Wake from a wait that leaves out a queue which has room again."""
+        if (
+            self.queues_without_room
+            and self._in_poll
+            and self.queue_shares.divide(self.queues_without_room)[0]
+        ):
+            self.queues_without_room = []
+            self.session.ring(self._own_claimant().owner)
+
+    def _own_claimant(self) -> Claimant:
+        self._claimant = self._claimant or self.session.borrow_claimant()
+        return self._claimant
 
     def _adopt(self, queues: list[str]) -> None:
         """Take over messages that stock producers have sent."""
@@ -236,7 +325,7 @@ class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
     def _send_claim(self, queues: list[str], want: int) -> None:
         self._sync_epoch()
         session = self.session
-        claimant = self.claimant()
+        claimant = self._own_claimant()
         ends = session.lease_table.take_ends(SETTLE_AT_MOST)
         owner, number, epoch = claimant.owner, claimant.number, session.renewals.epoch
         claim = calls.claim_args(
@@ -445,3 +534,37 @@ class FairMixin(SessionMixin, PublishMixin, QueueOperationsMixin, WakeupsMixin):
 
 class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # as kombu does: untyped
     """A channel of one Redis."""
+
+
+class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # untyped
+    """A channel of a Sentinel group. All of its hosts lead to the same master."""
+
+    connection: Any
+
+    def _connection_key(self) -> tuple[str, ...]:
+        client = self.connection.client
+        hosts = sorted(client.alt) or [client.as_uri(include_password=True)]
+        return (*hosts, str(self.master_name), str(client.virtual_host))
+
+    def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
+        client = self.connection.client
+        given = client.alt
+        # kombu reads only addresses with the scheme ``sentinel://``.
+        client.alt = [url.removeprefix("fair") for url in given]
+        try:
+            return super()._sentinel_managed_pool(asynchronous)
+        finally:
+            client.alt = given
+
+
+def _polled(channel: Any, connection_class: Any) -> Any:
+    """Return the class of the connections that are polled for ``channel``."""
+
+    class Connection(connection_class):  # type: ignore[misc]  # chosen at run time
+        def disconnect(self, *args: Any, **kwargs: Any) -> None:
+            transport = channel.connection
+            if transport is not None and transport.cycle is not None:
+                transport.cycle.leave(self)
+            super().disconnect(*args, **kwargs)
+
+    return Connection

@@ -14,9 +14,8 @@ from typing import Any
 
 from kombu.transport import redis as stock
 
-from celery_fairness.transport.channel import FairChannel
+from celery_fairness.transport.channel import FairChannel, FairSentinelChannel
 from celery_fairness.transport.poller import FairPoller
-from celery_fairness.transport.sentinel import FairSentinelChannel
 
 #: Longest wait for messages of stock queues, in seconds. It is kombu's default.
 LONGEST_WAIT_SECONDS = 1.0
