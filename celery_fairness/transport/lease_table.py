@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from time import monotonic
 
 from celery_fairness.config.queue_limits import PREFIX
@@ -19,6 +20,7 @@ from celery_fairness.util.threads import native_lock
 _NOTES = (Verdict.BEGUN, Verdict.ACKED)
 
 
+@dataclass(eq=False, slots=True)
 class Held:
     """One lease of this process.
 
@@ -27,6 +29,7 @@ class Held:
         attempt: The number of the task's claim, from 1.
         key: The keys in which the lease counts.
         queue: The queue of its message.
+        epoch: The epoch of Redis that has the lease.
         attended: Whether a worker's request ends it with the body, and not with the ack.
         begun: Whether the pool has reported the start of its body.
         in_pool: Whether the pool has it. Before that, an ack or reject ends it.
@@ -34,40 +37,22 @@ class Held:
         died: Whether its process died.
         ended: Whether its end is in the table.
         lost: Whether Redis has ended the lease.
-        epoch: The epoch of Redis that has the lease.
         since: The time of the answer to its claim (monotonic seconds).
     """
 
-    __slots__ = (
-        "attempt",
-        "attended",
-        "begun",
-        "died",
-        "ended",
-        "epoch",
-        "in_pool",
-        "key",
-        "lease",
-        "lost",
-        "queue",
-        "since",
-        "verdict",
-    )
-
-    def __init__(self, task: Claimed, epoch: int) -> None:
-        self.lease = task.lease
-        self.attempt = task.attempt
-        self.key = task.key
-        self.queue = task.queue
-        self.attended = False
-        self.begun = False
-        self.in_pool = False
-        self.verdict: Verdict | None = None
-        self.died = False
-        self.ended = False
-        self.lost = False
-        self.epoch = epoch
-        self.since = monotonic()
+    lease: str
+    attempt: int
+    key: str
+    queue: str
+    epoch: int
+    attended: bool = False
+    begun: bool = False
+    in_pool: bool = False
+    verdict: Verdict | None = None
+    died: bool = False
+    ended: bool = False
+    lost: bool = False
+    since: float = field(default_factory=monotonic)
 
 
 class LeaseTable:
@@ -119,7 +104,8 @@ class LeaseTable:
         """
         if task.lease in self._held or task.lease in self._ends:
             return None
-        held = self._held[task.lease] = Held(task, epoch)
+        held = Held(task.lease, task.attempt, task.key, task.queue, epoch)
+        self._held[task.lease] = held
         if in_place:
             self._in_places.add(task.lease)
         return held
