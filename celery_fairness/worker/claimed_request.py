@@ -11,6 +11,7 @@ returns to its old place in the lane.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import WorkerLostError
@@ -18,15 +19,17 @@ from celery.exceptions import TaskRevokedError
 from celery.utils.imports import symbol_by_name
 from celery.worker.state import task_ready
 
+from celery_fairness.config.settings import Settings
 from celery_fairness.scheduler.types import Verdict
 from celery_fairness.wiring import find
-from celery_fairness.worker.priority_order import log_priority_order
-from celery_fairness.worker.undeclared_limits import log_undeclared_limits
+from celery_fairness.worker.attempt_limits import log_undeclared_limits
 
 if TYPE_CHECKING:
     _Request = Any
 else:
     _Request = object
+
+logger = logging.getLogger("celery_fairness")
 
 
 def _ending(method: Any) -> Any:
@@ -74,7 +77,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
             fairness = find(self.app)
             if fairness is not None:
                 log_undeclared_limits(fairness.notices, self.task, self._request_dict)
-                log_priority_order(fairness.settings, session, message.properties.get("priority"))
+                _log_priority_order(fairness.settings, session, message.properties.get("priority"))
             acknowledged = message.channel.acknowledged
             # An ack writes nothing to Redis, so the loop need not run it.
             self._on_ack = lambda *_: acknowledged(message)
@@ -169,6 +172,28 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
             cancelled = getattr(job, "cancelled", None)
             self._held.died = cancelled is None or not cancelled()
             self._end()
+
+
+def _log_priority_order(settings: Settings, session: Any, priority: Any) -> None:
+    """Log which priority goes first, once in a process, if the user has not chosen an order.
+
+    Messages and code that come from the stock transport expect the other order.
+
+    Args:
+        settings: The worker's settings.
+        session: The process's session, which stores that the line was logged.
+        priority: A message's priority, for which kombu sets 0 if the producer gives none.
+    """
+    if not priority or session.order_logged:
+        return
+    session.order_logged = True
+    if "priority_order" not in settings.model_fields_set:
+        logger.warning(
+            "a task has the priority %r: this worker starts the highest priority first, and the "
+            "stock Redis transport the lowest; set priority_order to 'low_first' for that order, "
+            "or to 'high_first' to keep this one",
+            priority,
+        )
 
 
 def _entering(execute_using_pool: Any) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -53,14 +54,11 @@ from celery_fairness.message.headers import (
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.throttled_log import Notices, log_misspelling
 from celery_fairness.worker.attempt import Attempt, current_attempt
-from celery_fairness.worker.attempt_queue import queue_limits_of, queue_of
+from celery_fairness.worker.attempt_limits import queue_limits_of, queue_of, with_declared
 from celery_fairness.worker.deadlock_warning import log_deadlock_risk
 from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.parked_message import as_text, expires_ms
-from celery_fairness.worker.rejection_text import rejection_text
 from celery_fairness.worker.resend import NotAccepted, Resender, whole_message
-from celery_fairness.worker.short_wait import after_short_waits
-from celery_fairness.worker.undeclared_limits import with_declared
 
 logger = logging.getLogger("celery_fairness")
 
@@ -69,6 +67,9 @@ Tracer = Callable[..., Any]
 #: Least wait for a limit without a free slot, in seconds. Its expected time may be 0, because
 #: leases end early.
 LEAST_WAIT_SECONDS = 1.0
+#: The longest wait for a throttle in a pool slot, in seconds: the way back through Redis and the
+#: broker would take as long. The number of such waits, because another task may take the start.
+SHORT_WAIT_SECONDS, SHORT_WAITS_AT_MOST = 0.02, 3
 #: How many calls a task makes if it could start while the gate was parking it.
 ACQUIRE_AT_MOST = 3
 #: Waits beside a free slot below this are the trip through the broker, in seconds.
@@ -77,6 +78,16 @@ IDLE_SHORT_SECONDS = 0.5
 IDLE_LEAST_SECONDS, IDLE_EVERY_SECONDS = 5.0, 3600.0
 #: Rejections that may end before their expected time.
 _MAY_END_EARLIER = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
+#: What the log writes of a limit that rejects.
+_TEXTS_OF_LIMITS = {
+    Reason.AT_CONCURRENCY_LIMIT: "has no free slot",
+    Reason.AT_RATE_LIMIT: "has reached its rate",
+    Reason.AT_THROTTLE: "spaces its starts",
+    Reason.PAUSED: "is paused",
+    Reason.COOLING_DOWN: "cools down",
+    Reason.BEHIND_OTHERS: "has others waiting for it",
+    Reason.AT_LOCAL_LIMIT: "lets this worker run no more",
+}
 
 #: The key in the pool's request with the main process's data about an attempt.
 ATTEMPT_KEY = "_fairness_attempt"
@@ -217,7 +228,7 @@ class Gate:
         """Return the answer of the limiter, or None if the task is parked."""
         attribution = asked.attribution
         for _ in range(ACQUIRE_AT_MOST):
-            outcome = after_short_waits(functools.partial(self._enter, task, asked))
+            outcome = self._enter_soon(task, asked)
             if not isinstance(outcome, Rejected):
                 return outcome
             context = make_context()
@@ -246,7 +257,7 @@ class Gate:
                     "task %s[%s] is parked: %s",
                     task.name,
                     context.id,
-                    rejection_text(attribution, outcome),
+                    _rejection_text(attribution, outcome),
                 )
                 return None
         return outcome
@@ -265,6 +276,17 @@ class Gate:
         return SlotRequest(
             lease, tenant, tier, copy, serial, attribution.limits_text, job, asked.is_new
         )
+
+    def _enter_soon(self, task: Any, asked: _Asked) -> Attempt | Rejected:
+        """Return the answer of the limiter after each wait that is shorter than a way back."""
+        outcome = self._enter(task, asked)
+        for _ in range(SHORT_WAITS_AT_MOST):
+            soon = short_wait_seconds(outcome)
+            if not soon:
+                break
+            time.sleep(soon)
+            outcome = self._enter(task, asked)
+        return outcome
 
     def _enter(self, task: Any, asked: _Asked) -> Attempt | Rejected:
         attribution = asked.attribution
@@ -392,7 +414,7 @@ class Gate:
             task.name,
             context.id,
             wait,
-            rejection_text(attribution, rejected),
+            _rejection_text(attribution, rejected),
         )
         return _ignored()
 
@@ -444,6 +466,25 @@ class Parked(NotBegun):
 
 #: The exceptions of attempts whose body has not started.
 NOT_BEGUN = (NotBegun, RateLimitDropped, PublishFailed)
+
+
+def short_wait_seconds(rejected: object) -> float:
+    """Return how long a rejected task waits in its slot; 0 if anything but a throttle blocks it."""
+    if not isinstance(rejected, Rejected) or rejected.action != "wait":
+        return 0.0
+    wait = (rejected.retry_after_seconds or 0.0) if rejected.reason is Reason.AT_THROTTLE else 0.0
+    return wait if wait <= SHORT_WAIT_SECONDS else 0.0
+
+
+def _rejection_text(attribution: Attribution, rejected: Rejected) -> str:
+    """Return the reason for the log, whose line begins with the task."""
+    if rejected.reason is Reason.LIMITER_UNAVAILABLE:
+        return "the limiter's Redis does not answer"
+    if rejected.key:
+        return f"the limit {rejected.key!r} {_TEXTS_OF_LIMITS[rejected.reason]}"
+    if rejected.reason is Reason.PAUSED:
+        return f"tenant {attribution.tenant!r} ({rejected.tier}) is paused"
+    return f"tenant {attribution.tenant!r} ({rejected.tier}) is at its limit of {rejected.limit}"
 
 
 def _complete(task: Any, context: Context, attribution: Attribution, rejected: Rejected) -> None:

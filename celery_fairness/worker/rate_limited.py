@@ -16,8 +16,12 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.util.retry_after import wait_after, wait_until
-from celery_fairness.worker.attempt_queue import queue_limits_of, queue_of
-from celery_fairness.worker.undeclared_limits import lacks_declared_limits, with_declared
+from celery_fairness.worker.attempt_limits import (
+    lacks_declared_limits,
+    queue_limits_of,
+    queue_of,
+    with_declared,
+)
 
 logger = logging.getLogger("celery_fairness")
 

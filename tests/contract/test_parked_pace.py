@@ -10,7 +10,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Parking, SlotRequest
-from celery_fairness.worker.short_wait import short_wait_seconds
+from celery_fairness.worker.gate import short_wait_seconds
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask
 

@@ -269,7 +269,7 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
         waited.append(seconds)
         clock.advance(seconds)
 
-    monkeypatch.setattr("celery_fairness.worker.short_wait.time.sleep", let_pass)
+    monkeypatch.setattr("celery_fairness.worker.gate.time.sleep", let_pass)
     spaced = {"key": "api", "throttle": throttle}
     assert deliver(world, spaced) == "traced"
     answer = deliver(world, spaced, id="t2")
@@ -281,7 +281,7 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
 def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_sent_back(
     world, monkeypatch
 ):
-    monkeypatch.setattr("celery_fairness.worker.short_wait.time.sleep", lambda _: None)
+    monkeypatch.setattr("celery_fairness.worker.gate.time.sleep", lambda _: None)
     spaced = {"key": "api", "throttle": {"limit": 100, "period": "PT1S"}}
     assert deliver(world, spaced) == "traced"
     assert deliver(world, spaced, id="t2") != "traced"

@@ -10,7 +10,7 @@ from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.message.headers import HEADER
 from celery_fairness.message.task_options import LimitSource, TenantSource
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.undeclared_limits import log_undeclared_limits
+from celery_fairness.worker.attempt_limits import log_undeclared_limits
 from tests.unit.test_gate import World, a_task
 
 API = RateLimitPolicy("api", concurrency=1)

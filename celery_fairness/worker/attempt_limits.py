@@ -1,7 +1,8 @@
-"""Limits that a task declares and its message lacks, because its producer does not have the task.
+"""The limits of an attempt: of its queue, and those that its task declares and its message lacks.
 
-Behind a gate the worker adds them, as the producer would have. On the dispatch path the worker sees
-the message only after the claim, so it can only log that the limits did not apply.
+A message lacks declared limits if its producer does not have the task. Behind a gate the worker
+adds them, as the producer would have. On the dispatch path the worker sees the message only after
+the claim, so it can only log that the limits did not apply.
 """
 
 from __future__ import annotations
@@ -9,14 +10,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.settings import Settings
+from celery_fairness.errors import KeyMissing
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.headers import HEADER
 from celery_fairness.message.limits import FIELD
+from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
 from celery_fairness.message.stamp import Message, Stamp
 from celery_fairness.message.task_options import source_of
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.attempt_queue import queue_of
+
+
+def queue_of(request: dict[str, Any]) -> str:
+    """Return an attempt's queue, from its routing key; "" without one."""
+    route = (request.get("delivery_info") or {}).get("routing_key")
+    return queue_of_route(route) if isinstance(route, str) else ""
+
+
+def queue_limits_of(
+    settings: Settings, task: Any, request: dict[str, Any], args: Any, kwargs: Any
+) -> tuple[str, str]:
+    """Return the limits of an attempt's queue as text for the library, "" without limits.
+
+    The second value is the reason if the task has no partition key, otherwise "". Such a task gets
+    the partition for tasks without a key.
+
+    Args:
+        settings: The settings with the queues.
+        task: The attempt's task.
+        request: The attempt's request, whose routing key names the queue.
+        args: The task's positional arguments.
+        kwargs: The task's keyword arguments.
+    """
+    queue = queue_of(request)
+    if queue not in settings.queues:
+        return "", ""
+    policy = settings.queues[queue]
+    key, problem = None, ""
+    if policy.partitioned:
+        try:
+            key = partition_of(policy, queue, task.name, task.run, args, kwargs)
+        except KeyMissing as error:
+            key, problem = unnamed_partition(queue), str(error)
+    return queue_limits_text(queue, key), problem
 
 
 def lacks_declared_limits(task: Any, headers: Mapping[str, Any]) -> bool:
