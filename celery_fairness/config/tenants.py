@@ -95,6 +95,14 @@ def key_part(tenant: str) -> str:
     return key_hash(tenant)
 
 
+def id_part(text: str) -> str:
+    """Return the id or the name of a task in the form that keys have; "" for "".
+
+    Characters without a UTF-8 form become question marks.
+    """
+    return key_part(text.encode(errors="replace").decode()) if text else ""
+
+
 def key_hash(text: str) -> str:
     """Return ``h_`` and the first 32 hex digits of the SHA-256 of ``text``."""
     return "h_" + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from celery_fairness.config.tenants import id_part
 from celery_fairness.control.find_task import MessageNames, find
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Blocker
@@ -34,7 +35,8 @@ def ancestors_of(reader: Reader, names: MessageNames) -> set[str]:
 
 def with_ancestors(blocked: Iterable[Blocker], ancestors: Iterable[str]) -> Iterator[Blocker]:
     """Yield blockers, each with the holders that called the task."""
-    known = set(ancestors)
+    # A lease has the id of its task in the form that keys have.
+    known = {id_part(each): each for each in ancestors}
     for each in blocked:
-        its = tuple(lease.task_id for lease in each.holders if lease.task_id in known)
+        its = tuple(known[lease.task_id] for lease in each.holders if lease.task_id in known)
         yield replace(each, ancestors=its)

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, read_row
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
-from celery_fairness.config.tenants import key_part
+from celery_fairness.config.tenants import id_part
 from celery_fairness.config.tiers import QueueClass, Tier
 from celery_fairness.limiter.types import (
     Admitted,
@@ -436,12 +436,12 @@ class RedisLimiter:
 def job_text(job: Job | None) -> str:
     """Return a job as ``ID NAME QUEUE``, "" for none.
 
-    Id and name have the form of keys. Characters without a UTF-8 form become question marks.
+    Characters without a UTF-8 form become question marks.
     """
     if job is None:
         return ""
-    task_id, name, queue = (each.encode(errors="replace").decode() for each in job)
-    return f"{key_part(task_id) if task_id else ''} {key_part(name) if name else ''} {queue}"
+    queue = job.queue.encode(errors="replace").decode()
+    return f"{id_part(job.id)} {id_part(job.type)} {queue}"
 
 
 def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from celery_fairness.config.limit_spec import read_limits
-from celery_fairness.config.tenants import key_part
+from celery_fairness.config.tenants import id_part
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Reason, Rejected
@@ -79,5 +79,5 @@ def _held_by(
         if held is None:
             continue
         state = limiter.inspect(key, "", rejected.tier)
-        if state.held >= held and any(each.task_id == key_part(parent) for each in state.leases):
+        if state.held >= held and any(each.task_id == id_part(parent) for each in state.leases):
             yield key

@@ -221,8 +221,9 @@ def test_a_task_of_before_each_service_counted_apart_is_explained(run, shop, mak
     assert "no limit blocks it" in run("task", "explain", "waits", of=of).output
 
 
+@pytest.mark.parametrize("caller", ["caller", "the first caller", "h_1"])
 def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
-    fairness: Fairness, client: Redis
+    fairness: Fairness, client: Redis, caller: str
 ) -> None:
     limiter, word = parts_of(fairness).limiter, "api|1|||w"
 
@@ -230,9 +231,9 @@ def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
         lease, job = Lease(new_lease_id(), "tenant:42,api"), Job(name, "shop.work", "celery")
         return SlotRequest(lease, "42", "free", Copy(name), "n", word, job)
 
-    limiter.acquire(ask("caller"))
-    headers = {"id": "waits", "task": "shop.work", "parent_id": "caller", "root_id": "first"}
+    limiter.acquire(ask(caller))
+    headers = {"id": "waits", "task": "shop.work", "parent_id": caller, "root_id": "first"}
     message = json.dumps({"headers": headers, "routing_key": "celery"})
     assert limiter.park(ask("waits"), message) is Parking.PARKED
     (blocker,) = fairness.tasks.explain("waits").blocked_by
-    assert (blocker.key, blocker.ancestors) == ("api", ("caller",))
+    assert (blocker.key, blocker.ancestors) == ("api", (caller,))

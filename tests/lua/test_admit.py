@@ -127,6 +127,18 @@ def test_a_lease_has_a_row_and_an_end_and_counts_at_its_keys_until_it_ends(
     assert client.exists(running, f"{NAMES.prefix}ends", *tables.values()) == 0
 
 
+def test_a_lease_whose_worker_has_a_space_in_its_name_leaves_nothing(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    for end in (lambda lease: limiter.release([lease]), lambda _: clock.advance(15)):
+        limiter.acquire(ask("my worker@a", AGAIN, tenant="42"))
+        end(Lease("my worker@a", "tenant:42,api"))
+        for _ in range(3):
+            clock.advance(5)
+            limiter.renew([])
+        assert client.keys(f"{NAMES.prefix}leases:*") == []
+        assert client.exists(f"{NAMES.prefix}running") == 0
+
+
 def test_only_a_limit_that_reschedules_has_the_pace_of_its_leases_noted(
     make_limiter, client, clock
 ):

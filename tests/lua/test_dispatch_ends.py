@@ -96,6 +96,16 @@ class TestEnteredAgain:
         assert client.zrange(PREFIX + "leases:api", 0, -1) == ["gate.1"]
 
 
+def test_a_late_end_of_a_lease_leaves_the_task_whose_tag_is_its_name(dispatch, client):
+    dispatch.put("a", tag="x")
+    (task,) = dispatch.claim().tasks
+    dispatch.settle([task])
+    dispatch.put("a", tag=task.lease)
+    assert dispatch.tags_of(dispatch.claim()) == [task.lease]
+    assert dispatch.settle([task]) == [Settled.LATE]
+    assert client.hkeys(PREFIX + "running") == [task.lease]
+
+
 class TestClaimedAgain:
     """An older memory gives a worker its own task, whose lease this worker has registered again."""
 

@@ -16,6 +16,7 @@ from celery_fairness.limiter.types import Job, Lease, Reason, Rejected, SlotRequ
 from celery_fairness.message.headers import HEADER
 from celery_fairness.scheduler import calls as calls
 from celery_fairness.util.ids import new_lease_id
+from celery_fairness.util.throttled_log import Notices
 from tests.unit.test_gate import World, a_task, is_ignored
 
 ONE = {"key": "api", "concurrency": 1}
@@ -210,10 +211,10 @@ class TestParents:
     def parent(self, world):
         """Let a task be the parent: ``parent("api")`` holds a slot of each key."""
 
-        def hold(*keys):
+        def hold(*keys, name="p1"):
             words = ",".join(f"{key}||||w" for key in keys if not key.startswith("tenant:"))
             tenant = "42" if "tenant:42" in keys else ""
-            lease, job = Lease(new_lease_id(), ",".join(keys)), Job("p1", "shop.parent", "")
+            lease, job = Lease(new_lease_id(), ",".join(keys)), Job(name, "shop.parent", "")
             world.limiter.acquire(SlotRequest(lease, tenant, "free", limits=words, job=job))
 
         return hold
@@ -222,6 +223,14 @@ class TestParents:
         parent("api")
         assert is_ignored(deliver(world, ONE, parent_id="p1"))
         assert self.SAYS.format("api") in caplog.text
+
+    @pytest.mark.parametrize("name", ["the parent", "p\ud800"])
+    def test_a_parent_may_have_an_unusual_id(self, world, parent, monkeypatch, name):
+        parent("api", name=name)
+        told = []
+        monkeypatch.setattr(Notices, "error", lambda _, *args: told.append(args[-1]))
+        assert is_ignored(deliver(world, ONE, parent_id=name))
+        assert told == [name]
 
     def test_its_tier_is_said_where_that_refuses_it(self, world, parent, caplog):
         parent("tenant:42")

@@ -17,6 +17,7 @@ from celery_fairness.config.tenants import (
     KEY_PATTERN,
     NONE,
     Reserved,
+    id_part,
     key_part,
     normalise,
     tier_key,
@@ -210,3 +211,11 @@ def test_services_of_one_tenant_are_apart(one, other, first, second):
     if one is not None and other is not None:
         same = (one, first) == (other, second)
         assert (tier_key(one, first) == tier_key(other, second)) == same
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("", ""), ("t1", "t1"), ("t 1", key_part("t 1")), ("t\ud800", key_part("t?"))],
+)
+def test_any_id_of_a_task_has_a_form_for_keys(text, part):
+    assert id_part(text) == part

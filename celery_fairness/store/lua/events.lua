@@ -146,7 +146,7 @@ end
 -- A gate starts a task of this key, whose lease is `lease`.
 function Events.tell_gate_started(ctx, lease, job, key)
   Events.append_watched_of(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
-    "owner", string.match(lease, "^([^@]+)@") or "", "waited_seconds", "")
+    "owner", Leases.worker_of(lease) or "", "waited_seconds", "")
 end
 
 -- `row` is that of a lease whose task is not here. A lease that was entered again does not name its task.

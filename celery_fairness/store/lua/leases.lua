@@ -22,8 +22,13 @@ function Leases.begin_lease(ctx, key, lease, rules)
   if held then rules.held[key] = is_new and held + 1 or nil end
 end
 
+-- Returns the worker that a lease of a gate names, or nil. A field of a row has no space.
+function Leases.worker_of(lease)
+  return string.match(lease, "^([^@%s]+)@")
+end
+
 -- A lease begins whose task is not here. The keys have commas between them. `task` has the id, the name and the
--- queue. The part of the lease before an "@" is the worker that runs the task.
+-- queue.
 function Leases.hold(ctx, lease, keys, task, rules, ends_at)
   if not string.match(keys, "^tenant:") and not string.match(keys, "^" .. Tasks.SYSTEM) then
     keys = Tasks.SYSTEM .. "," .. keys
@@ -32,7 +37,7 @@ function Leases.hold(ctx, lease, keys, task, rules, ends_at)
     redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
     rules.limited = "1"
   end
-  local row = {attempt = 0, nonce = 0, owner = string.match(lease, "^([^@]+)@") or "-", state = "held",
+  local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
     since = Start.since_now(rules, task.name), keys = keys, charge = "", name = task.name, id = task.id,
     queue = task.queue}
   for key in string.gmatch(keys, "[^,]+") do Leases.begin_lease(ctx, key, lease, rules) end

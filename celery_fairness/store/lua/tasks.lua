@@ -170,10 +170,11 @@ function Tasks.read_running(ctx, lease)
   return Tasks.read_row(text), tag
 end
 
--- Returns the row of a lease whose task is not here, or nil.
+-- Returns the row of a lease whose task is not here, or nil. The tag of a claimed task may look like a lease.
 function Tasks.read_held(ctx, lease)
   local text = redis.call("HGET", ctx.prefix .. "running", lease)
-  return text and Tasks.read_row(text)
+  local row = text and Tasks.read_row(text)
+  return row and row.state == "held" and row or nil
 end
 
 --[[

@@ -19,7 +19,7 @@ end
 -- nothing does. A rejected task goes back to its broker, because another worker may run it. The first tasks come
 -- again after a second. Each second brings as many tasks as the worker may run.
 function WorkerLimit.crowded_here(ctx, limits, lease)
-  local worker = string.match(lease, "^([^@]+)@")
+  local worker = Leases.worker_of(lease)
   for index = 1, worker and #limits or 0 do
     local limit = limits[index]
     local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. "here:" .. limit.key, worker) or 0)
