@@ -136,9 +136,9 @@ class Inspection(Value):
         weight: The tenant's share among waiting tenants. None if unknown or the key is no tenant's.
         published: Whether a record of this tenant's tier is published.
         local_limit: Tasks at once in one process, if the key is a queue's. None is unlimited.
-        leases: The first hundred, soonest end first.
-        ended_unswept: Leases that have ended and that no call has removed yet. They do not count
-            as active.
+        leases: The first hundred, the oldest first.
+        ended_unswept: Leases whose time is over and that no call has ended yet. They do not count
+            as active, but keep their slots until then.
         waiting: The waiting tasks of a tenant on the dispatch path, by queue and priority.
         waited: The first hundred limits of a key that claims found exhausted, each with its waiting
             tasks.

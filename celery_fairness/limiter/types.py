@@ -130,8 +130,8 @@ class Rejected:
 
     Attributes:
         reason: Why it was rejected.
-        retry_after_seconds: The time until no limit rejects it, if no lease is renewed. None if it
-            is not known.
+        retry_after_seconds: The time until no limit rejects it. None if it is not known, as for a
+            task that waits for the end of a lease.
         tier, limit, held, config_version: As for :class:`Admitted`.
         key: The key of the limit that rejected it. "" if that is the tier's.
         action: The action for the task: ``wait``, ``reschedule`` or ``drop``. If several limits
@@ -220,15 +220,15 @@ class HeldLease:
         id: The lease's id.
         expires_in_seconds: The time until it ends, unless it is renewed.
         owner: The process that holds a claimed task. At a gate, the worker.
-        queue: The queue of a claimed task.
+        queue: The task's queue.
         state: The state of a claimed task: ``claimed``, ``begun`` or ``acked``.
-        task: The name of a claimed task, in the form that keys have.
+        task: The task's name, in the form that keys have.
         charged: The key of a claimed task's tenant, ``_system`` without one.
-        task_id: The task's id. "" if the message, or a gate's lease, has none.
-        held_seconds: The time for which it has held its slot. None if it is not known, as for the
-            tier's slots at a gate.
-        usual_seconds: How long recent tasks of the same name held their slots. At a gate, how long
-            the key's last slots were held. None if it is not known.
+        task_id: The task's id, in the form that keys have. "" if the message has none, or if the
+            lease was registered again after a loss of memory.
+        held_seconds: The time for which it has held its slot. None if it is not known.
+        usual_seconds: How long recent tasks of the same name held their slots. None if it is not
+            known.
     """
 
     id: str
