@@ -79,16 +79,11 @@ class Limiter(Protocol):
         """End the lease of an attempt whose body has ended, without waiting for the answer."""
         ...
 
-    def idle(
-        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
-    ) -> tuple[int, float]:
+    def idle(self, lease: Lease) -> tuple[int, float]:
         """Add up how long tasks waited for their snooze while their tenant had a free slot.
 
         Args:
             lease: The lease of an attempt that was just admitted, after the tier rejected it.
-            short_seconds: Shorter waits are not counted.
-            least_seconds: A smaller sum is not logged.
-            every_seconds: The shortest time between two log lines of a worker.
 
         Returns:
             The number of tenants and the sum in seconds for the worker's log; 0 if it must not log.

@@ -44,6 +44,10 @@ from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
 #: Most leases that one call renews or releases, so that its time in Redis is bounded.
 BATCH = 250
+#: Waits beside a free slot below this are the trip through the broker, in ms.
+IDLE_SHORT_MS = 500
+#: A worker logs idle slots from this total on, and at most once in this time, in ms.
+IDLE_LEAST_MS, IDLE_EVERY_MS = 5000, 3_600_000
 
 _REJECTIONS = {
     0: Reason.AT_CONCURRENCY_LIMIT,
@@ -196,11 +200,9 @@ class RedisLimiter:
         args = self._settle_args([lease], Verdict.DONE)
         self._redis.post(calls.SETTLE, self._names.prefix, args)
 
-    def idle(
-        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
-    ) -> tuple[int, float]:
+    def idle(self, lease: Lease) -> tuple[int, float]:
         """Add up how long a task waited while its tenant had a free slot. Return what to log."""
-        times = map(milliseconds, (short_seconds, least_seconds, every_seconds))
+        times = IDLE_SHORT_MS, IDLE_LEAST_MS, IDLE_EVERY_MS
         args = (lease.worker, lease.key, *times, self._now_text())
         tenants, all_ms = self._redis.run(calls.IDLE, self._names.prefix, args)
         return int(tenants), seconds(all_ms)

@@ -126,9 +126,8 @@ class TierCache:
             tenant: The tenant.
             hint: The tier in the message's header. None if there is none.
         """
-        default = self._settings.default_tier
         if isinstance(tenant, Reserved):
-            return default
+            return self._settings.default_tier
         now = self._clock()
         entry = self._known.get(tenant)
         if entry is None or entry.until <= now:

@@ -137,11 +137,9 @@ class FakeLimiter(Limiter):
         self._record("release_soon", lease)
         self.leases.pop(lease.id, None)
 
-    def idle(
-        self, lease: Lease, short_seconds: float, least_seconds: float, every_seconds: float
-    ) -> tuple[int, float]:
+    def idle(self, lease: Lease) -> tuple[int, float]:
         """Return that there is nothing to log."""
-        self._record("idle", lease, short_seconds, least_seconds, every_seconds)
+        self._record("idle", lease)
         return 0, 0.0
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:

@@ -117,7 +117,7 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
                     session.flush()
                 else:
                     # A note is not urgent, and the task's end often comes before it is sent.
-                    session.settle_soon()
+                    session.renewals.settle_soon()
         for channel in self._channels:
             channel.wake_if_room()
             channel.spin()

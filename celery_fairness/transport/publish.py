@@ -142,7 +142,8 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
     def _put_checked(self, waiting: Waiting) -> None:
         (exchange, bound), self._unchecked = self._unchecked or ("", []), None
         key = self.global_keyprefix + self.keyprefix_queue % exchange if exchange else ""
-        answer = self.session.put(waiting, key, bound)
+        args = calls.put_args(waiting, bindings=key, bound=bound)
+        answer = calls.read_put(self.session.call(calls.PUT, args))
         if isinstance(answer, Full):
             raise BacklogFull(*answer)
         if answer is Put.BINDINGS_CHANGED:

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 from weakref import ref
@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Claim, Claimed, Full, Outcome, Put, Verdict, Waiting
+from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.lease_table import Held, LeaseTable
@@ -183,11 +183,6 @@ class Session:
             self.renewals.sync_epoch(self.call)
             self._synced_on = self._connection.opened
 
-    def put(self, waiting: Waiting, bindings: str = "", bound: Sequence[str] = ()) -> Put | Full:
-        """Put a task into its lane, unless too many tasks wait."""
-        args = calls.put_args(waiting, "", bindings, bound)
-        return calls.read_put(self.call(calls.PUT, args))
-
     def next_outcome(self, written: str) -> Outcome | None:
         """Delete the outcome that was stored, and return the next one."""
         return calls.read_next_outcome(
@@ -206,10 +201,6 @@ class Session:
         if self.at_once:
             # The process may end now, together with the ends that the thread has taken.
             self.renewals.await_settled()
-
-    def settle_soon(self) -> None:
-        """Let the renewing thread send notes and ends that no claim carries."""
-        self.renewals.settle_soon()
 
     def _settle(self, call: Call) -> None:
         while ends := self.lease_table.take_ends(SETTLE_AT_MOST):
@@ -327,7 +318,7 @@ class Session:
             return
         if self.slots is None:
             # Without a worker, the next turn of a loop may be far away.
-            self.settle_soon()
+            self.renewals.settle_soon()
         for waker in list(self.wakers):
             poller = waker()
             if poller is not None:

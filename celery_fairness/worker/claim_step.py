@@ -101,9 +101,8 @@ class ClaimStep(bootsteps.StartStopStep):
         session.renewals.on_leases_lost = partial(_end_bodies, consumer)
         session.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # A thread starts its body without a turn of the loop.
-        session.lease_table.noted = (
-            session.lease_table.changed if isinstance(consumer.pool, ThreadPool) else _nothing
-        )
+        by_thread = isinstance(consumer.pool, ThreadPool)
+        session.lease_table.noted = session.lease_table.changed if by_thread else lambda: None
         consumer.task_consumer.channel.serves_worker = True
         multiplier = _multiplier(consumer)
         shares = NO_SHARES if fairness is None else fairness.shares
@@ -157,10 +156,6 @@ def _end_bodies(consumer: Any, lost: list[Any]) -> None:
 
     if consumer.hub is not None:
         consumer.hub.call_soon(end)
-
-
-def _nothing() -> None:
-    """Do nothing: the loop turns anyway."""
 
 
 def _multiplier(consumer: Any) -> int:

@@ -96,7 +96,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
                 self._session.flush()
             else:
                 # Most bodies end before the thread sends the start.
-                self._session.settle_soon()
+                self._session.renewals.settle_soon()
 
     def acknowledge(self) -> None:
         """Settle the message; the slot stays until the body ends."""

@@ -72,10 +72,6 @@ LEAST_WAIT_SECONDS = 1.0
 SHORT_WAIT_SECONDS, SHORT_WAITS_AT_MOST = 0.02, 3
 #: How many calls a task makes if it could start while the gate was parking it.
 ACQUIRE_AT_MOST = 3
-#: Waits beside a free slot below this are the trip through the broker, in seconds.
-IDLE_SHORT_SECONDS = 0.5
-#: A worker logs idle slots from this total on, and at most once in this time, in seconds.
-IDLE_LEAST_SECONDS, IDLE_EVERY_SECONDS = 5.0, 3600.0
 #: Rejections that may end before their expected time.
 _MAY_END_EARLIER = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
 #: What the log writes of a limit that rejects.
@@ -314,9 +310,7 @@ class Gate:
         A call that fails must not cost the task its slot.
         """
         try:
-            tenants, waited = self._limiter.idle(
-                lease, IDLE_SHORT_SECONDS, IDLE_LEAST_SECONDS, IDLE_EVERY_SECONDS
-            )
+            tenants, waited = self._limiter.idle(lease)
         except LimiterUnavailable as error:
             self._notices.error("away", "%s", error)
             return

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as Lost
 
+from celery_fairness.scheduler import calls
 from celery_fairness.transport.session import Session
 from tests.transport.conftest import Connect, publish
 
@@ -18,16 +19,16 @@ RETRY = {"max_retries": 5, "interval_start": 0, "interval_step": 0}
 @pytest.fixture
 def lose(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many answers to puts are lost from now on: ``lose[0] = 2``."""
-    left, put = [0], Session.put
+    left, call = [0], Session.call
 
-    def put_and_lose(session: Session, *args: Any) -> Any:
-        answer = put(session, *args)
-        if left[0]:
+    def call_and_lose(session: Session, verb: str, args: list[str]) -> Any:
+        answer = call(session, verb, args)
+        if verb == calls.PUT and left[0]:
             left[0] -= 1
             raise Lost("the answer is lost")
         return answer
 
-    monkeypatch.setattr(Session, "put", put_and_lose)
+    monkeypatch.setattr(Session, "call", call_and_lose)
     return left
 
 
