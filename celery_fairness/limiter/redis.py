@@ -65,6 +65,8 @@ _ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
 class RedisLimiter:
     """A :class:`~celery_fairness.limiter.protocol.Limiter` that all processes and hosts share.
 
+    The protocol describes its methods. Those that only this limiter has are described here.
+
     Args:
         connection: The connection to the limiter's Redis.
         settings: Namespace, lease, tiers and default tier.
@@ -140,12 +142,11 @@ class RedisLimiter:
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Rejected:
-        """Take every slot, or none."""
         args = (
             request.lease.id,
             *calls.rules_args(replace(self._rules, enforcement=enforcement.value)),
             request.tier_key,
-            self._tenant_key(request),
+            self._tenant_key(request.tenant),
             *self._tier_args(request.tier)[:2],
             request.limits,
             *self._copies(request),
@@ -164,7 +165,6 @@ class RedisLimiter:
         )
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
-        """Renew ``leases`` and move the limiter's clock."""
         missing: list[Lease] = []
         new_epoch = 0
         for batch in _batches(leases) if leases else ((),):
@@ -178,14 +178,12 @@ class RedisLimiter:
         return Renewal((), new_epoch, tuple(missing))
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
-        """Report that a worker lives. Return whether the memory was lost since ``epoch``."""
         args = calls.announce_args(
             self._lease_ms, worker, 0 if ends else self._lease_ms, epoch, self._now_text()
         )
         return calls.read_announce(self._redis.run(calls.ANNOUNCE, self._names.prefix, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
-        """End ``leases`` and return how many of them were held."""
         verdict = Verdict.DIED if died else Verdict.DONE
         held = 0
         for batch in _batches(leases):
@@ -196,19 +194,16 @@ class RedisLimiter:
         return held
 
     def release_soon(self, lease: Lease) -> None:
-        """End ``lease`` without waiting for the answer."""
         args = self._settle_args([lease], Verdict.DONE)
         self._redis.post(calls.SETTLE, self._names.prefix, args)
 
     def idle(self, lease: Lease) -> tuple[int, float]:
-        """Add up how long a task waited while its tenant had a free slot. Return what to log."""
         times = IDLE_SHORT_MS, IDLE_LEAST_MS, IDLE_EVERY_MS
         args = (lease.worker, lease.key, *times, self._now_text())
         tenants, all_ms = self._redis.run(calls.IDLE, self._names.prefix, args)
         return int(tenants), seconds(all_ms)
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
-        """Replace the successor of ``rejected`` by a copy with ``next_serial``."""
         args = (rejected.message, rejected.serial, next_serial)
         return bool(self._redis.run(calls.SUPERSEDE, self._names.prefix, args))
 
@@ -219,7 +214,7 @@ class RedisLimiter:
         args = (
             self._lease_ms,
             request.tier_key,
-            self._tenant_key(request),
+            self._tenant_key(request.tenant),
             *self._tier_args(request.tier),
             "1" if self._tier_waits else "",
             request.limits,
@@ -261,16 +256,13 @@ class RedisLimiter:
         return int(self._redis.run(calls.PUT_OFF, self._names.prefix, args))
 
     def release_reservation(self, message: str, keys: Sequence[str]) -> None:
-        """Release the reservations of a promoted task."""
         args = (self._lease_ms, self._now_text(), message, ",".join(keys))
         self._redis.run(calls.RELEASE_RESERVATION, self._names.prefix, args)
 
     def await_parked(self, timeout_seconds: float) -> None:
-        """Wait until parked tasks may start, or the timeout."""
         self._listener.wait(self._names.gate_bell, timeout_seconds)
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
-        """Return the state of ``key``."""
         found = self.look(key, tenant, tier)
         leases = tuple(
             HeldLease(each["id"], seconds(each["ends_ms"]), task_id=each.get("task_id", ""))
@@ -305,8 +297,7 @@ class RedisLimiter:
     def _look_args(
         self, key: str, tenant: str, tier: str, limit: str, app: str, first: int
     ) -> tuple[Any, ...]:
-        names = self._names
-        tenant_key = names.tenant(tenant).removeprefix(names.prefix) if tenant else ""
+        tenant_key = self._tenant_key(tenant) if tenant else ""
         known = (self._lease_ms, tier, self._default, self._tiers_text(), self._enforcement)
         return key, tenant_key, *known, limit, app, first, self._now_text()
 
@@ -332,7 +323,6 @@ class RedisLimiter:
         return cast("Mapping[str, Any]", json.loads(answer)) if answer else None
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
-        """Put a whole tier table in force."""
         rows: list[str] = []
         for tier in sorted(tiers, key=lambda tier: tier.name):
             row = {
@@ -347,7 +337,6 @@ class RedisLimiter:
         return bool(self._redis.run(calls.PUBLISH_TIERS, self._names.prefix, args)[0])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
-        """Return the source of the table in force and its tiers."""
         flat = self._redis.read("HGETALL", self._names.tiers)
         table = {name: json.loads(row) for name, row in _pairs(flat)}
         tiers = {
@@ -366,21 +355,17 @@ class RedisLimiter:
     def publish_tenant(
         self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
     ) -> None:
-        """Publish one tenant's tier and number."""
         number = concurrency if isinstance(concurrency, str) else calls.limit_text(concurrency)
-        names = self._names
-        key = names.tenant(tenant).removeprefix(names.prefix)
-        args = (key, tier or "", number, 0 if keep else 2 * self._cache_ms + 1000)
-        self._redis.run(calls.PUBLISH_TENANT, names.prefix, args)
+        lives_ms = 0 if keep else 2 * self._cache_ms + 1000
+        args = (self._tenant_key(tenant), tier or "", number, lives_ms)
+        self._redis.run(calls.PUBLISH_TENANT, self._names.prefix, args)
 
     def published_tenant(self, tenant: str) -> str | None:
-        """Return the tier that was published for ``tenant``."""
         return cast("str | None", self._redis.read("HGET", self._names.tenant(tenant), "tier"))
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
     ) -> QueueRow | None:
-        """Change the limit of a queue."""
         text = numbers.text if numbers else ""
         args = calls.queue_args(
             *(how, queue, queue_key(queue), parts, text),
@@ -390,20 +375,16 @@ class RedisLimiter:
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
-        """Return the rows of queues by name."""
         flat = self._redis.read("HGETALL", self._names.queue_limits)
         return {queue: read_row(row) for queue, row in _pairs(flat)}
 
     def config_version(self) -> int:
-        """Return the config version."""
         return int(self._redis.read("HGET", self._names.news, "version") or 0)
 
     def count(self, counter: str, amount: int = 1) -> None:
-        """Add to a counter."""
         self._redis.read("HINCRBY", self._names.counts, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
-        """Return every counter."""
         flat = self._redis.read("HGETALL", self._names.counts)
         return {counter: int(amount) for counter, amount in _pairs(flat)}
 
@@ -412,8 +393,8 @@ class RedisLimiter:
         self._listener.close()
         self._redis.close()
 
-    def _tenant_key(self, request: SlotRequest) -> str:
-        return self._names.tenant(request.tenant).removeprefix(self._names.prefix)
+    def _tenant_key(self, tenant: str) -> str:
+        return self._names.tenant(tenant).removeprefix(self._names.prefix)
 
     def _settle_args(self, leases: Iterable[Lease], verdict: Verdict) -> list[str]:
         ends = [Settle(lease.id, verdict) for lease in leases]

@@ -190,8 +190,7 @@ class Resender:
             send: Publishes with the producer that it gets.
             queue: The queue of the message, or None if the app does not have it.
             delayed: Whether the broker delays the message. It looks for the queue only later, so
-                the
-            queue is declared first.
+                the queue is declared first.
 
         Raises:
             NotAccepted: The broker answers, and rejects the message.
