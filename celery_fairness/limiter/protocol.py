@@ -41,7 +41,6 @@ class Limiter(Protocol):
 
         A lease that is already held is admitted again without a change.
         """
-        ...
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
         """Renew ``leases`` for one lease time, and move the limiter's clock.
@@ -51,7 +50,6 @@ class Limiter(Protocol):
             epoch: The epoch of the last renewal. If the limiter has lost its memory since, missing
                 leases are registered again.
         """
-        ...
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
         """Report that a worker lives, for one more lease time.
@@ -64,7 +62,6 @@ class Limiter(Protocol):
         Returns:
             Whether the limiter has lost its memory since that epoch.
         """
-        ...
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases`` and return how many of them were held. A second call returns 0.
@@ -73,11 +70,9 @@ class Limiter(Protocol):
             leases: The leases.
             died: Whether their processes died. A trace reports this.
         """
-        ...
 
     def release_soon(self, lease: Lease) -> None:
         """End the lease of an attempt whose body has ended, without waiting for the answer."""
-        ...
 
     def idle(self, lease: Lease) -> tuple[int, float]:
         """Add up how long tasks waited for their snooze while their tenant had a free slot.
@@ -88,7 +83,6 @@ class Limiter(Protocol):
         Returns:
             The number of tenants and the sum in seconds for the worker's log; 0 if it must not log.
         """
-        ...
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         """Replace the successor of ``rejected`` by a copy with ``next_serial``.
@@ -99,7 +93,6 @@ class Limiter(Protocol):
         Returns:
             False if the first try arrived, or another copy started. Then nothing must be published.
         """
-        ...
 
     def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
         """Store the message of a task that was just rejected until its limits are available.
@@ -112,7 +105,6 @@ class Limiter(Protocol):
             message: The message to publish again.
             expires_ms: The server time from which the task must not start.
         """
-        ...
 
     def promote(
         self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
@@ -127,7 +119,6 @@ class Limiter(Protocol):
             serial: A random serial. Each copy gets it with a number at its end.
             enforcement: If it is not ``ON``, all parked tasks may start.
         """
-        ...
 
     def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
         """Remove parked tasks.
@@ -141,7 +132,6 @@ class Limiter(Protocol):
         Returns:
             The number of them that were parked.
         """
-        ...
 
     def put_off(self, message: str) -> int:
         """Promote a task again later, because its publish failed.
@@ -151,19 +141,15 @@ class Limiter(Protocol):
         Returns:
             The number of failed publishes; 0 if the task is no longer promoted.
         """
-        ...
 
     def release_reservation(self, message: str, keys: Sequence[str]) -> None:
         """Release the reservations of a promoted task that ended before it reached a gate."""
-        ...
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until parked tasks may start, or the timeout. Each wake-up wakes one caller."""
-        ...
 
     def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
         """Return the state of ``key`` without changing it."""
-        ...
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Put a whole tier table in force.
@@ -176,11 +162,9 @@ class Limiter(Protocol):
         Returns:
             Whether the table is now in force.
         """
-        ...
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force, "" if there is none, and its tiers."""
-        ...
 
     def publish_tenant(
         self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
@@ -194,11 +178,9 @@ class Limiter(Protocol):
             keep: Keep the record until it is removed. Otherwise a record without an own number
                 expires when the caches of all resolvers have expired.
         """
-        ...
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``; None if none was."""
-        ...
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
@@ -215,23 +197,18 @@ class Limiter(Protocol):
         Returns:
             The queue's row; None if it has none.
         """
-        ...
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
         """Return the rows of queues by name."""
-        ...
 
     def config_version(self) -> int:
         """Return the config version. It grows with each publication."""
-        ...
 
     def count(self, counter: str, amount: int = 1) -> None:
         """Add to a counter."""
-        ...
 
     def counts(self) -> Mapping[str, int]:
         """Return every counter: ``refused:TIER``, ``superseded``, ``opened``, ``invalid``.
 
         Limits other than tiers have ``limited`` (rejections), ``dropped`` and ``rescheduled``.
         """
-        ...
