@@ -216,8 +216,7 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     Each table that has keys is read in pages. Other keys of the Redis are not read.
     """
     keys = reader.keys
-    yield from reader.members(keys.paused)
-    tables = [("ZSCAN", name) for name in (keys.paused_until, keys.cooled)]
+    tables = [("ZSCAN", name) for name in (keys.paused, keys.cooled)]
     tables += [("HSCAN", name) for name in (keys.overrides, keys.queue_keys, keys.waiting_at)]
     for queue, _ in reader.pairs("HSCAN", keys.waiting):
         tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]

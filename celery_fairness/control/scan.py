@@ -77,11 +77,6 @@ class Reader:
         for key in self.scan(kind):
             yield key[len(kind) + 1 :]
 
-    def members(self, key: str) -> Iterator[str]:
-        """Yield the members of a set."""
-        for part in self._walk("SSCAN", key):
-            yield from part
-
     def pairs(self, command: str, key: str) -> Iterator[tuple[str, str]]:
         """Yield fields and values with HSCAN, members and scores with ZSCAN."""
         for part in self._walk(command, key):

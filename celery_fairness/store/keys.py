@@ -39,7 +39,6 @@ class Names:
         self.news = prefix + "news"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
-        self.paused_until = prefix + "paused_until"
         self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"
         self.running = prefix + "running"

@@ -186,7 +186,7 @@ PLANTED = {
         },
     ),
     "a pause without its flag": (
-        change("SADD", "paused", "api"),
+        change("ZADD", "paused", "+inf", "api"),
         {("flag_missing", "clock", "steered")},
     ),
     "an expiry without its flag": (

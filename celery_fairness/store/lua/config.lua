@@ -118,10 +118,10 @@ end
   person clears it. `overrides_end` orders the overrides that have an end.
 ]]
 
--- Returns how long a person's pause of a key still lasts. It returns 0 if there is none.
+-- Returns how long a person's pause of a key still lasts. It returns 0 if there is none, and math.huge if only a
+-- person ends it.
 function Config.paused_ms(ctx, key, rules)
-  if redis.call("SISMEMBER", ctx.prefix .. "paused", key) == 1 then return math.huge end
-  local ends = redis.call("ZSCORE", ctx.prefix .. "paused_until", key)
+  local ends = redis.call("ZSCORE", ctx.prefix .. "paused", key)
   return ends and math.max(0, tonumber(ends) - rules.now) or 0
 end
 
@@ -146,7 +146,7 @@ end
 
 -- Notes in the clock whether claims must read pauses and overrides of tenants.
 function Config.note_steering(ctx)
-  if redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "paused_until", ctx.prefix .. "overrides") > 0 then
+  if redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "overrides") > 0 then
     redis.call("HSET", ctx.prefix .. "clock", "steered", 1)
   else
     redis.call("HDEL", ctx.prefix .. "clock", "steered")
@@ -160,8 +160,7 @@ end
 -- Returns whether any key is stopped or has other numbers than its own.
 function Config.is_steered(ctx, rules)
   if rules.stops == nil then
-    rules.stops = redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "paused_until",
-      ctx.prefix .. "cooled", ctx.prefix .. "overrides") > 0
+    rules.stops = redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "cooled", ctx.prefix .. "overrides") > 0
   end
   return rules.stops
 end

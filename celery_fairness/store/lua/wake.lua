@@ -186,33 +186,29 @@ function Wake.said(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)
 end
 
+-- Ends changes of keys whose time has come, at most `most`. `ends` orders them, and `rows` has a field for each.
+-- Returns how many.
+function Wake.end_changes(ctx, rules, most, ends, rows, what, ...)
+  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. ends, "-inf", rules.now, "LIMIT", 0, most)
+  for index = 1, #over do
+    redis.call("ZREM", ctx.prefix .. ends, over[index])
+    redis.call("HDEL", ctx.prefix .. rows, over[index])
+    Events.write_event(ctx, what, "key", over[index], ...)
+    Wake.said(ctx, over[index], rules)
+  end
+  return #over
+end
+
 -- Ends pauses and overrides whose time has come, at most `most` of each. Returns the larger of the two
 -- numbers.
 function Wake.end_steering(ctx, rules, most)
-  local over = redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "overrides_end", "-inf", rules.now, "LIMIT", 0, most)
-  for index = 1, #over do
-    redis.call("ZREM", ctx.prefix .. "overrides_end", over[index])
-    redis.call("HDEL", ctx.prefix .. "overrides", over[index])
-    Events.write_event(ctx, "fairness.override_ended", "key", over[index])
-    Wake.said(ctx, over[index], rules)
-  end
-  local ended = redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "paused_until", "-inf", rules.now, "LIMIT", 0, most)
-  for index = 1, #ended do
-    redis.call("ZREM", ctx.prefix .. "paused_until", ended[index])
-    redis.call("HDEL", ctx.prefix .. "paused_by", ended[index])
-    Events.write_event(ctx, "fairness.resumed", "key", ended[index], "by", "")
-    Wake.said(ctx, ended[index], rules)
-  end
-  return math.max(#over, #ended)
+  local overrides = Wake.end_changes(ctx, rules, most, "overrides_end", "overrides", "fairness.override_ended")
+  return math.max(overrides, Wake.end_changes(ctx, rules, most, "paused", "paused_by", "fairness.resumed", "by", ""))
 end
 
 -- Returns the time until the next pause or override ends, at most `longest`.
 function Wake.steering_ends_ms(ctx, now, longest)
   local first = redis.call("ZRANGE", ctx.prefix .. "overrides_end", 0, 0, "WITHSCORES")[2]
-  local second = redis.call("ZRANGE", ctx.prefix .. "paused_until", 0, 0, "WITHSCORES")[2]
-  if first then longest = math.min(longest, tonumber(first) - now) end
-  if second then longest = math.min(longest, tonumber(second) - now) end
-  return longest
+  local second = redis.call("ZRANGE", ctx.prefix .. "paused", 0, 0, "WITHSCORES")[2]
+  return math.min(longest, tonumber(first or math.huge) - now, tonumber(second or math.huge) - now)
 end

@@ -22,7 +22,7 @@ local PAGE, MESSAGES = 50, 10
 
 -- The clock has a flag for each of these tables. Without the flag no claim and no gate looks at the table.
 local FLAGS = {limited = {"shared", "queue_limits"}, parked = {"gate_tasks"},
-  steered = {"paused", "paused_until", "overrides"}}
+  steered = {"paused", "overrides"}}
 
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
 function Check.kinds()
@@ -115,7 +115,7 @@ end
 
 -- Returns whether a pause or an override of a key has ended that the next claim still has to end.
 function Check.is_over(it, key)
-  local ended = redis.call("ZSCORE", it.ctx.prefix .. "paused_until", key)
+  local ended = redis.call("ZSCORE", it.ctx.prefix .. "paused", key)
   local other = redis.call("ZSCORE", it.ctx.prefix .. "overrides_end", key)
   return ended and tonumber(ended) <= it.rules.now or other and tonumber(other) <= it.rules.now
 end

@@ -38,8 +38,7 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
 
   -- A row is needed while a task waits by it, or while its key is paused, cools down or has an override.
   local needed = text ~= " " or how == "know"
-    or redis.call("SISMEMBER", ctx.prefix .. "paused", key) == 1
-    or redis.call("ZSCORE", ctx.prefix .. "paused_until", key)
+    or redis.call("ZSCORE", ctx.prefix .. "paused", key)
     or redis.call("ZSCORE", ctx.prefix .. "cooled", key)
     or redis.call("HEXISTS", ctx.prefix .. "overrides", key) == 1
     or redis.call("EXISTS", ctx.prefix .. "candidates:" .. queue) == 1

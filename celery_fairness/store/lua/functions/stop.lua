@@ -40,17 +40,12 @@ register("stop", {"allow-oom"}, function(keys, args)
       Events.write_event(ctx, "fairness.cool_down_cleared", "key", key)
     end
   else
-    redis.call("SREM", ctx.prefix .. "paused", key)
-    redis.call("ZREM", ctx.prefix .. "paused_until", key)
+    redis.call("ZREM", ctx.prefix .. "paused", key)
     redis.call("HDEL", ctx.prefix .. "paused_by", key)
   end
   if how == "pause" then
     redis.call("HSET", ctx.prefix .. "paused_by", key, string.format("%.0f %s", now, by))
-  end
-  if how == "pause" and wait_ms == 0 then
-    redis.call("SADD", ctx.prefix .. "paused", key)
-  elseif how == "pause" then
-    redis.call("ZADD", ctx.prefix .. "paused_until", string.format("%.0f", now + wait_ms), key)
+    redis.call("ZADD", ctx.prefix .. "paused", wait_ms == 0 and "+inf" or string.format("%.0f", now + wait_ms), key)
   end
   if how ~= "cool" then Wake.said(ctx, key, rules) end
   local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0)
