@@ -380,8 +380,8 @@ MISTAKES = (
     ),
     Mistake(
         "a start after a rejection is not reported",
-        'if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(',
-        'if string.find(task.blocked, "?", 1, true) then Events.tell_unblocked(',
+        'if string.find(task.blocked, "|", 1, true) then Events.tell_released(',
+        'if string.find(task.blocked, "?", 1, true) then Events.tell_released(',
         "limits",
     ),
     Mistake(
@@ -429,7 +429,7 @@ MISTAKES = (
     ),
     Mistake(
         "a reported rejection is not counted",
-        'Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)',
+        'Stats.count_exceeded(ctx, closed.strategy, closed.key)',
         "",
         "limits",
         "function Blocked.block_by_limit(",
@@ -438,7 +438,7 @@ MISTAKES = (
         "a rejection is counted for a limit that is open",
         "Stats.note_start(rules, task, found.verdict.tier, queue)",
         "Stats.note_start(rules, task, found.verdict.tier, queue) "
-        'Stats.count_exceeded(ctx.prefix .. "exceeded", "concurrency", "none")',
+        'Stats.count_exceeded(ctx, "concurrency", "none")',
         "limits",
     ),
     Mistake(
@@ -481,14 +481,14 @@ MISTAKES = (
     ),
     Mistake(
         "a gate does not report a start after a rejection",
-        "Events.tell_released(events_key, job, memory.told)",
+        "Events.tell_released(ctx, job, memory.told)",
         "",
         "gate",
     ),
     Mistake(
         "a gate does not report a dropped task",
-        'if job then Events.append_event_of(events, "rate_limit.dropped"',
-        'if false then Events.append_event_of(events, "rate_limit.dropped"',
+        'if job then Events.write_event_of(ctx, "rate_limit.dropped"',
+        'if false then Events.write_event_of(ctx, "rate_limit.dropped"',
         "gate",
     ),
     Mistake(

@@ -374,7 +374,7 @@ end
 
 function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
   local closed = Limits.why_closed(ctx, limit, rules)
-  Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)
+  Stats.count_exceeded(ctx, closed.strategy, closed.key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   Events.tell_blocked(ctx, task, closed)
@@ -396,7 +396,7 @@ function Blocked.act(ctx, queue, key, lane, group, others, refused, rules, turns
   -- Somebody has deleted the lane, so the next look finds nothing of it.
   if not task then return end
   local closed = Limits.why_closed(ctx, refused, rules)
-  Stats.count_exceeded(ctx.prefix .. "exceeded", closed.strategy, closed.key)
+  Stats.count_exceeded(ctx, closed.strategy, closed.key)
   Lanes.task_left(ctx, queue, key, lane)
   Lanes.leave_ring(ctx, queue, key)
   local expires = ctx.prefix .. "expires:" .. queue

@@ -22,24 +22,26 @@ function Events.kept_with(what)
   return string.find(OF_TROUBLE, what .. " ", 1, true) and "trouble_"
 end
 
-function Events.append_event(events_key, what, ...)
-  local id = redis.call("XADD", events_key, "MAXLEN", "~", EVENTS_KEPT, "*", "type", what, ...)
+function Events.write_event(ctx, what, ...)
+  local id = redis.call("XADD", ctx.prefix .. "events", "MAXLEN", "~", EVENTS_KEPT, "*", "type", what, ...)
   local kept = Events.kept_with(what)
-  if kept then
-    local kept_key = string.sub(events_key, 1, -1 - #"events") .. kept .. "events"
-    redis.call("XADD", kept_key, "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...)
-  end
+  if kept then redis.call("XADD", ctx.prefix .. kept .. "events", "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...) end
 end
 
 -- Returns the id, the name and the queue from "ID NAME QUEUE", or nil from "".
 function Events.read_job(text)
   local id, name, queue = string.match(text, "^(%S*) (%S*) (.*)$")
-  return id and {id, name, queue}
+  return id and {id = id, name = name, queue = queue}
 end
 
--- `job` is the id, the name and the queue of a task.
-function Events.append_event_of(events_key, what, job, ...)
-  Events.append_event(events_key, what, "job_id", job[1], "job_type", job[2], "queue", job[3], ...)
+-- `task` has an id, a name and a queue. A message of another protocol has neither id nor name in its headers, and
+-- then the tag stands for the id.
+function Events.write_event_of(ctx, what, task, ...)
+  Events.write_event(ctx, what, "job_id", Events.id_of(task), "job_type", task.name, "queue", task.queue, ...)
+end
+
+function Events.id_of(task)
+  return task.id ~= "" and task.id or task.tag or ""
 end
 
 --[[
@@ -48,9 +50,6 @@ end
   One event reports which limit rejected the task. A second event reports that the task starts. Each of them is
   written at most once. The task keeps the state of this as `STRATEGY|KEY`. The state "" is that nothing was
   reported, and "-" that the start was reported too.
-
-  events_key  stream  the installation's
-  job         table   of a gate's task: its id, name and queue; nil if the caller has none
 ]]
 
 -- Returns what rejects a task whose tenant is at its tier's limit. An unlimited tier can reject a task too, if
@@ -61,40 +60,23 @@ function Events.at_tier(key, limit, held)
 end
 
 -- `closed` has strategy, key, limit and current. Returns the state that the task keeps.
-function Events.tell_exceeded(events_key, job, closed)
-  Events.append_event_of(events_key, "rate_limit.exceeded", job, "key", closed.key,
+function Events.tell_exceeded(ctx, task, closed)
+  Events.write_event_of(ctx, "rate_limit.exceeded", task, "key", closed.key,
     "strategy", closed.strategy, "limit", closed.limit, "current", closed.current)
   return closed.strategy .. "|" .. closed.key
 end
 
-function Events.tell_released(events_key, job, told)
+-- Reports the start of a task whose rejection was reported. `told` is the state that the task keeps.
+function Events.tell_released(ctx, task, told)
   local strategy, key = string.match(told, "^([^|]*)|(.*)$")
-  Events.append_event_of(events_key, "rate_limit.released", job, "key", key, "strategy", strategy)
+  Events.write_event_of(ctx, "rate_limit.released", task, "key", key, "strategy", strategy)
 end
 
 -- A gate lets a task start. `memory` is what copies.lua has stored for its message.
-function Events.tell_admitted(events_key, job, memory)
+function Events.tell_admitted(ctx, job, memory)
   if not job or memory.told == "" or memory.told == "-" then return end
-  Events.tell_released(events_key, job, memory.told)
+  Events.tell_released(ctx, job, memory.told)
   memory.told = "-"
-end
-
---[[
-  events: what happened, written to the stream `events` by the function that caused it.
-]]
-
-function Events.write_event(ctx, what, ...)
-  Events.append_event(ctx.prefix .. "events", what, ...)
-end
-
--- Returns the id, the name and the queue of a task. A message of another protocol has neither id nor name in its
--- headers.
-function Events.job_of(task)
-  return {task.id ~= "" and task.id or task.tag, task.name, task.queue}
-end
-
-function Events.write_event_of(ctx, what, task, ...)
-  Events.append_event_of(ctx.prefix .. "events", what, Events.job_of(task), ...)
 end
 
 --[[
@@ -108,18 +90,14 @@ function Events.append_watched(ctx, what, ...)
   redis.call("XADD", ctx.prefix .. "task_events", "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
 end
 
--- `job` is the id, the name and the queue of a task.
-function Events.append_watched_of(ctx, what, job, key, ...)
-  Events.append_watched(ctx, what, "job_id", job[1], "job_type", job[2], "queue", job[3], "key", key, ...)
-end
-
-function Events.tell_watched(ctx, what, task, ...)
-  Events.append_watched_of(ctx, what, Events.job_of(task), task.key, ...)
+-- `task` is as for write_event_of. `key` is the one to which it is charged.
+function Events.tell_watched(ctx, what, task, key, ...)
+  Events.append_watched(ctx, what, "job_id", Events.id_of(task), "job_type", task.name, "queue", task.queue, "key", key, ...)
 end
 
 -- `eta_ms` is the server time from which the task may start.
 function Events.tell_put(ctx, task, eta_ms)
-  Events.tell_watched(ctx, "task.put", task, "tier", task.tier,
+  Events.tell_watched(ctx, "task.put", task, task.key, "tier", task.tier,
     "cost", task.cost, "rank", task.rank, "eta", string.format("%.0f", eta_ms))
 end
 
@@ -128,13 +106,13 @@ function Events.seconds_since(ms, now)
 end
 
 function Events.tell_started(ctx, task, rules)
-  Events.tell_watched(ctx, "task.started", task, "attempt", task.attempt, "owner", rules.owner,
+  Events.tell_watched(ctx, "task.started", task, task.key, "attempt", task.attempt, "owner", rules.owner,
     "waited_seconds", Events.seconds_since(string.match(task.put, "%d+"), rules.now))
 end
 
 -- `row` is the row of `running` whose lease ends.
 function Events.tell_ended(ctx, task, row, outcome, rules)
-  Events.tell_watched(ctx, "task.ended", task, "attempt", row.attempt, "owner", row.owner,
+  Events.tell_watched(ctx, "task.ended", task, task.key, "attempt", row.attempt, "owner", row.owner,
     "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), rules.logical))
 end
 
@@ -145,15 +123,14 @@ end
 
 -- A gate starts a task of this key, whose lease is `lease`.
 function Events.tell_gate_started(ctx, lease, job, key)
-  Events.append_watched_of(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
+  Events.tell_watched(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
     "owner", Leases.worker_of(lease) or "", "waited_seconds", "")
 end
 
 -- `row` is that of a lease whose task is not here. A lease that was entered again does not name its task.
 function Events.tell_gate_ended(ctx, row, outcome, logical)
   if row.id == "" then return end
-  Events.append_watched_of(ctx, "task.ended", {row.id, row.name, row.queue},
-    string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
+  Events.tell_watched(ctx, "task.ended", row, string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
     "owner", row.owner ~= "-" and row.owner or "", "outcome", outcome,
     "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), logical))
 end
@@ -166,7 +143,7 @@ end
 
 -- `closed` has strategy, key, limit and current.
 function Events.tell_blocked(ctx, task, closed)
-  task.blocked = Events.tell_exceeded(ctx.prefix .. "events", Events.job_of(task), closed)
+  task.blocked = Events.tell_exceeded(ctx, task, closed)
 end
 
 -- Returns the first task of a lane if no event has reported yet that a limit rejects it.
@@ -178,15 +155,10 @@ end
 
 -- A tenant is at its tier's limit. `lane` is the first of its lanes.
 function Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
-  Stats.count_exceeded(ctx.prefix .. "exceeded", verdict.paused and "paused" or "concurrency", key)
+  Stats.count_exceeded(ctx, verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   local held = verdict.held or Limits.held_of(ctx, key, rules)
   Events.tell_blocked(ctx, task, Events.at_tier(key, verdict.limit, held))
   Tasks.write(ctx, task)
-end
-
--- A task that was rejected before starts now.
-function Events.tell_unblocked(ctx, task)
-  Events.tell_released(ctx.prefix .. "events", Events.job_of(task), task.blocked)
 end

@@ -13,6 +13,9 @@
 -- A renewal and a start at a gate end at most this many leases that nobody renewed.
 Leases.ENDED_AT_MOST = 64
 
+-- Only the worker of such a lease knows its task.
+Leases.UNKNOWN = {id = "", name = "", queue = ""}
+
 -- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
 -- there already, it may have been counted or not. Then the number is dropped.
 function Leases.begin_lease(ctx, key, lease, rules)

@@ -384,7 +384,7 @@ end
 function Parked.tell_parked_end(ctx, tag, record, what)
   local seq, expires, rest, text = string.match(record, "^(%d+) (%d*) ([^\n]*\n(.*))$")
   if expires == "0" then return end
-  Events.append_event_of(ctx.prefix .. "events", what, Parked.job_of(tag, text))
+  Events.write_event_of(ctx, what, Parked.job_of(tag, text))
   redis.call("HSET", ctx.prefix .. "gate_tasks", tag, seq .. " 0 " .. rest)
 end
 
@@ -394,5 +394,5 @@ function Parked.job_of(tag, text)
   message = is_read and type(message) == "table" and message or {}
   local headers = type(message.headers) == "table" and message.headers or {}
   local function text_of(value, other) return type(value) == "string" and value or other end
-  return {text_of(headers.id, tag), text_of(headers.task, ""), text_of(message.routing_key, "")}
+  return {id = text_of(headers.id, tag), name = text_of(headers.task, ""), queue = text_of(message.routing_key, "")}
 end

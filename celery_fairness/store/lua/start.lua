@@ -29,7 +29,7 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   if task.limits ~= "" then
     Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
   end
-  if string.find(task.blocked, "|", 1, true) then Events.tell_unblocked(ctx, task) end
+  if string.find(task.blocked, "|", 1, true) then Events.tell_released(ctx, task, task.blocked) end
   Leases.begin_lease(ctx, key, lease, rules)
   local keys = Tasks.keys_of(key, task.limits)
   if redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end

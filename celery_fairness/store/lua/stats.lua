@@ -6,8 +6,8 @@
 -- up to 1,000 fields, another key up to 2,000. So tenants leave room for the other keys.
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
-function Stats.count_exceeded(exceeded_key, strategy, key)
-  local field = strategy .. " " .. key
+function Stats.count_exceeded(ctx, strategy, key)
+  local exceeded_key, field = ctx.prefix .. "exceeded", strategy .. " " .. key
   if redis.call("HINCRBY", exceeded_key, field, 1) > 1 then return end
   local most = string.sub(key, 1, 7) == "tenant:" and EXCEEDED_AT_MOST or 2 * EXCEEDED_AT_MOST
   if redis.call("HLEN", exceeded_key) > most then
@@ -46,26 +46,11 @@ function Stats.count_in_minute(minute_key, field, other, count)
   redis.call("PEXPIRE", minute_key, KEPT_MS)
 end
 
---[[
-  gate_counts: what gates count of the tasks that come to them, beside what limits count.
-
-  counts_key    hash  counters, among them refused:{tier}
-  exceeded_key  hash  how often each key has rejected
-  minute        str   the name of every minute, before its number
-  job           table id, name and queue of the task; nil if the caller has none
-]]
-
--- The tier rejects a task, or would. `at` is what rejects it (events.lua).
-function Stats.count_refused(counts_key, exceeded_key, tier, at)
-  redis.call("HINCRBY", counts_key, "refused:" .. tier, 1)
-  Stats.count_exceeded(exceeded_key, at.strategy, at.key)
-end
-
--- A gate counts a start as "started", because the message does not hold since when the task waits.
-function Stats.count_at_gate(minute, now, what, tier, job)
+-- Counts a task that a gate starts or rejects. `job` is nil if the caller has no task.
+function Stats.count_at_gate(ctx, rules, what, tier, job)
   if not job then return end
-  local field, other = Stats.minute_field(what, tier, job[3])
-  Stats.count_in_minute(minute .. Stats.minute_of(now), field, other, 1)
+  local field, other = Stats.minute_field(what, tier, job.queue)
+  Stats.count_in_minute(ctx.prefix .. "minute:" .. Stats.minute_of(rules.now), field, other, 1)
 end
 
 --[[
@@ -78,9 +63,9 @@ end
   - started: a task started again, or its wait is unknown
 
   The wait of a quiet or noisy start is less than two to the power of BITS ms. A gate counts only "refused" and
-  "started" (stats.lua).
+  "started", because the message does not hold since when the task waits.
 
-  A claim counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
+  A call counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
   already with two commands in total. If it met nothing, it writes nothing.
 ]]
 

@@ -69,13 +69,14 @@ register("acquire", {"allow-oom"}, function(keys, args)
   -- promised to another task.
   if said.parked and memory.seq then Parked.forget_parked(ctx, key, message, Parked.parked_places(key, words)) end
   rules.ahead = said.parked and not memory.seq and Parked.is_of_broker(said, broker)
-  local counts, events, closed = ctx.prefix .. "counts", ctx.prefix .. "events", nil
+  local counts, closed = ctx.prefix .. "counts", nil
   local taken = limit >= 0 and held + Limits.promised(ctx, key, rules) or held
   local full = limit >= 0 and taken >= limit
   if enforcement ~= "off" then
     if full then
-      Stats.count_refused(counts, ctx.prefix .. "exceeded", tier, Events.at_tier(key, limit, taken))
-      Stats.count_at_gate(ctx.prefix .. "minute:", rules.now, "refused", tier, job)
+      redis.call("HINCRBY", counts, "refused:" .. tier, 1)
+      Stats.count_exceeded(ctx, Events.at_tier(key, limit, taken).strategy, key)
+      Stats.count_at_gate(ctx, rules, "refused", tier, job)
     end
     closed = Limits.refusal(ctx, words, rules)
     if rules.ahead and enforcement == "on" and not full and not closed then
@@ -85,7 +86,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
     if not full then closed = closed or WorkerLimit.crowded_here(ctx, limits, lease) end
     if closed then
       redis.call("HINCRBY", counts, "limited", 1)
-      Stats.count_exceeded(ctx.prefix .. "exceeded", STRATEGIES[closed.why] or closed.why, closed.key)
+      Stats.count_exceeded(ctx, STRATEGIES[closed.why] or closed.why, closed.key)
     end
   end
 
@@ -100,13 +101,13 @@ register("acquire", {"allow-oom"}, function(keys, args)
     end
     if action == "d" then
       redis.call("HINCRBY", counts, "dropped", 1)
-      if job then Events.append_event_of(events, "rate_limit.dropped", job, "key", closed.by) end
+      if job then Events.write_event_of(ctx, "rate_limit.dropped", job, "key", closed.by) end
       Copies.copy_admitted(copy, message, serial, memory, keep_ms)
     else
       if job and memory.told == "" then
         -- A closed limit without a name is the tier's.
         local at = (by_tier or not closed.name) and Events.at_tier(key, limit, taken) or Limits.why_closed(ctx, closed, rules)
-        memory.told = Events.tell_exceeded(events, job, at)
+        memory.told = Events.tell_exceeded(ctx, job, at)
       end
       Copies.copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
     end
@@ -117,17 +118,16 @@ register("acquire", {"allow-oom"}, function(keys, args)
     return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
   end
 
-  Events.tell_admitted(events, job, memory)
+  Events.tell_admitted(ctx, job, memory)
   if said.watched and job then Events.tell_gate_started(ctx, lease, job, key) end
-  Stats.count_at_gate(ctx.prefix .. "minute:", rules.now, "started", tier, job)
+  Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   for index = 1, #limits do
     Rates.count_start(ctx, limits[index], rules.logical)
     Backoff.note_begin(ctx, limits[index], rules)
   end
-  local task = {id = job and job[1] or "", name = job and job[2] or "", queue = job and job[3] or ""}
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, words)
-  Leases.hold(ctx, lease, its_keys, task, rules, Rates.whole(rules.logical + lease_ms))
+  Leases.hold(ctx, lease, its_keys, job or Leases.UNKNOWN, rules, Rates.whole(rules.logical + lease_ms))
   if key ~= "" then starts[2] = held + 1 end
   if enforcement == "observe" and (full or closed) then starts[1] = 2 end
   return starts

@@ -29,10 +29,10 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
   end
   if same and not ends_sooner then return tonumber(redis.call("HGET", news, "version") or 0) end
   if not same and tier ~= "" then
-    Events.append_event(ctx.prefix .. "events", "fairness.tier_set",
+    Events.write_event(ctx, "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
   elseif not same then
-    Events.append_event(ctx.prefix .. "events", "fairness.tier_cleared", "key", key)
+    Events.write_event(ctx, "fairness.tier_cleared", "key", key)
   end
   return redis.call("HINCRBY", news, "version", 1)
 end)

@@ -35,6 +35,6 @@ register("publish_tiers", {"allow-oom"}, function(keys, args)
     if tonumber(cjson.decode(args[row + 1]).max_waiting) then redis.call("HSET", news, "bounded", 1) end
   end
   redis.call("HSET", news, "source", source)
-  Events.append_event(ctx.prefix .. "events", "fairness.tiers_published", "source", source)
+  Events.write_event(ctx, "fairness.tiers_published", "source", source)
   return {1, redis.call("HINCRBY", news, "version", 1)}
 end)

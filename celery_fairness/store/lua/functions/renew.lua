@@ -20,8 +20,6 @@
 ]]
 -- One call deletes at most this many pauses, as many overrides and as many cool-downs.
 local FORGET_AT_MOST = 64
--- Only its worker knows the task of a lease that is entered again.
-local UNKNOWN = {id = "", name = "", queue = ""}
 
 register("renew", {"allow-oom"}, function(keys, args)
   local ctx, known_epoch = {prefix = keys[1]}, args[6]
@@ -35,7 +33,7 @@ register("renew", {"allow-oom"}, function(keys, args)
       redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)
     else
       answer[#answer + 1] = (index - 6) / 2
-      if lost then Leases.hold(ctx, lease, its_keys, UNKNOWN, rules, ends_at) end
+      if lost then Leases.hold(ctx, lease, its_keys, Leases.UNKNOWN, rules, ends_at) end
     end
   end
   Leases.expire(ctx, rules, Leases.ENDED_AT_MOST)

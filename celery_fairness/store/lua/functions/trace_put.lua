@@ -19,7 +19,7 @@ register("trace_put", {"allow-oom"}, function(keys, args)
   local now = Clock.server_now(frozen_ms)
   local watched, told = tonumber(redis.call("HGET", ctx.prefix .. "clock", "watched") or 0), 0
   if watched > now then
-    Events.append_watched_of(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
+    Events.tell_watched(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
       "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
     told = 1
   end
