@@ -87,12 +87,3 @@ def test_a_change_of_the_scope_looks_at_a_bounded_number_at_each_claim(redis_url
         assert client.zcard(PREFIX + "unranked:q") == tenants - MOVES
     assert spent[0] == spent[1]
     assert spent[0] < 6 * MOVES
-
-
-def test_tables_that_somebody_has_deleted_are_made_again(redis_url, client):
-    dispatch = Dispatch(client, BY_QUEUE)
-    waiting(dispatch, 10)
-    dispatch.claim(want=1)
-    client.delete(PREFIX + "ranked:q", PREFIX + "rank:8 q", PREFIX + "rank:0 q")
-    assert len(dispatch.claim_all()) == 19
-    assert not client.keys(PREFIX + "*rank*")

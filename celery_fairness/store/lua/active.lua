@@ -74,25 +74,24 @@ end
 
 -- Enters a tenant that had nothing waiting in the queue and has a task now.
 function Active.enter(ctx, queue, key)
-  local start = Active.virtual_time(ctx, queue)
   local out = ctx.prefix .. "out:" .. queue
-  local finish = redis.call("ZSCORE", out, key)
-  if finish then
-    redis.call("ZREM", out, key)
-    start = math.max(start, tonumber(finish))
-  end
-  redis.call("ZADD", ctx.prefix .. "ring:" .. queue, start, key)
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
-  Active.ring_bell(ctx, queue)
+  Active.enter_from(ctx, queue, key, out, redis.call("ZSCORE", out, key))
 end
 
 -- Enters a tenant that may be no longer at its limit.
 function Active.enter_again(ctx, queue, key)
   local full = ctx.prefix .. "full:" .. queue
   local finish = redis.call("ZSCORE", full, key)
-  if not finish then return end
-  redis.call("ZREM", full, key)
-  local start = math.max(Active.virtual_time(ctx, queue), tonumber(finish))
+  if finish then Active.enter_from(ctx, queue, key, full, finish) end
+end
+
+-- Moves a tenant from a table into the ring. `finish` is its finish in the table, or nil if it is not there.
+function Active.enter_from(ctx, queue, key, from, finish)
+  local start = Active.virtual_time(ctx, queue)
+  if finish then
+    redis.call("ZREM", from, key)
+    start = math.max(start, tonumber(finish))
+  end
   redis.call("ZADD", ctx.prefix .. "ring:" .. queue, start, key)
   if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
   Active.ring_bell(ctx, queue)

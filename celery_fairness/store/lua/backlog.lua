@@ -7,11 +7,9 @@
 
 -- Returns the number that the published tiers have for a tenant. If it is nil, any number may wait.
 function Backlog.published_most(ctx, tenant, tier, default_tier)
-  local record = redis.call("HGET", ctx.prefix .. "tenant:" .. tenant, "tier")
-  if record and record ~= "" then tier = record end
-  local rows = redis.call("HMGET", ctx.prefix .. "tiers", tier, default_tier)
-  local row = rows[1] or rows[2]
-  return row and tonumber(cjson.decode(row).max_waiting) or nil
+  local _, _, _, row = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. tenant, tier, "",
+    default_tier, "", {})
+  return row and tonumber(row.max_waiting) or nil
 end
 
 -- Returns how many tasks of a tenant wait, and the tier of the last put that carried one. The tier is "" if

@@ -26,8 +26,9 @@ function Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. "shared", limit_key) or 0))
 end
 
-function Blocked.shut(ctx, queue, limit, stopped)
-  local closed = (stopped and Blocked.PAUSED or Blocked.CLOSED) - (limit.version or 0) / Blocked.VERSIONS
+function Blocked.shut(ctx, queue, limit, rules)
+  local closed = Config.stopped_ms(ctx, limit, rules) > 0 and Blocked.PAUSED or Blocked.CLOSED
+  closed = closed - (limit.version or 0) / Blocked.VERSIONS
   redis.call("ZADD", ctx.prefix .. "candidates:" .. queue, string.format("%.17g", closed), limit.name)
 end
 
@@ -35,7 +36,7 @@ function Blocked.register(ctx, queue, group, limit, rules)
   redis.call("HSET", ctx.prefix .. "groups:" .. queue, group, limit.name)
   if not redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, limit.name) then
     redis.call("RPUSH", ctx.prefix .. "waited:" .. limit.key, limit.name .. " " .. queue)
-    Blocked.shut(ctx, queue, limit, Config.stopped_ms(ctx, limit, rules) > 0)
+    Blocked.shut(ctx, queue, limit, rules)
   end
   redis.call("HSETNX", ctx.prefix .. "shared", limit.key, "0")
 end
@@ -276,13 +277,13 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
     Blocked.leave_group(ctx, queue, group, key)
     return nil, true
   end
-  local ready = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+  local ready = Lanes.first_lane(ctx, queue, key)
   local refused = Limits.refusal(ctx, Lanes.limits_of(lane), rules)
   if refused and not refused.action then
     if not Blocked.spend(turns) then return nil, false end
     Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
     if refused.name == name then
-      Blocked.shut(ctx, queue, refused, Config.stopped_ms(ctx, refused, rules) > 0)
+      Blocked.shut(ctx, queue, refused, rules)
       Blocked.arm(ctx, refused, rules)
     else
       Blocked.park(ctx, queue, key, lane, refused, rules, turns)

@@ -15,8 +15,8 @@
   default_limit  str   of the default tier, as the caller holds it
   read           table by tier, what this call has read of the table
 
-  Returns tier, concurrency (-1 is unlimited) and weight. The weight is 1 if the table has neither the tier nor
-  the default tier.
+  Returns tier, concurrency (-1 is unlimited), weight and the tier's row of the table. If the table has neither the
+  tier nor the default tier, the weight is 1 and there is no row.
 ]]
 function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit, read)
   local record = redis.call("HMGET", tenant_key, "tier", "concurrency")
@@ -41,7 +41,7 @@ function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_ti
   end
   if record[2] and record[2] ~= "" then limit = record[2] end
   if limit == "unlimited" or limit == cjson.null then limit = -1 end
-  return tier, tonumber(limit), row and tonumber(row["weight"]) or 1
+  return tier, tonumber(limit), row and tonumber(row["weight"]) or 1, row
 end
 
 -- As entitlement, for a caller that has the tiers of its settings: `tiers` holds the concurrency (text) and the weight
@@ -93,11 +93,16 @@ function Config.queue_row(ctx, queue, rules)
   return rules.rows[queue]
 end
 
+-- Returns the limit of the queue to which a key belongs, as a whole or for a partition, or nil if it is no such key.
+function Config.row_of_key(ctx, key, rules)
+  local whole = string.match(key, "^queue:[^:]+")
+  local queue = whole and redis.call("HGET", ctx.prefix .. "queue_keys", whole)
+  return queue and Config.queue_row(ctx, queue, rules) or nil
+end
+
 -- If the numbers of a limit are those of its queue, it gets them here.
 function Config.use_numbers(ctx, limit, rules)
-  local whole = string.match(limit.key, "^queue:[^:]+")
-  local queue = whole and redis.call("HGET", ctx.prefix .. "queue_keys", whole)
-  local row = queue and Config.queue_row(ctx, queue, rules)
+  local row = Config.row_of_key(ctx, limit.key, rules)
   if not row then
     limit.on_limit = "w"
     return
@@ -132,6 +137,14 @@ function Config.override_of(ctx, key, rules)
   local concurrency, rates, throttle, ends = string.match(row, "^([^|]*)|([^|]*)|([^|]*)|(%d*)")
   if ends ~= "" and tonumber(ends) <= rules.now then return nil end
   return {concurrency = concurrency, rates = rates, throttle = throttle}
+end
+
+-- Puts the numbers that people set in the place of a limit's own. `other` is as override_of returns it.
+function Config.replace(limit, other)
+  if not other then return end
+  if other.concurrency ~= "-" then limit.concurrency = tonumber(other.concurrency) end
+  if other.rates ~= "-" then limit.rates = other.rates end
+  if other.throttle ~= "-" then limit.throttle = other.throttle end
 end
 
 -- Returns the limit of a tenant, after a pause or an override by a person.
@@ -199,9 +212,9 @@ local OF_QUEUE = "^[^|]*|q|"
 -- partition of it, `part` is added. If `part` is of another queue, the partition for tasks without one is
 -- added.
 function Config.in_partition(ctx, queue, words, part)
-  local row = redis.call("HGET", ctx.prefix .. "queue_limits", queue)
-  local whole = row and string.match(row, "^%S+ parts ") and string.match(row, "^%S+") .. ":"
-  if not whole then return words end
+  local row = Config.queue_row(ctx, queue, {})
+  if not (row and row.parts) then return words end
+  local whole = row.key .. ":"
   for word in string.gmatch(words, "[^,]+") do
     if string.sub(word, 1, #whole) == whole and string.match(word, OF_QUEUE) then return words end
   end

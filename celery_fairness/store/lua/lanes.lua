@@ -67,6 +67,15 @@ function Lanes.first_of(ctx, queue, key, lane)
   return first[1], tonumber(first[2])
 end
 
+-- Returns the first lane of a tenant that is ready, or that is parked in a group.
+function Lanes.first_lane(ctx, queue, key, group)
+  return redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
+end
+
+function Lanes.length_of(ctx, queue, key, lane)
+  return redis.call("ZCARD", ctx.prefix .. Lanes.tags_name(key, lane, queue))
+end
+
 -- Notes the place of a lane by the task that is first in it now. An empty lane is removed. Returns whether it is.
 function Lanes.note_first(ctx, queue, key, lane, order)
   local _, seq = Lanes.first_of(ctx, queue, key, lane)
@@ -328,12 +337,12 @@ function Lanes.forget_waiting(ctx, queue)
       or redis.call("ZRANGE", ctx.prefix .. "full:" .. queue, 0, 0)[1]
     if not key then break end
     local group
-    local lane = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+    local lane = Lanes.first_lane(ctx, queue, key)
     if not lane then
       -- Nothing of this tenant is ready, so the first lane of a parked class is next.
       local class = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, 0)[1]
       group = Lanes.group_of(ctx, queue, key, class)
-      lane = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
+      lane = Lanes.first_lane(ctx, queue, key, group)
     end
     local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
     if tag then Lanes.forget_task(ctx, queue, tag) end

@@ -184,10 +184,7 @@ function Limits.give_numbers(ctx, limit, rules)
   limit.is_judged = true
   if limit.of_queue then Config.use_numbers(ctx, limit, rules) end
   if limit.asks then Limits.use_newest(ctx, limit, rules) end
-  local other = Config.is_steered(ctx, rules) and Config.override_of(ctx, limit.key, rules)
-  if other and other.concurrency ~= "-" then limit.concurrency = tonumber(other.concurrency) end
-  if other and other.rates ~= "-" then limit.rates = other.rates end
-  if other and other.throttle ~= "-" then limit.throttle = other.throttle end
+  Config.replace(limit, Config.is_steered(ctx, rules) and Config.override_of(ctx, limit.key, rules))
   if rules.limits then rules.limits[limit.word] = limit end
   return limit
 end

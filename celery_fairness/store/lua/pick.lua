@@ -256,7 +256,7 @@ function Pick.look_at_queue(ctx, queue, rules, turns, look)
   local wait = Limits.wait_ms(ctx, refused, rules)
   turns.sleep_ms = math.min(turns.sleep_ms, math.ceil(wait))
   local key = Active.member_at(ctx, queue, 0, turns.ranked[queue])[1]
-  local lane = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
+  local lane = key and Lanes.first_lane(ctx, queue, key)
   if lane then Blocked.block_by_limit(ctx, queue, key, lane, refused, rules) end
   return refused
 end

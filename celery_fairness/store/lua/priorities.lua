@@ -8,11 +8,16 @@
 
 local HIGHEST = 9
 
+-- Returns the rank of a tenant's first ready task and its start in the ring, or nil if it has no such place.
+function Priorities.rank_of(ctx, queue, key)
+  local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
+  local lane = start and Lanes.first_lane(ctx, queue, key)
+  if lane then return string.sub(lane, 1, 1), start end
+end
+
 -- Ranks a member again after its ready tasks or its start may have changed, or after it may have left.
 function Priorities.rank_again(ctx, queue, key)
-  local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
-  local lane = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-  local rank = lane and string.sub(lane, 1, 1)
+  local rank, start = Priorities.rank_of(ctx, queue, key)
   local before = redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key)
   if before and before ~= rank then
     redis.call("ZREM", ctx.prefix .. "rank:" .. before .. " " .. queue, key)
@@ -28,23 +33,11 @@ function Priorities.forget_ranks(ctx, queue)
   redis.call("UNLINK", ctx.prefix .. "ranked:" .. queue, ctx.prefix .. "unranked:" .. queue)
 end
 
-function Priorities.rank_anew(ctx, queue)
-  redis.call("COPY", ctx.prefix .. "ring:" .. queue, ctx.prefix .. "unranked:" .. queue, "REPLACE")
-end
-
 -- Looks at no more than `most` members that were in the ring before. Returns whether none is left.
 function Priorities.rank_some(ctx, queue, most)
   local some = redis.call("ZPOPMIN", ctx.prefix .. "unranked:" .. queue, most)
   for index = 1, #some, 2 do Priorities.rank_again(ctx, queue, some[index]) end
-  if #some > 0 then return #some < 2 * most end
-  if redis.call("ZCARD", ctx.prefix .. "ring:" .. queue) == redis.call("ZCARD", ctx.prefix .. "ranked:" .. queue) then
-    return true
-  end
-  -- The two counts differ, so somebody has deleted keys.
-  for rank = 0, HIGHEST do redis.call("UNLINK", ctx.prefix .. "rank:" .. rank .. " " .. queue) end
-  redis.call("UNLINK", ctx.prefix .. "ranked:" .. queue)
-  Priorities.rank_anew(ctx, queue)
-  return false
+  return #some < 2 * most
 end
 
 -- Prepares the queues for a claim that takes the highest rank first. Returns by queue whether the claim can
@@ -54,7 +47,9 @@ function Priorities.rank_queues(ctx, queues, most)
     ctx.ranked = "1"
     redis.call("HSET", ctx.prefix .. "clock", "ranked", 1)
     local waiting = redis.call("HKEYS", ctx.prefix .. "waiting")
-    for index = 1, #waiting do Priorities.rank_anew(ctx, waiting[index]) end
+    for index = 1, #waiting do
+      redis.call("COPY", ctx.prefix .. "ring:" .. waiting[index], ctx.prefix .. "unranked:" .. waiting[index], "REPLACE")
+    end
   end
   local by_queue, more = {}, false
   for index = 1, #queues do

@@ -9,14 +9,12 @@
 ]]
 
 -- A task of a tenant without a mean is expected to take this long.
-Start.FIRST_SECONDS = 1
+local FIRST_SECONDS = 1
 
--- Returns what a task charges, before the weight.
-function Start.expected_of(ctx, task, rules)
-  if rules.fairness_by == "runtime" then
-    return tonumber(redis.call("HGET", ctx.prefix .. "account:" .. task.key, "mean") or Start.FIRST_SECONDS)
-  end
-  return rules.fairness_by == "cost" and tonumber(task.cost) or 1
+-- Returns what a task charges, before the weight. `mean` is that of its tenant, or nil without one.
+function Start.expected_of(fairness_by, cost, mean)
+  if fairness_by == "runtime" then return tonumber(mean or FIRST_SECONDS) end
+  return fairness_by == "cost" and tonumber(cost) or 1
 end
 
 -- Returns the lease and the message. `expected` is what the task charges before the weight. `charge` is the text by
@@ -70,7 +68,8 @@ function Start.serve(ctx, queue, found, rules, turns)
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
-  local expected = Start.expected_of(ctx, task, rules)
+  local mean = by_runtime and redis.call("HGET", ctx.prefix .. "account:" .. key, "mean")
+  local expected = Start.expected_of(rules.fairness_by, task.cost, mean)
   local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
   local charge = by_runtime and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
   local lease, message = Start.lease_task(ctx, queue, found, task, expected, charge, rules)
@@ -140,7 +139,7 @@ function Start.correct_finish(ctx, queue, key, finish, missing)
     return
   end
   -- The debt of this tenant was forgotten. So its new debt is not more than what was missing.
-  local virtual = tonumber(redis.call("HGET", ctx.prefix .. "virtual", queue) or 0)
+  local virtual = Active.virtual_time(ctx, queue)
   finish = math.min(finish, virtual) + missing
   if finish > virtual then redis.call("ZADD", ctx.prefix .. "out:" .. queue, finish, key) end
 end

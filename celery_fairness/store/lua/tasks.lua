@@ -54,13 +54,6 @@ function Tasks.read(ctx, tag)
   return head and Tasks.read_head(tag, head) or nil
 end
 
--- Returns what a task costs and its name, or nil if its tag is not known. It is for calls that read many tasks.
-function Tasks.cost_of(ctx, tag)
-  local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
-  local cost, name = string.match(head or "", "^%d+ %d+ %d+ (%S+) %d %S* %S* %S* (%S*) ")
-  return tonumber(cost), name
-end
-
 function Tasks.write(ctx, task)
   redis.call("HSET", ctx.prefix .. "tasks", task.tag, string.format("%d %d %d ", task.seq, task.attempt, task.deaths)
     .. task.cost .. " " .. task.rank .. " " .. task.tenant .. " " .. task.service .. " " .. task.tier .. " "

@@ -51,7 +51,7 @@ function Wake.look_at_waited(ctx, key, rules, goes_on)
         redis.call("ZADD", candidates, rules.logical, name)
         Active.ring_bell(ctx, queue)
       else
-        Blocked.shut(ctx, queue, limit, Config.stopped_ms(ctx, limit, rules) > 0)
+        Blocked.shut(ctx, queue, limit, rules)
         if wait < math.huge then
           redis.call("ZADD", ctx.prefix .. "opens", "LT", rules.logical + wait, key)
         end

@@ -8,10 +8,6 @@
 -- A place with more lanes, and a queue with more tenants, are not added up.
 local LANES_AT_MOST, TENANTS_AT_MOST = 1000, 1000
 
-function Places.length_of(it, key, lane, queue)
-  return redis.call("ZCARD", it.ctx.prefix .. Lanes.tags_name(key, lane, queue))
-end
-
 -- Returns the groups and the lanes of a place, and how many tasks are in the lanes. It reads each order up to the
 -- index `last`.
 function Places.read(it, key, queue, last, others)
@@ -22,7 +18,7 @@ function Places.read(it, key, queue, last, others)
       if not seen[lane] then
         seen[lane] = true
         lanes[#lanes + 1] = lane
-        total = total + Places.length_of(it, key, lane, queue)
+        total = total + Lanes.length_of(it.ctx, queue, key, lane)
       end
     end
   end
@@ -157,7 +153,7 @@ end
 
 function Places.lane(it, name)
   local ctx, key, lane, queue = it.ctx, Places.read_lane(name)
-  if Places.length_of(it, key, lane, queue) == 0 then return end
+  if Lanes.length_of(it.ctx, queue, key, lane) == 0 then return end
   local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, lane), queue)
   local class = Lanes.class_of(lane)
   local named = #class == 1
@@ -293,14 +289,13 @@ end
 function Places.rank(it, queue, key)
   local ctx = it.ctx
   if not ctx.ranked or redis.call("ZSCORE", ctx.prefix .. "unranked:" .. queue, key) then return end
-  local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
-  local lane = start and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 0)[1]
-  local rank, agrees = lane and string.sub(lane, 1, 1) or false, true
+  local rank, start = Priorities.rank_of(ctx, queue, key)
+  local agrees = true
   for each = 0, 9 do
     local there = redis.call("ZSCORE", ctx.prefix .. "rank:" .. each .. " " .. queue, key)
     agrees = agrees and there == (tostring(each) == rank and start)
   end
-  if agrees and redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key) == rank then return end
+  if agrees and redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key) == (rank or false) then return end
   Check.found(it, "rank_index", "ranked:" .. queue, key, function()
     for each = 0, 9 do redis.call("ZREM", ctx.prefix .. "rank:" .. each .. " " .. queue, key) end
     redis.call("ZREM", ctx.prefix .. "ranked:" .. queue, key)

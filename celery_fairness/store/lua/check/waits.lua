@@ -80,7 +80,7 @@ function Waits.limit_of_first(it, queue, name)
   local ctx = it.ctx
   local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
   local key = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
-  local lane = key and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
+  local lane = key and Lanes.first_lane(ctx, queue, key, group)
   if not lane then return end
   for word in string.gmatch(Lanes.limits_of(lane), "[^,]+") do
     if Limits.name_of(word) == name then return Limits.limit_now(ctx, word, it.rules) end

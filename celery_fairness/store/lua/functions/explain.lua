@@ -39,10 +39,6 @@
 -- for those of their tenant.
 local TENANTS_AT_MOST, RUNNING_AT_MOST, LANES_AT_MOST, FIRST_TASKS = 100, 1000, 100, 2
 
-local function length_of(it, key, lane, queue)
-  return redis.call("ZCARD", it.ctx.prefix .. Lanes.tags_name(key, lane, queue))
-end
-
 local function older_in(it, lane)
   return redis.call("ZCOUNT", it.ctx.prefix .. Lanes.tags_name(it.task.key, lane, it.task.queue), "-inf",
     "(" .. Rates.whole(it.task.seq))
@@ -56,7 +52,7 @@ local function count_older(it)
   for index = 1, #lanes do
     local rank = string.sub(lanes[index], 1, 1)
     if rank > it.task.rank then
-      all = all + length_of(it, it.task.key, lanes[index], it.task.queue)
+      all = all + Lanes.length_of(it.ctx, it.task.queue, it.task.key, lanes[index])
     elseif rank == it.task.rank then
       local older = older_in(it, lanes[index])
       all = all + older
@@ -77,24 +73,19 @@ end
 -- Returns the turn of a tenant that is due at a virtual time in a queue or in one of its groups.
 local function turn_of(it, key, at, group, queue)
   local lanes, tasks = redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, group, queue), 0, LANES_AT_MOST), 0
-  for index = 1, #lanes do tasks = tasks + length_of(it, key, lanes[index], queue) end
+  for index = 1, #lanes do tasks = tasks + Lanes.length_of(it.ctx, queue, key, lanes[index]) end
   local names, costs = {}, 0
   local tags = lanes[1] and redis.call("ZRANGE", it.ctx.prefix .. Lanes.tags_name(key, lanes[1], queue), 0, FIRST_TASKS - 1)
     or {}
   for index = 1, #tags do
-    local cost, name = Tasks.cost_of(it.ctx, tags[index])
-    if cost then
-      names[#names + 1] = name
-      costs = costs + cost
+    local task = Tasks.read(it.ctx, tags[index])
+    if task then
+      names[#names + 1] = task.name
+      costs = costs + task.cost
     end
   end
   local limit, weight, mean = account_of(it, key)
-  local expected = 1
-  if it.fairness_by == "runtime" then
-    expected = mean or Start.FIRST_SECONDS
-  elseif it.fairness_by == "cost" and #names > 0 then
-    expected = costs / #names
-  end
+  local expected = Start.expected_of(it.fairness_by, #names > 0 and costs / #names or 1, mean)
   if #names == 0 then names[1] = "" end
   return {key, at, tasks, Start.attribution_of(expected, weight), names, mean or -1, limit}
 end

@@ -103,10 +103,6 @@ local function lanes_of(ctx, key, queue, most)
   return lanes
 end
 
-local function length_of(ctx, key, lane, queue)
-  return redis.call("ZCARD", ctx.prefix .. Lanes.tags_name(key, lane, queue))
-end
-
 -- Adds where the tasks of a tenant wait, how many they are, and whether claims pass the tenant over.
 local function add_places(ctx, key, answer)
   local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "account:" .. key), LANES_AT_MOST, {}
@@ -126,7 +122,7 @@ local function add_places(ctx, key, answer)
     local its = left > 0 and lanes_of(ctx, key, queue, left) or {}
     for place = 1, math.min(#its, left) do
       local rank = string.sub(its[place], 1, 1)
-      ranks[rank] = (ranks[rank] or 0) + length_of(ctx, key, its[place], queue)
+      ranks[rank] = (ranks[rank] or 0) + Lanes.length_of(ctx, queue, key, its[place])
     end
     left = left - #its
     for rank = 9, 0, -1 do
@@ -156,7 +152,7 @@ local function count_waiters(ctx, place, queue, left)
     for member = 1, #its do
       local order = ctx.prefix .. Lanes.order_name(its[member], groups[index], queue)
       local lanes = left.lanes > 0 and redis.call("ZRANGE", order, 0, left.lanes) or {}
-      for lane = 1, tasks and #lanes or 0 do tasks = tasks + length_of(ctx, its[member], lanes[lane], queue) end
+      for lane = 1, tasks and #lanes or 0 do tasks = tasks + Lanes.length_of(ctx, queue, its[member], lanes[lane]) end
       left.lanes = left.lanes - math.max(1, #lanes)
     end
     if left.lanes < 0 then tasks = nil end
@@ -205,7 +201,7 @@ local function waiting_limit(ctx, key)
   local queue = string.match(place, "^%S+ (.*)$")
   local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. place, 0, 0)[1]
   local tenant = group and redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
-  local lane = tenant and redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(tenant, group, queue), 0, 0)[1]
+  local lane = tenant and Lanes.first_lane(ctx, queue, tenant, group)
   return lane and "," .. Lanes.limits_of(lane)
 end
 
@@ -230,8 +226,7 @@ end
 -- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.
 local function of_task(ctx, word, rules)
   local limit, kind = use_numbers(ctx, Limits.read_limit(word), rules), "tasks"
-  local queue = redis.call("HGET", ctx.prefix .. "queue_keys", string.match(limit.key, "^queue:[^:]+") or "")
-  local row = queue and Config.queue_row(ctx, queue, rules)
+  local row = Config.row_of_key(ctx, limit.key, rules)
   if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
   if limit.of_queue and not limit.of_parts then limit.of_process = nil end
   return limit, {kind = kind, limit = limit.concurrency}
@@ -241,15 +236,13 @@ end
 -- is no reason.
 local function own_numbers(ctx, key, leases, app, answer, rules)
   local limit, reason = of_tier(key, answer)
-  local whole, known = string.match(key, "^queue:[^:]+"), redis.call("GET", ctx.prefix .. "declared:" .. key)
-  local queue = redis.call("HGET", ctx.prefix .. "queue_keys", whole or "")
-  local row = queue and Config.queue_row(ctx, queue, rules)
+  local row, known = Config.row_of_key(ctx, key, rules), redis.call("GET", ctx.prefix .. "declared:" .. key)
   if row and row.parts == (key ~= row.key) then
     limit.of_process, limit.concurrency, limit.rates, limit.throttle = row.of_process, row.concurrency, row.rates, row.throttle
     local kind = row.set ~= "" and "queue" or row.declared ~= "" and "settings"
     reason = kind and {kind = kind, limit = row.concurrency} or nil
   end
-  if not known and not (whole and reason) then known = numbers_of_tasks(ctx, key, leases, app) end
+  if not known and not (row and reason) then known = numbers_of_tasks(ctx, key, leases, app) end
   if not known then return limit, reason end
   -- The stricter number counts.
   local concurrency, rates, throttle = Config.read_declared(known)
@@ -257,7 +250,7 @@ local function own_numbers(ctx, key, leases, app, answer, rules)
   local least = math.min(limit.concurrency or math.huge, tonumber(concurrency) or math.huge)
   both.concurrency, both.of_process = least < math.huge and least or nil, limit.of_process
   if reason and both.concurrency == limit.concurrency then return both, reason end
-  return both, {kind = whole and "settings" or "tasks", limit = both.concurrency}
+  return both, {kind = string.match(key, "^queue:[^:]+") and "settings" or "tasks", limit = both.concurrency}
 end
 
 -- Returns the pause of a key, or of the whole tenant. The pause that ends last counts.
@@ -359,9 +352,7 @@ register("inspect", {"no-writes"}, function(keys, args)
     limit, reason = own_numbers(ctx, key, leases, app, answer, rules)
   end
   local own = limit.concurrency
-  if override and override.concurrency ~= "-" then limit.concurrency = tonumber(override.concurrency) end
-  if override and override.rates ~= "-" then limit.rates = override.rates end
-  if override and override.throttle ~= "-" then limit.throttle = override.throttle end
+  Config.replace(limit, override)
   answer.blocked_by, answer.opens_ms = blocked_by(ctx, limit, own, pause_ms, cool_ms, override, rules)
   answer.local_limit, answer.on_limit = limit.of_process, limit.on_limit
   answer.numbers, answer.reason, answer.override, answer.pause = numbers_of(limit), reason, override, pause
