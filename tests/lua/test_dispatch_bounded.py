@@ -72,9 +72,9 @@ class TestLooksOfEnds:
             client.delete(*(f"{PREFIX}{kind}:{queue}" for queue in self.queues))
         dispatch.settle(held)
         assert client.exists(*(f"{PREFIX}bell:{queue}" for queue in self.queues)) == LOOKS + 1
-        assert client.hgetall(PREFIX + "looks") == {"api": str(LOOKS)}
+        assert client.zrange(PREFIX + "opens", 0, -1) == [f"{LOOKS} api"]
         dispatch.claim(want=1, queues=["other"])
-        assert not client.exists(PREFIX + "looks")
+        assert not client.exists(PREFIX + "opens")
         for queue in self.queues:
             assert client.zcount(f"{PREFIX}candidates:{queue}", "-inf", "(0") == 0
 
@@ -101,7 +101,7 @@ class TestLooksOfWhatPeopleSaid:
         # Those that ended, and those whose time came.
         assert ran["lmove"] <= 2 * LOOKS
         assert len(dispatch.claim_all(want=DUE, queues=names)) == DUE
-        assert not client.exists(PREFIX + "looks")
+        assert not client.exists(PREFIX + "opens")
 
 
 class TestWeight:

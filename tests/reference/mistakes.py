@@ -49,7 +49,7 @@ MISTAKES = (
     Mistake(
         "a debt is forgiven at entry",
         "start = math.max(start, tonumber(finish))",
-        'start = string.find(from, ":out:", 1, true) and start or math.max(start, tonumber(finish))',
+        'start = string.find(from, ":out:", 1, true) and start or math.max(start, finish)',
         "order",
         seed=1,
     ),
@@ -173,7 +173,7 @@ MISTAKES = (
     ),
     Mistake(
         "a free slot of a limit wakes nobody",
-        "if Wake.look_at_waited(ctx, keys[index], rules, false) then left = left - 1 end",
+        "if Wake.look_at_waited(ctx, keys[index], rules) then left = left - 1 end",
         "",
         "limits",
     ),
@@ -429,7 +429,7 @@ MISTAKES = (
     ),
     Mistake(
         "a reported rejection is not counted",
-        'Stats.count_exceeded(ctx, closed.strategy, closed.key)',
+        "Stats.count_exceeded(ctx, closed.strategy, closed.key)",
         "",
         "limits",
         "function Blocked.block_by_limit(",

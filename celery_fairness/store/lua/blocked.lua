@@ -7,9 +7,7 @@
 
   A group (`groups:QUEUE`, `group:GROUP QUEUE`) waits at one limit (`wait:LIMIT QUEUE`). The limit is in
   `candidates:QUEUE` of its queue and in `waited:KEY` of its key. If a limit may be open, its score in
-  `candidates:QUEUE` is the time of the last look. Otherwise its score is Blocked.CLOSED or Blocked.PAUSED. If a call
-  has not reached all of `waited:KEY`, `looks` stores how many are left. The look goes on with the first ones of the
-  list when the key with a space before it is due in `opens`.
+  `candidates:QUEUE` is the time of the last look. Otherwise its score is Blocked.CLOSED or Blocked.PAUSED.
 ]]
 
 Blocked.CLOSED, Blocked.PAUSED = -1, -2
@@ -54,11 +52,6 @@ function Blocked.order_group(ctx, queue, group, name, before)
   return first
 end
 
-function Blocked.forget_looks(ctx, key)
-  redis.call("HDEL", ctx.prefix .. "looks", key)
-  redis.call("ZREM", ctx.prefix .. "opens", " " .. key)
-end
-
 function Blocked.unregister(ctx, queue, group, name)
   redis.call("ZREM", ctx.prefix .. "wait:" .. name .. " " .. queue, group)
   if redis.call("EXISTS", ctx.prefix .. "wait:" .. name .. " " .. queue) == 1 then return end
@@ -67,7 +60,6 @@ function Blocked.unregister(ctx, queue, group, name)
   redis.call("ZREM", ctx.prefix .. "candidates:" .. queue, name)
   if redis.call("EXISTS", ctx.prefix .. "waited:" .. key) == 0 then
     redis.call("ZREM", ctx.prefix .. "opens", key)
-    Blocked.forget_looks(ctx, key)
     redis.call("HDEL", ctx.prefix .. "shared", key)
     redis.call("UNLINK", ctx.prefix .. "tags:" .. key)
   end

@@ -2,8 +2,9 @@
   pump: a key may have room, so its open limits become candidates of their queues.
 
   Every function that changes a key calls it, and may call it as often as it likes. Each call judges the present
-  state of the key. If more limits wait than one call looks at, the others are due at once. `rules.looks` is the
-  number of limits at which the call may still look.
+  state of the key. If more limits wait than one call looks at, the others are due at once: `opens` has "LEFT KEY",
+  and the look goes on with the first LEFT ones of `waited:KEY`. Two unfinished looks only look twice. `rules.looks`
+  is the number of limits at which the call may still look.
 ]]
 
 -- One call looks at no more than 64 waiting limits of all keys. A claim looks at 64 more of keys whose time
@@ -21,22 +22,18 @@ function Wake.wake_whole(ctx, key)
   if queue then Wake.wake_queue(ctx, queue) end
 end
 
--- Looks at the limits that wait at a key. Returns whether any limit waits there. `goes_on` is true if the
--- call continues a look that was not finished.
-function Wake.look_at_waited(ctx, key, rules, goes_on)
+-- Looks at the limits that wait at a key. Returns whether any limit waits there. `left` is how many a look that was
+-- not finished has not reached. If it is nil, the look begins.
+function Wake.look_at_waited(ctx, key, rules, left)
   local waited = ctx.prefix .. "waited:" .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return false end
-  -- Another call may have begun a look at the first entry since.
-  local left = goes_on and tonumber(redis.call("HGET", ctx.prefix .. "looks", key) or 0) or length
-  left = math.min(left, length)
-  if redis.call("EXISTS", ctx.prefix .. "looks") == 1 then Blocked.forget_looks(ctx, key) end
+  left = math.min(left or length, length)
   local may = rules.looks or PUMPED_AT_MOST
   local looked = math.min(left, may)
   rules.looks = may - looked
   if left > looked then
-    redis.call("HSET", ctx.prefix .. "looks", key, left - looked)
-    redis.call("ZADD", ctx.prefix .. "opens", rules.logical, " " .. key)
+    redis.call("ZADD", ctx.prefix .. "opens", rules.logical, left - looked .. " " .. key)
   end
   for _ = 1, looked do
     local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
@@ -64,9 +61,9 @@ function Wake.look_at_waited(ctx, key, rules, goes_on)
   return true
 end
 
-function Wake.pump(ctx, key, rules, goes_on)
+function Wake.pump(ctx, key, rules, left)
   Wake.wake_whole(ctx, key)
-  Wake.look_at_waited(ctx, key, rules, goes_on)
+  Wake.look_at_waited(ctx, key, rules, left)
 end
 
 -- Returns at how many of these keys something waits.
@@ -115,7 +112,7 @@ function Wake.free_all(ctx, ended, rules)
   if left > 0 then Limits.know_declared(ctx, limits, rules) end
   for index = 1, #keys do
     if left == 0 then return end
-    if Wake.look_at_waited(ctx, keys[index], rules, false) then left = left - 1 end
+    if Wake.look_at_waited(ctx, keys[index], rules) then left = left - 1 end
   end
 end
 
@@ -129,8 +126,8 @@ function Wake.look_at_limits(ctx, rules, most)
     -- The keys that are left keep their turn.
     if rules.looks == 0 then break end
     redis.call("ZREM", ctx.prefix .. "opens", due[index])
-    local key = string.match(due[index], "%S+")
-    Wake.pump(ctx, key, rules, key ~= due[index])
+    local left, key = string.match(due[index], "^(%d+) (%S+)$")
+    Wake.pump(ctx, key or due[index], rules, tonumber(left))
   end
   local more = Rates.forget_idle(ctx, rules.logical)
   Config.forget_cooled(ctx, rules.logical, most)
@@ -182,7 +179,7 @@ function Wake.said(ctx, key, rules)
   if string.sub(key, 1, 7) == "tenant:" then
     rules.version = redis.call("HINCRBY", ctx.prefix .. "news", "version", 1)
   end
-  Wake.pump(ctx, key, rules, false)
+  Wake.pump(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)
 end
 

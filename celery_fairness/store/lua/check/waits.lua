@@ -5,7 +5,7 @@
   limit to `waited` of its key. If one of these steps is missing, no call wakes the lane.
 ]]
 
-local LANES_AT_MOST = 1000
+local LANES_AT_MOST, LOOKS_AT_MOST = 1000, 1000
 
 -- Returns the group and the queue of "GROUP QUEUE". Only the word of a limit has a bar.
 function Waits.read_group(name)
@@ -87,12 +87,19 @@ function Waits.limit_of_first(it, queue, name)
   end
 end
 
+-- Returns whether a look at a key is not finished. The next call goes on with it.
+function Waits.is_looked_at(it, key)
+  local due = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. "opens", "-inf", it.rules.logical, "LIMIT", 0, LOOKS_AT_MOST)
+  for index = 1, #due do
+    if string.match(due[index], "^%d+ (%S+)$") == key then return true end
+  end
+end
+
 -- Claims pass by a limit that is marked as closed. Returns whether the limit lets a task start all the same, or lets
 -- one start at a time that is not in `opens`.
 function Waits.is_left_closed(it, queue, name, looked)
   local ctx, key = it.ctx, string.match(name, "^[^|]*")
-  local opens = ctx.prefix .. "opens"
-  if redis.call("ZSCORE", opens, key) or redis.call("ZSCORE", opens, " " .. key) or Check.is_over(it, key) then return end
+  if redis.call("ZSCORE", ctx.prefix .. "opens", key) or Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
   local limit = Waits.limit_of_first(it, queue, name)
   -- Claims look anew at a partition that was found closed by older numbers of its queue.
   if not limit or looked ~= math.ceil(looked) and looked - math.ceil(looked) ~= -(limit.version or 0) / Blocked.VERSIONS then
@@ -112,7 +119,7 @@ function Waits.limit(it, queue, name)
     end)
   elseif tonumber(looked) < 0 and Waits.is_left_closed(it, queue, name, tonumber(looked)) then
     Check.found(it, "limit_left_closed", "candidates:" .. queue, name, function()
-      Wake.pump(ctx, string.match(name, "^[^|]*"), it.rules, false)
+      Wake.pump(ctx, string.match(name, "^[^|]*"), it.rules)
     end)
   end
 end
@@ -127,7 +134,7 @@ function Waits.starts(it, key)
   Check.found(it, "starts_lost", "window:" .. key, "", function()
     redis.call("UNLINK", ctx.prefix .. "window:" .. key, ctx.prefix .. "starts:" .. key)
     redis.call("ZREM", ctx.prefix .. "idle", key)
-    Wake.pump(ctx, key, it.rules, false)
+    Wake.pump(ctx, key, it.rules)
   end)
 end
 
