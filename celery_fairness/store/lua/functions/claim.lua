@@ -40,6 +40,24 @@ local SLEEP_MS = 1000
 -- The caller enters its leases again within this time.
 local ENTERED_MS = 10
 
+-- One claim takes about this much. A task weighs one, one more for each of its limits, and the units of its message
+-- (tasks.lua).
+local TAKEN_AT_MOST = 256
+
+-- The answer is one string, because a client reads each element of a list as an answer of its own.
+local function as_answer(sleep_ms, epoch_text, passed, told)
+  return string.format("%.0f ", sleep_ms) .. epoch_text .. " " .. #passed .. " " .. passed .. table.concat(told)
+end
+
+-- Returns the names of the leases that this claim number was given before, because its answer may have been lost. It
+-- returns nil if the number is a new one.
+local function given_before(ctx, owner, number)
+  local last = redis.call("GET", ctx.prefix .. "reply:" .. owner) or ""
+  local last_number, last_leases = string.match(last, "^(%S+) (.*)$")
+  if last_number ~= number then return nil end
+  return last_leases
+end
+
 register("claim", {"allow-oom"}, function(keys, args)
   local ctx, owner, number = {prefix = keys[1]}, args[1], args[2]
   local want, told = tonumber(args[3]), tonumber(args[15])
@@ -60,23 +78,30 @@ register("claim", {"allow-oom"}, function(keys, args)
   end
   Leases.open_freed(ctx, rules)
   if known_epoch ~= "" and known_epoch ~= epoch_text then
-    return Answer.as_answer(ENTERED_MS, epoch_text, "", {})
+    return as_answer(ENTERED_MS, epoch_text, "", {})
   end
 
   local answer, leases, taken = {}, {}, 0
   local function tell(lease, task, keys, message)
-    leases[#leases + 1] = lease
-    taken = taken + Answer.weight_of(keys, message)
-    answer[#answer + 1] = Answer.as_told(lease, task, keys, message)
+    local _, commas = string.gsub(keys, ",", "")
+    -- A format would end a name at its first zero byte.
+    local told = lease .. " " .. task.attempt .. " " .. keys .. " " .. task.rank .. " " .. #task.queue .. " "
+      .. task.queue .. message
+    leases[#leases + 1], answer[#answer + 1] = lease, #told .. " " .. told
+    taken = taken + 1 + commas + Tasks.units_of(message)
   end
 
-  local given = Answer.given_before(ctx, owner, number)
+  local given = given_before(ctx, owner, number)
   if given then
-    for index = 1, #given do
-      local each = given[index]
-      tell(each.lease, each.task, each.keys, Tasks.message_of(ctx, each.task.tag))
+    for lease in string.gmatch(given, "%S+") do
+      local row, tag = Tasks.read_running(ctx, lease)
+      local task = row and Tasks.read(ctx, tag)
+      if task then
+        task.attempt = row.attempt
+        tell(lease, task, row.keys, Tasks.message_of(ctx, tag))
+      end
     end
-    return Answer.as_answer(0, epoch_text, "", answer)
+    return as_answer(0, epoch_text, "", answer)
   end
 
   local all_queues = {unpack(args, first_queue)}
@@ -112,7 +137,7 @@ register("claim", {"allow-oom"}, function(keys, args)
 
   -- A turn takes a task, or it is the last turn of its queue in a round. There are at most four rounds.
   for _ = 1, want + 4 * #turns.queues do
-    local queue = #leases < want and taken < Answer.TAKEN_AT_MOST and Pick.queue_of(rounds, turns)
+    local queue = #leases < want and taken < TAKEN_AT_MOST and Pick.queue_of(rounds, turns)
     if not queue then break end
     Pick.turn_over(rounds, take(queue))
   end
@@ -129,5 +154,5 @@ register("claim", {"allow-oom"}, function(keys, args)
   sleep_ms = Schedule.opens_ms(ctx, rules, turns.sleep_ms)
   if more or turns.over or #leases > 0 then sleep_ms = 0 end
   local passed = look and next(look.places) and cjson.encode(look.places) or ""
-  return Answer.as_answer(sleep_ms, epoch_text, passed, answer)
+  return as_answer(sleep_ms, epoch_text, passed, answer)
 end)
