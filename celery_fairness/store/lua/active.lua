@@ -93,7 +93,7 @@ function Active.enter_from(ctx, queue, key, from, finish)
     start = math.max(start, tonumber(finish))
   end
   redis.call("ZADD", ctx.prefix .. "ring:" .. queue, start, key)
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
   Active.ring_bell(ctx, queue)
 end
 
@@ -106,7 +106,7 @@ function Active.leave(ctx, queue, key, finish, virtual)
   if tonumber(finish) > (virtual or Active.virtual_time(ctx, queue)) then
     redis.call("ZADD", ctx.prefix .. "out:" .. queue, finish, key)
   end
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
 end
 
 -- Moves the ring on to the last tenant of `out`, because no tenant competes for the free room.
@@ -138,5 +138,5 @@ function Active.forget_ring(ctx, queue)
   redis.call("HDEL", ctx.prefix .. "virtual", queue)
   redis.call("UNLINK",
     ctx.prefix .. "out:" .. queue, ctx.prefix .. "bell:" .. queue, ctx.prefix .. "left:" .. queue)
-  if ctx.ranked then Priorities.forget_ranks(ctx, queue) end
+  Priorities.forget_ranks(ctx, queue)
 end

@@ -65,9 +65,10 @@ function Blocked.unregister(ctx, queue, group, name)
   end
 end
 
--- Enters the key of a limit in `opens` if time alone opens the limit.
-function Blocked.arm(ctx, limit, rules)
-  local wait = Limits.wait_ms(ctx, limit, rules)
+-- Enters the key of a limit in `opens` if time alone opens the limit. `wait` is as Limits.wait_ms returns it, if the
+-- caller has it.
+function Blocked.arm(ctx, limit, rules, wait)
+  wait = wait or Limits.wait_ms(ctx, limit, rules)
   if wait > 0 and wait < math.huge then
     redis.call("ZADD", ctx.prefix .. "opens", "LT", rules.logical + wait, limit.key)
   end
@@ -190,7 +191,7 @@ function Blocked.unpark(ctx, queue, key, lane, turns)
   if redis.call("HEXISTS", ctx.prefix .. "account:" .. key, "closed") == 0 then
     Active.enter_again(ctx, queue, key)
   end
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
 end
 
 --[[
@@ -251,49 +252,45 @@ function Blocked.start_of(ctx, queue, key, rules)
   return math.max(tonumber(out or 0), rules.virtual[queue] or Active.virtual_time(ctx, queue)), true
 end
 
+-- Makes one move. Returns nil, and whether a move was left for it.
+function Blocked.move(turns, act, ...)
+  if not Blocked.spend(turns) then return nil, false end
+  act(...)
+  return nil, true
+end
+
+-- A limit rejects the first tenant of a group. The group goes on to wait at the limit, or at another one.
+function Blocked.wait_on(ctx, queue, name, key, lane, refused, rules, turns)
+  Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
+  if refused.name == name then
+    Blocked.shut(ctx, queue, refused, rules)
+    Blocked.arm(ctx, refused, rules)
+  else
+    Blocked.park(ctx, queue, key, lane, refused, rules, turns)
+  end
+end
+
 -- Looks at the tenant whose turn it is in a group. Returns the lane that may be served, or nil and whether to
 -- go on.
 function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, look)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
   local now = tonumber(redis.call("ZSCORE", ctx.prefix .. "tags:" .. limit_key, key) or 0)
-  if now > tag then
-    if not Blocked.spend(turns) then return nil, false end
-    Blocked.set_tag(ctx, queue, group, name, key, now)
-    return nil, true
-  end
+  if now > tag then return Blocked.move(turns, Blocked.set_tag, ctx, queue, group, name, key, now) end
   local lane, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
-  if not lane then
-    -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
-    if not Blocked.spend(turns) then return nil, false end
-    Blocked.leave_group(ctx, queue, group, key)
-    return nil, true
-  end
+  -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
+  if not lane then return Blocked.move(turns, Blocked.leave_group, ctx, queue, group, key) end
   local ready = Lanes.first_lane(ctx, queue, key)
   local refused = Limits.refusal(ctx, Lanes.limits_of(lane), rules)
   if refused and not refused.action then
-    if not Blocked.spend(turns) then return nil, false end
-    Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
-    if refused.name == name then
-      Blocked.shut(ctx, queue, refused, rules)
-      Blocked.arm(ctx, refused, rules)
-    else
-      Blocked.park(ctx, queue, key, lane, refused, rules, turns)
-    end
-    return nil, true
+    return Blocked.move(turns, Blocked.wait_on, ctx, queue, name, key, lane, refused, rules, turns)
   end
   local verdict = Tenants.judge(ctx, key, rules, queue)
   if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not verdict.open
     or not Blocked.takes(ctx, lane, look, rules) then
-    if not Blocked.spend(turns) then return nil, false end
-    Blocked.unpark(ctx, queue, key, lane, turns)
-    return nil, true
+    return Blocked.move(turns, Blocked.unpark, ctx, queue, key, lane, turns)
   end
-  if refused then
-    if not Blocked.spend(turns) then return nil, false end
-    Blocked.act(ctx, queue, key, lane, group, other ~= nil, refused, rules, turns)
-    return nil, true
-  end
+  if refused then return Blocked.move(turns, Blocked.act, ctx, queue, key, lane, group, other ~= nil, refused, rules, turns) end
   if Blocked.another_first(ctx, queue, turns, name, tag) then
     turns.left[#turns.left + 1] = queue
     return nil, false

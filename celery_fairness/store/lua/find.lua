@@ -13,10 +13,15 @@ function Find.state_of(ctx, task)
   return redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, task.tag) and "dead" or "ended", ""
 end
 
--- Returns {tag, state, owner, due_ms, head, message}, or nil if the tag is not known.
-function Find.row_of(ctx, tag)
-  local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
-  if not head then return nil end
-  local state, owner, due = Find.state_of(ctx, Tasks.read_head(tag, head))
-  return {tag, state, owner, due or "", head, Tasks.message_of(ctx, tag)}
+-- Adds {tag, state, owner, due_ms, head, message} of each tag that is known to `rows`.
+function Find.add_rows(ctx, tags, rows)
+  for index = 1, #tags do
+    local tag = tags[index]
+    local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
+    if head then
+      local state, owner, due = Find.state_of(ctx, Tasks.read_head(tag, head))
+      rows[#rows + 1] = {tag, state, owner, due or "", head, Tasks.message_of(ctx, tag)}
+    end
+  end
+  return rows
 end

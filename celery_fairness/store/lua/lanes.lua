@@ -190,7 +190,7 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
     Active.enter(ctx, queue, key)
     return
   end
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
   if group then
     Lanes.joins_parked(ctx, queue, group)
   elseif not known[2] then
@@ -221,7 +221,7 @@ function Lanes.leave_ring(ctx, queue, key)
       redis.call("ZADD", ctx.prefix .. "full:" .. queue, start, key)
     end
   end
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
 end
 
 -- Forgets an empty lane, and that its class is parked if no lane of the class is left.

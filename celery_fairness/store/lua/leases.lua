@@ -19,8 +19,7 @@ Leases.UNKNOWN = {id = "", name = "", queue = ""}
 -- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
 -- there already, it may have been counted or not. Then the number is dropped.
 function Leases.begin_lease(ctx, key, lease, rules)
-  rules.logical_text = rules.logical_text or Rates.whole(rules.logical)
-  local is_new = redis.call("ZADD", ctx.prefix .. "leases:" .. key, rules.logical_text, lease) == 1
+  local is_new = redis.call("ZADD", ctx.prefix .. "leases:" .. key, Rates.whole(rules.logical), lease) == 1
   local held = rules.held and rules.held[key]
   if held then rules.held[key] = is_new and held + 1 or nil end
 end

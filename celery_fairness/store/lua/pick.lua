@@ -36,11 +36,7 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
   if verdict.open and not refused then
     return {key = key, lane = lane, others = others, start = start, verdict = verdict}
   end
-  if turns.moves == 0 then
-    turns.over = true
-    return nil, false
-  end
-  turns.moves = turns.moves - 1
+  if not Blocked.spend(turns) then return nil, false end
   if refused and refused.action then
     Blocked.act(ctx, queue, key, lane, nil, others, refused, rules, turns)
   elseif refused then

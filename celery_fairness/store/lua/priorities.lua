@@ -17,6 +17,7 @@ end
 
 -- Ranks a member again after its ready tasks or its start may have changed, or after it may have left.
 function Priorities.rank_again(ctx, queue, key)
+  if not ctx.ranked then return end
   local rank, start = Priorities.rank_of(ctx, queue, key)
   local before = redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key)
   if before and before ~= rank then
@@ -30,6 +31,7 @@ end
 
 -- Forgets the ranks of a queue in which nothing waits any more.
 function Priorities.forget_ranks(ctx, queue)
+  if not ctx.ranked then return end
   redis.call("UNLINK", ctx.prefix .. "ranked:" .. queue, ctx.prefix .. "unranked:" .. queue)
 end
 

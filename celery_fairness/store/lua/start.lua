@@ -81,7 +81,7 @@ function Start.serve(ctx, queue, found, rules, turns)
     redis.call("ZADD", ring, finish, key)
     if is_last and not group then
       Lanes.leave_ring(ctx, queue, key)
-    elseif ctx.ranked then
+    else
       Priorities.rank_again(ctx, queue, key)
     end
   end
@@ -135,7 +135,7 @@ function Start.correct_finish(ctx, queue, key, finish, missing)
   if Start.add_there(ctx, "ring:" .. queue, key, missing)
     or Start.add_there(ctx, "full:" .. queue, key, missing)
     or Start.add_there(ctx, "out:" .. queue, key, missing) then
-    if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+    Priorities.rank_again(ctx, queue, key)
     return
   end
   -- The debt of this tenant was forgotten. So its new debt is not more than what was missing.
@@ -209,6 +209,5 @@ function Start.since_now(rules, name)
       if known == name then mean = tonumber(ms) end
     end
   end
-  rules.since = rules.since or string.format("@%.0f", rules.logical)
-  return mean and rules.since .. string.format("~%.0f", mean) or rules.since
+  return string.format("@%.0f", rules.logical) .. (mean and string.format("~%.0f", mean) or "")
 end

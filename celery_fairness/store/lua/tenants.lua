@@ -78,7 +78,7 @@ function Tenants.fill(ctx, queue, key, start, verdict, rules)
   Tenants.count_refusal(ctx, queue, verdict, rules)
   redis.call("ZREM", ctx.prefix .. "ring:" .. queue, key)
   redis.call("ZADD", ctx.prefix .. "full:" .. queue, start, key)
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
   Tenants.close(ctx, key, verdict, rules)
 end
 

@@ -49,9 +49,7 @@ function Wake.look_at_waited(ctx, key, rules, left)
         Active.ring_bell(ctx, queue)
       else
         Blocked.shut(ctx, queue, limit, rules)
-        if wait < math.huge then
-          redis.call("ZADD", ctx.prefix .. "opens", "LT", rules.logical + wait, key)
-        end
+        Blocked.arm(ctx, limit, rules, wait)
       end
     end
   end

@@ -77,7 +77,7 @@ function Places.rebuild(it, key, queue, others, group)
   if total == 0 then
     redis.call("ZREM", ring, key)
     redis.call("ZREM", full, key)
-    if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+    Priorities.rank_again(ctx, queue, key)
     return
   end
   if not redis.call("ZSCORE", ring, key) and not redis.call("ZSCORE", full, key) then
@@ -90,7 +90,7 @@ function Places.rebuild(it, key, queue, others, group)
   else
     Active.enter_again(ctx, queue, key)
   end
-  if ctx.ranked then Priorities.rank_again(ctx, queue, key) end
+  Priorities.rank_again(ctx, queue, key)
   Active.ring_bell(ctx, queue)
 end
 

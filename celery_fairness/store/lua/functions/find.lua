@@ -9,12 +9,6 @@
 ]]
 register("find", {"no-writes"}, function(keys, args)
   local ctx, answer = {prefix = keys[1]}, {}
-  for index = 1, #args do
-    local tags = Tasks.tags_of(ctx, args[index])
-    for place = 1, #tags do
-      local found = Find.row_of(ctx, tags[place])
-      if found then answer[#answer + 1] = found end
-    end
-  end
+  for index = 1, #args do Find.add_rows(ctx, Tasks.tags_of(ctx, args[index]), answer) end
   return answer
 end)

@@ -8,11 +8,7 @@
   Returns rows as `find` does.
 ]]
 register("letters", {"no-writes"}, function(keys, args)
-  local ctx, answer, first = {prefix = keys[1]}, {}, tonumber(args[2])
+  local ctx, first = {prefix = keys[1]}, tonumber(args[2])
   local tags = redis.call("ZRANGE", ctx.prefix .. "dead:" .. args[1], first, first + tonumber(args[3]) - 1, "REV")
-  for index = 1, #tags do
-    local found = Find.row_of(ctx, tags[index])
-    if found then answer[#answer + 1] = found end
-  end
-  return answer
+  return Find.add_rows(ctx, tags, {})
 end)
