@@ -23,7 +23,6 @@ from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import got
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Overridden
 from celery_fairness.util.durations import Milliseconds, milliseconds
 from celery_fairness.util.retry_after import wait_after, wait_until
 
@@ -93,7 +92,7 @@ class Holding:
         text = override_text(RateLimitPolicy(key, **numbers).limit(), given)
         notes = json.dumps(dict(details)) if details else ""
         args = calls.override_args(key, text, lasts_ms, ends_ms, notes, *self._rules)
-        if calls.read_override(self._reader.call(calls.OVERRIDE, args)) is Overridden.PAST:
+        if not calls.read_override(self._reader.call(calls.OVERRIDE, args)):
             raise ValueError("until: expected a time to come, got: one that is past")
 
     def cool_down(

@@ -23,7 +23,6 @@ from celery_fairness.scheduler.types import (
     Claimed,
     Full,
     Outcome,
-    Overridden,
     Put,
     Rules,
     Settle,
@@ -369,14 +368,13 @@ def override_args(
         ends_ms: The end, server time. None for no end.
         details: Reason and author as JSON, which the functions only store.
     """
-    ends_text = "" if ends_ms is None else str(ends_ms)
-    lasts_text, lease_text = str(lasts_ms), str(lease_ms)
-    return [key, numbers, lasts_text, ends_text, details, lease_text, enforcement, now_text]
+    ends_text, lease_text = _or_empty(ends_ms), str(lease_ms)
+    return [key, numbers, str(lasts_ms), ends_text, details, lease_text, enforcement, now_text]
 
 
-def read_override(answer: Any) -> Overridden:
-    """Read the answer to an override."""
-    return Overridden(int(answer))
+def read_override(answer: Any) -> bool:
+    """Return whether the numbers were overridden; False if the end is in the past."""
+    return int(answer) == 1
 
 
 def queue_args(

@@ -85,14 +85,6 @@ class Full(NamedTuple):
     waiting: int
 
 
-class Overridden(enum.IntEnum):
-    """The result of an override."""
-
-    DONE = 1
-    #: Its end is in the past, so nothing was changed.
-    PAST = 0
-
-
 class Put(enum.IntEnum):
     """The result of a put."""
 

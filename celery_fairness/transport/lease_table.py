@@ -68,9 +68,6 @@ class LeaseTable:
         #: Called after the first of some notes, because the loop that sends them may sleep.
         self.noted: Callable[[], None] = lambda: None
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     @property
     def places(self) -> int:
         """How many of the worker's places are taken."""

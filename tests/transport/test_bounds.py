@@ -43,7 +43,7 @@ def test_what_a_second_consumer_holds_takes_no_place(
     other.await_count(3)
     publish(connect(), "tasks", 1)
     worker.await_count(1)
-    assert len(worker.channel.session.lease_table) == 4
+    assert len(worker.channel.session.lease_table.held()) == 4
     other.messages[0].ack()
     publish(connect(), "tasks", 2)
     worker.nothing_comes()

@@ -24,11 +24,11 @@ def told(lease_table):
 
 def test_an_ended_lease_is_held_no_longer_and_its_first_end_counts(lease_table):
     held = lease_table.hold(TASK, 7)
-    assert (len(lease_table), held.key) == (1, "tenant:42")
+    assert (len(lease_table.held()), held.key) == (1, "tenant:42")
     lease_table.end(held, Verdict.HEAD)
     lease_table.end(held, Verdict.DONE)
     lease_table.note(held, Verdict.ACKED)
-    assert len(lease_table) == 0
+    assert len(lease_table.held()) == 0
     assert lease_table.get("tag.1") is None
     assert told(lease_table) == [("tag.1", Verdict.HEAD)]
     assert told(lease_table) == []
@@ -69,14 +69,14 @@ def test_calls_that_fail_in_any_order_lose_no_end(lease_table, back):
 
 def test_every_end_is_announced(lease_table):
     heard = []
-    lease_table.changed = lambda: heard.append(len(lease_table))
+    lease_table.changed = lambda: heard.append(len(lease_table.held()))
     lease_table.end(lease_table.hold(TASK, 7), Verdict.DONE)
     assert heard == [0]
 
 
 def test_what_is_dropped_is_not_told(lease_table):
     lease_table.drop(lease_table.hold(TASK, 7))
-    assert (len(lease_table), lease_table.has_ends) == (0, False)
+    assert (len(lease_table.held()), lease_table.has_ends) == (0, False)
 
 
 def test_a_claimant_is_named_by_its_host_in_words_that_redis_takes(monkeypatch):
