@@ -120,11 +120,11 @@ class FairTask(Task[Any, Any]):
         Raises:
             NotWired: The app has no ``Fairness``, so nothing would enforce the limits.
         """
-        from celery_fairness.worker.gated_request import fair_request
+        from celery_fairness.worker.gated_request import FairRequestMixin
 
         fairness = wired(app)
         if not fairness.claims_fairly:
-            self.Request: Any = fair_request(self.Request)
+            self.Request: Any = FairRequestMixin.before(self.Request)
             fairness.consumer = consumer
         return super().start_strategy(app, consumer, **options)
 

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.wiring import find
-from celery_fairness.worker.claimed_request import claimed_request
+from celery_fairness.worker.claimed_request import ClaimedRequestMixin
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.pool_handoff import tasks_kept
 
@@ -48,7 +48,7 @@ class ClaimStep(bootsteps.StartStopStep):
 
         def update_strategies() -> Any:
             for task in consumer.app.tasks.values():
-                task.Request = claimed_request(task.Request)
+                task.Request = ClaimedRequestMixin.before(task.Request)
             updated = update()
             if self._session is not None:
                 self._session.task_filter.take_again(consumer.strategies)

@@ -1,8 +1,7 @@
 """The main process's view of a claimed task: a mixin for the ``Request`` class of every task.
 
 The slot of a claimed task ends with its body, not with its ack. The pool's last callback marks that
-end on every pool. Celery overrides ``on_success`` and ``execute_using_pool`` in the class that it
-makes for each task, so the mixin wraps them there.
+end on every pool.
 
 Celery's last decision settles the message: acknowledged or rejected. Without a decision the task
 returns to its old place in the lane.
@@ -12,22 +11,17 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import TaskRevokedError
-from celery.utils.imports import symbol_by_name
 from celery.worker.state import task_ready
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.scheduler.types import Verdict
 from celery_fairness.wiring import find
 from celery_fairness.worker.attempt_limits import log_undeclared_limits
-
-if TYPE_CHECKING:
-    _Request = Any
-else:
-    _Request = object
+from celery_fairness.worker.request_mixin import RequestMixin, failure_of
 
 logger = logging.getLogger("celery_fairness")
 
@@ -50,19 +44,34 @@ def _ending(method: Any) -> Any:
     return method_and_end
 
 
-class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before any request class
+def _entering(execute_using_pool: Any) -> Any:
+    @functools.wraps(execute_using_pool)
+    def execute_and_enter(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
+        held = self._held
+        if held is None:
+            return execute_using_pool(self, *args, **options)
+        if self._session.is_lost(held):
+            # The worker was frozen since the claim, and the lease ended.
+            self._lease_table.drop(held)
+            self.acknowledge()
+        if held.ended:
+            # The worker gave the task back, and another worker may run it by now.
+            task_ready(self)
+            raise TaskRevokedError(self.id)
+        # A revoked or expired task raises here, and is acknowledged without a pool.
+        result = execute_using_pool(self, *args, **options)
+        held.in_pool = True
+        self._watch(result)
+        return result
+
+    return execute_and_enter
+
+
+class ClaimedRequestMixin(RequestMixin):
     """Ends the lease of one claimed task."""
 
+    wrappers = {"on_success": _ending, "execute_using_pool": _entering}
     _held: Any = None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        shadow = cls.__dict__.get("on_success")
-        if shadow is not None:
-            cls.on_success = _ending(shadow)  # type: ignore[method-assign]  # Celery's own
-        shadow = cls.__dict__.get("execute_using_pool")
-        if shadow is not None:
-            cls.execute_using_pool = _entering(shadow)
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
         super().__init__(message, *args, **options)
@@ -121,7 +130,6 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
             # It was revoked, expired or rejected before the pool had it.
             self._lease_table.end(self._held, verdict, begun=False)
 
-    @_ending
     def on_success(self, result: Any, **options: Any) -> Any:
         """End the lease: the pool reported success."""
         return super().on_success(result, **options)
@@ -131,8 +139,7 @@ class ClaimedRequestMixin(_Request):  # type: ignore[misc]  # it stands before a
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
         """End the lease: the pool reported a failure, or the death of the body's process."""
-        exception = exc_info.exception
-        exception = getattr(exception, "exc", None) or exception
+        exception = failure_of(exc_info)
         ended_by_us = self._already_cancelled or self._already_revoked
         if self._held is not None and not ended_by_us:
             self._held.died = isinstance(exception, (WorkerLostError, SystemExit))
@@ -194,37 +201,3 @@ def _log_priority_order(settings: Settings, session: Any, priority: Any) -> None
             "or to 'high_first' to keep this one",
             priority,
         )
-
-
-def _entering(execute_using_pool: Any) -> Any:
-    @functools.wraps(execute_using_pool)
-    def execute_and_enter(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
-        held = self._held
-        if held is None:
-            return execute_using_pool(self, *args, **options)
-        if self._session.is_lost(held):
-            # The worker was frozen since the claim, and the lease ended.
-            self._lease_table.drop(held)
-            self.acknowledge()
-        if held.ended:
-            # The worker gave the task back, and another worker may run it by now.
-            task_ready(self)
-            raise TaskRevokedError(self.id)
-        # A revoked or expired task raises here, and is acknowledged without a pool.
-        result = execute_using_pool(self, *args, **options)
-        held.in_pool = True
-        self._watch(result)
-        return result
-
-    return execute_and_enter
-
-
-@functools.cache
-def claimed_request(request: Any) -> type:
-    """Return the class ``request``, or the class with that name, behind the mixin."""
-    cls: type = symbol_by_name(request)
-    if issubclass(cls, ClaimedRequestMixin):
-        return cls
-    return type(
-        f"Claimed{cls.__name__}", (ClaimedRequestMixin, cls), {"__module__": cls.__module__}
-    )

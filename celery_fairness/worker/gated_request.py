@@ -1,8 +1,7 @@
 """The main process's view of an attempt: a mixin for the ``Request`` class of every task.
 
 It names the attempt's lease and renews the lease while the pool has the task. It also sees the ends
-that a pool child cannot report: SIGKILL, out of memory, a hard time limit, termination. Celery
-overrides ``on_success`` in the class that it makes for each task, so the mixin wraps it there.
+that a pool child cannot report: SIGKILL, out of memory, a hard time limit, termination.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.utils.imports import symbol_by_name
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.types import Lease
@@ -21,11 +19,7 @@ from celery_fairness.message.headers import COPY_HEADER, parse_copy
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.wiring import find
 from celery_fairness.worker.gate import ATTEMPT_KEY, NOT_BEGUN, Parked
-
-if TYPE_CHECKING:
-    _Request = Any
-else:
-    _Request = object
+from celery_fairness.worker.request_mixin import RequestMixin, failure_of
 
 #: Linux's PID_MAX_LIMIT; other systems stay below it.
 LARGEST_PROCESS_ID = 4_194_304
@@ -34,16 +28,22 @@ LARGEST_PROCESS_ID = 4_194_304
 _CHILD_IS_LOST = (WorkerLostError, Terminated, TimeLimitExceeded)
 
 
-class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any request class
+def _ending(on_success: Any) -> Any:
+    @functools.wraps(on_success)
+    def on_success_and_end(self: FairRequestMixin, *args: Any, **options: Any) -> Any:
+        try:
+            return on_success(self, *args, **options)
+        finally:
+            self._fair_end()
+
+    return on_success_and_end
+
+
+class FairRequestMixin(RequestMixin):
     """Renews the lease of one attempt."""
 
+    wrappers = {"on_success": _ending}
     _fair_lease: Lease | None = None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        shadow = cls.__dict__.get("on_success")
-        if shadow is not None:
-            cls.on_success = _ending(shadow)  # type: ignore[method-assign]  # Celery's own
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
         super().__init__(message, *args, **options)
@@ -85,10 +85,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
 
     def on_success(self, result: Any, **options: Any) -> Any:
         """Stop renewing the lease: the pool reported success, and the body released it."""
-        try:
-            return super().on_success(result, **options)
-        finally:
-            self._fair_end()
+        return super().on_success(result, **options)
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
@@ -99,8 +96,7 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
                 exc_info, send_failed_event=send_failed_event, return_ok=return_ok
             )
         finally:
-            exception = exc_info.exception
-            exception = getattr(exception, "exc", None) or exception
+            exception = failure_of(exc_info)
             if isinstance(exception, NOT_BEGUN):
                 self._fair_wired.give_token_back(self._task.name)
             if isinstance(exception, Parked):
@@ -132,23 +128,3 @@ class FairRequestMixin(_Request):  # type: ignore[misc]  # it stands before any 
             self._fair_renewer.ended(lease)
         else:
             self._fair_renewer.lost(lease, process_is_gone=lost)
-
-
-def _ending(on_success: Any) -> Any:
-    @functools.wraps(on_success)
-    def on_success_and_end(self: FairRequestMixin, *args: Any, **options: Any) -> Any:
-        try:
-            return on_success(self, *args, **options)
-        finally:
-            self._fair_end()
-
-    return on_success_and_end
-
-
-@functools.cache
-def fair_request(request: Any) -> type:
-    """Return the class ``request``, or the class with that name, behind the mixin."""
-    cls = symbol_by_name(request)
-    if issubclass(cls, FairRequestMixin):
-        return cls  # type: ignore[no-any-return]  # a user's own class
-    return type(f"Fair{cls.__name__}", (FairRequestMixin, cls), {"__module__": cls.__module__})

@@ -137,20 +137,17 @@ class LeaseRenewer:
         return [kept.lease for kept in list(self._leases.values())]
 
     def stop(self, limiter: Limiter) -> None:
-        """Stop the thread and release the leases of dead children."""
+        """Stop the thread, end the worker's announcement, and release leases of dead children."""
         self._round += 1
         self._bell.ring()
-        self._withdraw(limiter)
-        ends_at = time.monotonic() + STOP_SECONDS
-        while self._release_dead(limiter) and time.monotonic() < ends_at:
-            self._bell.wait(LOOK_SOON_SECONDS)
-
-    def _withdraw(self, limiter: Limiter) -> None:
         worker, self.worker = self.worker, ""
         if worker:
             # If the call fails, the worker stays listed for one more lease.
             with contextlib.suppress(LimiterUnavailable):
                 limiter.announce(worker, ends=True)
+        ends_at = time.monotonic() + STOP_SECONDS
+        while self._release_dead(limiter) and time.monotonic() < ends_at:
+            self._bell.wait(LOOK_SOON_SECONDS)
 
     def _run(self) -> None:
         started = self._started

@@ -12,7 +12,7 @@ from celery.worker.request import Request, create_request_cls
 
 from celery_fairness.scheduler.types import Claimed, Verdict
 from celery_fairness.transport.lease_table import LeaseTable
-from celery_fairness.worker.claimed_request import claimed_request
+from celery_fairness.worker.claimed_request import ClaimedRequestMixin
 from tests.unit.test_gated_request import Message, Pool
 
 TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")
@@ -39,7 +39,9 @@ def test_a_task_that_may_not_begin_here_is_forgotten_by_the_worker(app, end):
     message.delivery_tag = TASK.lease
     message.channel = SimpleNamespace(session=session, acknowledged=lambda _: None)
     task = app.tasks["work"]
-    cls = create_request_cls(claimed_request(Request), task, Pool(), "host", None, app=app)
+    cls = create_request_cls(
+        ClaimedRequestMixin.before(Request), task, Pool(), "host", None, app=app
+    )
     request = cls(message, app=app, task=task, hostname="host")
     state.task_reserved(request)
     if end == "ended":

@@ -14,7 +14,7 @@ from celery.worker.request import Request, create_request_cls
 
 from celery_fairness import Fairness, FairTask
 from celery_fairness.worker.gate import ATTEMPT_KEY
-from celery_fairness.worker.gated_request import FairRequestMixin, fair_request
+from celery_fairness.worker.gated_request import FairRequestMixin
 from tests.support.parts import parts_of
 
 
@@ -89,7 +89,7 @@ def make_request(app: Celery, base: Any = Request, accept: bool = True, **kwargs
         def work(user=None): ...
 
     task = app.tasks["requests.work"]
-    cls = create_request_cls(fair_request(base), task, Pool(), "host", None, app=app)
+    cls = create_request_cls(FairRequestMixin.before(base), task, Pool(), "host", None, app=app)
     request = cls(Message(task.name, **kwargs), app=app, task=task, hostname="host")
     if accept:
         request.on_accepted(os.getpid(), 0.0)
@@ -154,5 +154,6 @@ def test_a_users_own_request_class_stays(app, told):
     request.on_failure(failure(WorkerLostError("gone")))
     assert OwnRequest.seen == ["on_failure"]
     assert told[-1] == ("lost", "tenant:42")
-    assert fair_request(fair_request(OwnRequest)) is fair_request(OwnRequest)
-    assert issubclass(fair_request("celery.worker.request:Request"), FairRequestMixin)
+    own = FairRequestMixin.before(OwnRequest)
+    assert FairRequestMixin.before(own) is own
+    assert issubclass(FairRequestMixin.before("celery.worker.request:Request"), FairRequestMixin)
