@@ -20,11 +20,11 @@ from celery_fairness.limiter.types import (
     Parking,
     Promotion,
     Rejected,
-    Renewal,
     SlotRequest,
     Unparked,
 )
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler.types import Renewal
 
 
 class Limiter(Protocol):
@@ -42,7 +42,7 @@ class Limiter(Protocol):
         A lease that is already held is admitted again without a change.
         """
 
-    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
+    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal[Lease]:
         """Renew ``leases`` for one lease time, and move the limiter's clock.
 
         Args:

@@ -29,13 +29,12 @@ from celery_fairness.limiter.types import (
     Promotion,
     Reason,
     Rejected,
-    Renewal,
     SlotRequest,
     Unparked,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
+from celery_fairness.scheduler.types import Renewal, Rules, Settle, Settled, Verdict
 from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
@@ -164,18 +163,16 @@ class RedisLimiter:
             _REJECTIONS[code], wait, judged, number, held, version, key, _ACTIONS[action]
         )
 
-    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
-        missing: list[Lease] = []
-        new_epoch = 0
+    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal[Lease]:
+        answers = []
         for batch in _batches(leases) if leases else ((),):
             held = [(lease.id, lease.key) for lease in batch]
             args = calls.renew_args(held, self._rules, epoch, self._now_text())
             answer = self._redis.run(calls.RENEW, self._names.prefix, args)
-            new_epoch, positions = calls.read_renew(answer)
-            missing += (batch[position - 1] for position in positions)
-        if epoch in (None, new_epoch):
-            return Renewal(tuple(missing), new_epoch)
-        return Renewal((), new_epoch, tuple(missing))
+            answers.append(calls.renewal_of(batch, answer, epoch))
+        gone = tuple(lease for each in answers for lease in each.gone)
+        entered = tuple(lease for each in answers for lease in each.entered)
+        return Renewal(gone, answers[-1].epoch, entered)
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
         args = calls.announce_args(

@@ -197,22 +197,6 @@ class Promotion:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
-    """The result of a renewal.
-
-    Attributes:
-        gone: Leases that are not held: expired, released or never taken.
-        epoch: A number that changes if Redis may have lost its memory, for example after a restart
-            or a failover. A renewal with another epoch registers missing leases again.
-        entered: Missing leases that were registered again.
-    """
-
-    gone: tuple[Lease, ...]
-    epoch: int
-    entered: tuple[Lease, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class HeldLease:
     """A lease, for ``inspect``.
 

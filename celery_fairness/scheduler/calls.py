@@ -24,10 +24,12 @@ from celery_fairness.scheduler.types import (
     Full,
     Outcome,
     Put,
+    Renewal,
     Rules,
     Settle,
     Settled,
     SkippedTasks,
+    T,
     Waiting,
 )
 from celery_fairness.util.durations import Milliseconds
@@ -227,12 +229,18 @@ def renew_args(
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
-    """Read the answer to a renewal: the epoch, and the positions (from 1) of missing leases.
-
-    In the epoch that the caller gave they have ended. In another one they were registered again.
-    """
+    """Read the answer to a renewal: the epoch, and the positions (from 1) of missing leases."""
     epoch, *missing = answer
     return int(epoch), [int(each) for each in missing]
+
+
+def renewal_of(leases: Sequence[T], answer: Sequence[Any], epoch: int | None) -> Renewal[T]:
+    """Read the answer to a renewal of ``leases``, which the caller has taken in ``epoch``."""
+    new_epoch, positions = read_renew(answer)
+    missing = tuple(leases[position - 1] for position in positions)
+    if epoch in (None, new_epoch):
+        return Renewal(missing, new_epoch)
+    return Renewal((), new_epoch, missing)
 
 
 def announce_args(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from celery_fairness.util.durations import Milliseconds
+
+T = TypeVar("T")
 
 #: The key of tasks without a tenant. A queue treats them as one tenant without a limit.
 SYSTEM = "_system"
@@ -243,6 +245,21 @@ class Settle(NamedTuple):
     lease: str
     verdict: Verdict
     begun: bool = True
+
+
+class Renewal(NamedTuple, Generic[T]):
+    """The result of a renewal of leases.
+
+    Attributes:
+        gone: Leases that are not held: expired, released or never taken.
+        epoch: A number that changes if Redis may have lost its memory, for example after a restart
+            or a failover. A renewal with another epoch registers missing leases again.
+        entered: Missing leases that were registered again.
+    """
+
+    gone: tuple[T, ...]
+    epoch: int
+    entered: tuple[T, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

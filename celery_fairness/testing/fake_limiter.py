@@ -30,11 +30,11 @@ from celery_fairness.limiter.types import (
     Parking,
     Promotion,
     Rejected,
-    Renewal,
     SlotRequest,
     Unparked,
 )
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler.types import Renewal
 
 
 class Call(NamedTuple):
@@ -113,7 +113,7 @@ class FakeLimiter(Limiter):
         held = self._held(request.tier_key)
         return Admitted(request.lease, request.tier, None, held, config_version=self._version)
 
-    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal:
+    def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal[Lease]:
         """Return the leases that are gone. If another epoch has begun, register them again."""
         self._record("renew", leases, epoch)
         gone = tuple(lease for lease in leases if lease.id not in self.leases)

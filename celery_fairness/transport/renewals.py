@@ -17,10 +17,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Rules
+from celery_fairness.scheduler.types import Renewal, Rules
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.util.threads import Bell, native_lock, start_thread
@@ -41,20 +41,6 @@ SLEEP_SECONDS = 3600.0
 
 #: Calls a function of the library and returns its answer.
 Call = Callable[[str, list[str]], Any]
-
-
-class Renewed(NamedTuple):
-    """The outcome of a renewal.
-
-    Attributes:
-        epoch: The epoch that has all the leases now.
-        gone: Leases that had ended.
-        entered: Leases that the memory had lost.
-    """
-
-    epoch: int
-    gone: list[Held]
-    entered: list[Held]
 
 
 class Renewals:
@@ -151,16 +137,14 @@ class Renewals:
         self._closed = True
         self._bell.ring()
 
-    def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewed:
+    def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewal[Held]:
         """Renew leases of one epoch."""
         leases = [(each.lease, each.key) for each in batch]
         args = calls.renew_args(leases, self._rules, epoch)
-        answered, positions = calls.read_renew(call(calls.RENEW, args))
+        answer = calls.renewal_of(batch, call(calls.RENEW, args), epoch)
         for each in batch:
-            each.epoch = answered
-        missing = [batch[position - 1] for position in positions]
-        lost = epoch not in (None, answered)
-        return Renewed(answered, [] if lost else missing, missing if lost else [])
+            each.epoch = answer.epoch
+        return answer
 
     def sync_epoch(self, call: Call) -> None:
         """Read Redis's epoch, before the first claim on a new connection."""
@@ -168,7 +152,7 @@ class Renewals:
 
     def renew(self, call: Call) -> None:
         """Renew all leases; if Redis lost its memory, the call registers them again."""
-        known, held, answers = self.epoch, self._lease_table.held(), list[Renewed]()
+        known, held, answers = self.epoch, self._lease_table.held(), list[Renewal[Held]]()
         by_epoch: dict[int | None, list[Held]] = defaultdict(list)
         for each in held:
             by_epoch[each.epoch].append(each)

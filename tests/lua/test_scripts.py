@@ -8,8 +8,9 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID, NONE, tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, Renewal, SlotRequest
+from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler.types import Renewal
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
