@@ -172,7 +172,8 @@ class RedisLimiter:
             answers.append(calls.renewal_of(batch, answer, epoch))
         gone = tuple(lease for each in answers for lease in each.gone)
         entered = tuple(lease for each in answers for lease in each.entered)
-        return Renewal(gone, answers[-1].epoch, entered)
+        # If the epoch changed between two calls, the next renewal registers the rest.
+        return Renewal(gone, answers[0].epoch, entered)
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
         args = calls.announce_args(

@@ -309,6 +309,15 @@ def test_a_memory_that_another_server_wrote_is_a_new_epoch(make_limiter, client)
     assert limiter.renew([kept, lost], answer.epoch) == Renewal((), epoch + 1)
 
 
+def test_a_memory_lost_between_two_batches_is_seen_by_the_next_renewal(make_limiter, monkeypatch):
+    limiter = make_limiter()
+    monkeypatch.setattr("celery_fairness.limiter.redis.BATCH", 1)
+    answers = iter([[7, 1], [8, 1]])
+    monkeypatch.setattr(limiter.connection, "run", lambda *_: next(answers))
+    first, second = Lease("l1", "tenant:42"), Lease("l2", "tenant:43")
+    assert limiter.renew([first, second], 7) == Renewal((first,), 7, (second,))
+
+
 def test_the_longest_lease_is_whole(make_limiter, clock):
     limiter = make_limiter(frozen=True, lease_seconds=3600)
     limiter.acquire(ask())
