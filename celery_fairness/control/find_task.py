@@ -1,8 +1,7 @@
 """Finds tasks by id or tenant, running tasks, and dead letters.
 
-Weakness: only the name of a lane's key has its tenant, and a scheduled task is ordered by its time.
-So a search for a tenant's tasks reads the names of all lanes, and the heads of all scheduled tasks.
-It may miss a task that moves meanwhile, so callers search twice.
+Weakness: a scheduled task is ordered by its time. So a search for a tenant's tasks reads the heads
+of all scheduled tasks. It may miss a task that moves meanwhile, so callers search twice.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from celery_fairness.control.keys import (
     ORDER_LENGTH,
     Row,
     TaskHead,
-    lane_place,
     read_head,
     read_row,
 )
@@ -97,7 +95,7 @@ def find(reader: Reader, task_id: str) -> list[Place]:
 
 def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
     """Yield the dead letters of a queue, or of all queues; the newest of a queue first."""
-    for name in reader.names("dead") if queue is None else [queue]:
+    for name in reader.members(reader.keys.queues) if queue is None else [queue]:
         first = 0
         while found := _places(reader.call(calls.LETTERS, [name, str(first), str(LETTERS)])):
             yield from found
@@ -135,27 +133,33 @@ def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterato
         reader: The reader of the installation.
         wanted: Returns whether tasks with this tenant's key and in this queue are wanted.
     """
-    for queue in reader.names("later"):
+    for queue in set(reader.members(reader.keys.queues)):
         members = (member for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)))
         for some in batches(members, BATCH):
             heads = heads_of(reader, [member[ORDER_LENGTH:] for member in some])
             its = (each for each in heads if wanted(each.key, each.queue))
             yield from batches(its, TOGETHER)
-    for name in reader.names("lane"):
-        key, queue = lane_place(name)
-        if wanted(key, queue):
-            yield from _in_lane(reader, reader.keys.of("lane", name))
+    for queue in dict(reader.pairs("HSCAN", reader.keys.waiting)):
+        for key in _tenants(reader, queue):
+            if wanted(key, queue):
+                yield from _of_tenant(reader, key, queue)
 
 
-def _in_lane(reader: Reader, lane: str) -> Iterator[list[TaskHead]]:
-    after = "-inf"
-    for _ in range(0, reader.read("ZCARD", lane), TOGETHER):
-        tags = reader.read("ZRANGE", lane, after, "+inf", "BYSCORE", "LIMIT", 0, TOGETHER)
-        heads = heads_of(reader, tags)
-        if not heads:
+def _tenants(reader: Reader, queue: str) -> set[str]:
+    """Return the keys of the tenants with tasks in a queue. One may change its table meanwhile."""
+    tables = [reader.keys.of(kind, queue) for kind in ("ring", "full", "ring")]
+    return {key for table in tables for key, _ in reader.pairs("ZSCAN", table)}
+
+
+def _of_tenant(reader: Reader, key: str, queue: str) -> Iterator[list[TaskHead]]:
+    lane, seq = "", "0"
+    while True:
+        lane, seq, *rows = reader.call(calls.WAITING, [key, queue, lane, seq])
+        heads = (read_head(*row) for row in zip(rows[::2], rows[1::2], strict=True))
+        if its := [head for head in heads if head is not None]:
+            yield its
+        if not lane:
             return
-        yield heads
-        after = f"({heads[-1].seq}"
 
 
 def heads_of(reader: Reader, tags: Sequence[str]) -> list[TaskHead]:

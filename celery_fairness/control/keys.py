@@ -158,9 +158,3 @@ def keys_of_row(text: str) -> tuple[str, ...]:
     """Return the keys in which the lease of a row of ``running`` counts."""
     match = _ROW.fullmatch(text)
     return () if match is None else tuple(match[6].split(","))
-
-
-def lane_place(name: str) -> tuple[str, str]:
-    """Return key and queue of ``KEY CLASS NAME QUEUE``, a lane; "" if missing."""
-    key, _, _, queue = (*name.split(" ", 3), "", "", "")[:4]
-    return key, queue

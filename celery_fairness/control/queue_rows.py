@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,9 +19,7 @@ from celery_fairness.control.views import OwnerStatus, QueueStatus
 QUEUES_AT_MOST = 10_000
 RUNNING_AT_MOST = 100_000
 FULL_AT_MOST = 10_000
-#: Calls that search for queues with only scheduled tasks or dead letters.
-SCANS_AT_MOST = 200
-#: Tenants in one call.
+#: Tenants or queues in one call.
 BATCH = 500
 
 
@@ -30,7 +27,7 @@ def read_queues(reader: Reader, known_queues: Iterable[str]) -> dict[str, Any]:
     """Return the fields of a status with queues, owners and totals."""
     notes: list[str] = []
     owners, running = _running(reader, notes)
-    names = {*known_queues, *running, *_named(reader, notes)}
+    names = {*known_queues, *running, *_named(reader)}
     queues = [_queue(reader, name, running[name], notes) for name in sorted(names)]
     held = sorted(owners.items(), key=lambda each: (-each[1], each[0]))
     return {
@@ -53,16 +50,18 @@ def _running(reader: Reader, notes: list[str]) -> tuple[Counter[str], Counter[st
     return owners, queues
 
 
-def _named(reader: Reader, notes: list[str]) -> set[str]:
+def _named(reader: Reader) -> set[str]:
     keys = reader.keys
     names: set[str] = set()
     for hash_key in (keys.waiting, keys.virtual):
         names.update(name for name, _ in islice(reader.pairs("HSCAN", hash_key), QUEUES_AT_MOST))
-    for kind in ("later", "dead"):
-        note = f"too many keys to look for every {kind}:QUEUE: a queue may be missing"
-        for name in reader.scan(kind, SCANS_AT_MOST, partial(notes.append, note)):
-            if len(names) < QUEUES_AT_MOST:
-                names.add(name.partition(":")[2])
+    others = islice(reader.members(keys.queues), QUEUES_AT_MOST)
+    for some in batches(others, BATCH):
+        commands: list[Command] = [
+            ("EXISTS", keys.of("later", name), keys.of("dead", name)) for name in some
+        ]
+        there = zip(some, reader.together(commands), strict=True)
+        names.update(name for name, count in there if count)
     return names
 
 

@@ -7,8 +7,7 @@ where it was read. So a claim, put or cancel at the same time never sees it twic
 Invariant: a second run changes nothing, and completes a run that stopped halfway.
 
 Weakness: for up to a second, producers use the old tier and put into the old queue. A running task
-that is rescheduled goes back to the old queue, too. A run reads the names of all lanes, and the
-heads of all scheduled tasks.
+that is rescheduled goes back to the old queue, too. A run reads the heads of all scheduled tasks.
 """
 
 from __future__ import annotations

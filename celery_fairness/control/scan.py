@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -43,39 +43,28 @@ class Reader:
         """
         return self._connection.read_together(commands)
 
-    def scan(
-        self,
-        kind: str = "",
-        most_calls: int | None = None,
-        on_cut: Callable[[], None] = lambda: None,
-    ) -> Iterator[str]:
-        """Yield the names of all keys, or of all keys of one kind, without the prefix.
-
-        A key may occur twice. If ``most_calls`` calls are not enough, ``on_cut`` is called.
+    def scan(self) -> Iterator[str]:
+        """Yield the names of all keys without the prefix. A key may occur twice.
 
         Raises:
             ValueError: The Redis is a cluster.
         """
         start = len(self.keys.prefix)
-        cursor, calls = "0", 0
+        cursor = "0"
         while True:
-            if calls == most_calls:
-                on_cut()
-                return
-            pattern = self.keys.pattern(kind)
+            pattern = self.keys.pattern()
             cursor, found = self.read("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
             if isinstance(cursor, dict):
                 raise ValueError("redis_url: expected one Redis for this, got: a cluster")
-            calls += 1
             for key in found:
                 yield key[start:]
             if str(cursor) == "0":
                 return
 
-    def names(self, kind: str) -> Iterator[str]:
-        """Yield what stands behind ``kind:`` in every key of that kind."""
-        for key in self.scan(kind):
-            yield key[len(kind) + 1 :]
+    def members(self, key: str) -> Iterator[str]:
+        """Yield the members of a set."""
+        for part in self._walk("SSCAN", key):
+            yield from part
 
     def pairs(self, command: str, key: str) -> Iterator[tuple[str, str]]:
         """Yield fields and values with HSCAN, members and scores with ZSCAN."""

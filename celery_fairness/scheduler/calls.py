@@ -60,6 +60,7 @@ REMOVE = "remove"
 HOLDERS = "holders"
 REROUTE = "reroute"
 TRACE = "trace"
+WAITING = "waiting"
 TRACE_PUT = "trace_put"
 ANNOUNCE = "announce"
 #: Functions of the gate.

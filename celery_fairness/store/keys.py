@@ -41,6 +41,7 @@ class Names:
         self.paused = prefix + "paused"
         self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"
+        self.queues = prefix + "queues"
         self.running = prefix + "running"
         self.task_events = prefix + "task_events"
         self.tasks = prefix + "tasks"

@@ -18,7 +18,7 @@ OF_TASKS = (
     *("outcomes", "ended", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*", "expires:*"),
     *("shelf:*", "parked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "shared", "tags:*", "charged", "began:*"),
+    *("waited:*", "opens", "shared", "tags:*", "charged"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")

@@ -304,3 +304,18 @@ def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop
         send(shop, "42", f"its{number}", service="pdf")
     assert fairness.tenants.purge("42").cancelled == 60
     assert not check().findings
+
+
+def test_no_command_but_the_check_searches_the_names_of_all_keys(fairness, installation, client):
+    installation.put("42", "t1")
+    installation.put("42", "t2", eta_ms=9_000_000_000_000)
+    installation.put("43", "t3")
+    client.config_resetstat()
+    fairness.tenants.purge("42")
+    fairness.tenants.set_tier("43", "pro")
+    fairness.stats.status()
+    fairness.tasks.dead_letters()
+    fairness.limits.list()
+    assert "cmdstat_scan" not in client.info("commandstats")
+    fairness.check()
+    assert "cmdstat_scan" in client.info("commandstats")

@@ -24,7 +24,7 @@ OF_TASKS = (
     *("outcomes", "ended"),
     *("lane:*", "names:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
     *("shelf:*", "parked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "looks", "shared", "tags:*", "began:*"),
+    *("waited:*", "opens", "looks", "shared", "tags:*"),
 )
 
 

@@ -35,6 +35,7 @@ LATE = 850
 ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
 KEPT = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded", "minute", "reply"}
+KEPT |= {"queues"}
 #: Keys of dead letters.
 RECORDS = {"dead", "tasks", "messages", "ids"}
 #: Keys that end by themselves.

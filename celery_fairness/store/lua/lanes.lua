@@ -125,6 +125,23 @@ function Lanes.group_of(ctx, queue, key, lane)
   return alone == "1" and Lanes.own_group(key, class) or Lanes.shared_of(class)
 end
 
+-- Returns the lanes of a tenant in a queue: the ready ones, and those of each parked class. `most` is how many it
+-- reads of each order.
+function Lanes.all_of(ctx, key, queue, most)
+  local orders, seen, lanes = {Lanes.order_name(key, nil, queue)}, {}, {}
+  local classes = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, most - 1)
+  for index = 1, #classes do
+    local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, classes[index]), queue)
+    if not seen[order] then orders[#orders + 1], seen[order] = order, true end
+  end
+  for index = 1, #orders do
+    local some = redis.call("ZRANGE", ctx.prefix .. orders[index], 0, most - 1)
+    for place = 1, #some do lanes[#lanes + 1] = some[place] end
+    if #lanes >= most then return lanes end
+  end
+  return lanes
+end
+
 --[[
   waiting: a task begins to wait, and the counts change.
 ]]

@@ -19,3 +19,9 @@ function Queues.not_ended(ctx, queues, now)
   end
   return left
 end
+
+-- A task of this queue is delayed, or is a dead letter. `queues` has the names of such queues, so that people who look
+-- need not search the names of all keys. `waiting` has those in which a task waits in a lane.
+function Queues.note(ctx, queue)
+  redis.call("SADD", ctx.prefix .. "queues", queue)
+end

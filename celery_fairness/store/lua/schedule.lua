@@ -52,6 +52,7 @@ function Schedule.wait_until(ctx, queue, task, eta_ms)
   task.queue = queue
   Tasks.write(ctx, task)
   redis.call("ZADD", later, eta_ms, member)
+  Queues.note(ctx, queue)
   -- A worker that sleeps until a later time must wake and sleep anew.
   if redis.call("ZRANK", later, member) == 0 then Active.ring_bell(ctx, queue) end
 end

@@ -85,6 +85,7 @@ end
 function Settle.bury(ctx, rules, why, owner, task)
   Tasks.write(ctx, task)
   redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, redis.call("INCR", ctx.prefix .. "sequence"), task.tag)
+  Queues.note(ctx, task.queue)
   redis.call("HINCRBY", ctx.prefix .. "counts", "dead_lettered", 1)
   Events.write_event_of(ctx, "fairness.dead_lettered", task, "reason", why, "deaths", task.deaths)
   Settle.leave_outcome(ctx, rules, task, why, owner)

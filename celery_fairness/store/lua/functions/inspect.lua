@@ -86,23 +86,6 @@ local function leases_of(ctx, key, first, gone, logical)
   return found
 end
 
--- Returns the lanes of a tenant in a queue: the ready ones, and those of each parked class. `most` is how many it
--- reads of each order.
-local function lanes_of(ctx, key, queue, most)
-  local orders, seen, lanes = {Lanes.order_name(key, nil, queue)}, {}, {}
-  local classes = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, most - 1)
-  for index = 1, #classes do
-    local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, classes[index]), queue)
-    if not seen[order] then orders[#orders + 1], seen[order] = order, true end
-  end
-  for index = 1, #orders do
-    local some = redis.call("ZRANGE", ctx.prefix .. orders[index], 0, most - 1)
-    for place = 1, #some do lanes[#lanes + 1] = some[place] end
-    if #lanes >= most then return lanes end
-  end
-  return lanes
-end
-
 -- Adds where the tasks of a tenant wait, how many they are, and whether claims pass the tenant over.
 local function add_places(ctx, key, answer)
   local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "account:" .. key), LANES_AT_MOST, {}
@@ -119,7 +102,7 @@ local function add_places(ctx, key, answer)
   for index = 1, math.min(#queues, QUEUES_AT_MOST) do
     local queue, ranks = queues[index], {}
     if redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key) then full[#full + 1] = queue end
-    local its = left > 0 and lanes_of(ctx, key, queue, left) or {}
+    local its = left > 0 and Lanes.all_of(ctx, key, queue, left) or {}
     for place = 1, math.min(#its, left) do
       local rank = string.sub(its[place], 1, 1)
       ranks[rank] = (ranks[rank] or 0) + Lanes.length_of(ctx, queue, key, its[place])
