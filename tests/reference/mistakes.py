@@ -423,7 +423,7 @@ MISTAKES = (
     ),
     Mistake(
         "a minute counts a task behind its own tenant as quiet",
-        'string.format(known[3] and "%d+" or "%d", since)',
+        'string.format(waiting and "%d+" or "%d", since)',
         'string.format("%d", since)',
         "order",
     ),

@@ -172,7 +172,7 @@ function Blocked.park(ctx, queue, key, lane, limit, rules, turns)
     Blocked.move_group(ctx, queue, group, limit, rules)
   else
     redis.call("ZADD", ctx.prefix .. "parked:" .. key .. " " .. queue, limit.private and 1 or 0, class)
-    Tasks.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
+    Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
       Lanes.order_name(key, group, queue)) - 1)
     Lanes.left_group(ctx, queue, key, before)
     Blocked.enter_group(ctx, queue, group, key, limit, rules)
@@ -185,7 +185,7 @@ end
 function Blocked.unpark(ctx, queue, key, lane, turns)
   local group, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, class)
-  Tasks.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
+  Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
     Lanes.order_name(key, nil, queue)) - 1)
   Lanes.left_group(ctx, queue, key, group)
   if redis.call("HEXISTS", ctx.prefix .. "account:" .. key, "closed") == 0 then
@@ -198,7 +198,7 @@ end
   candidates: the tenant whose turn it is among the parked lanes of a queue whose limit has opened.
 
   A claim moves each lane that it meets and that may not start to a place at which no claim looks. Each of these
-  costs one move. The table `turns` belongs to one claim:
+  costs one move, and one more for each further name of a class. The table `turns` belongs to one claim:
 
   - moves: the number of moves that are left.
   - looks: the largest number of tenants of one ring at which the claim looks.
@@ -209,6 +209,11 @@ end
     before. If it is nil, the claim leaves no turn.
   - known: the next turn of one queue, which is valid until the next look at any queue.
 ]]
+
+-- Takes the further moves of a step that costs more than one. The last step of a claim may cost more than were left.
+function Blocked.weigh(turns, more)
+  turns.moves = math.max(0, turns.moves - more)
+end
 
 function Blocked.spend(turns)
   if turns.moves == 0 then

@@ -157,24 +157,6 @@ function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   end
 end
 
--- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
-function Lanes.joins_parked(ctx, queue, group)
-  local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
-  local opened = name and redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
-  -- A person may have deleted the entry in `candidates`.
-  if opened and tonumber(opened) >= 0 then Active.ring_bell(ctx, queue) end
-end
-
--- A task will wait. If it did not wait before, `since` is the server time from which it does. Returns three
--- fields of its tenant: the tier, whether it is closed, and how many tasks wait.
-function Lanes.will_wait(ctx, queue, task, since)
-  local known = redis.call("HMGET", ctx.prefix .. "account:" .. task.key, "tier", "closed", "q:" .. queue)
-  if since and (task.put or "") == "" then
-    task.put = string.format(known[3] and "%d+" or "%d", since)
-  end
-  return known
-end
-
 -- A task begins to wait in a lane (by 1), or leaves it (by -1). Accounts and `waiting` count what waits of a tenant
 -- and of a queue. So the keys of these two are not counted here.
 function Lanes.count_limits(ctx, queue, lane, by)
@@ -189,7 +171,9 @@ end
 -- If it did not wait before, `since` is the server time from which it does.
 function Lanes.enqueue(ctx, queue, task, is_put, since)
   local key, lane = task.key, Lanes.lane_of(task)
-  local known = Lanes.will_wait(ctx, queue, task, since)
+  local tier, closed, waiting = unpack(
+    redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "closed", "q:" .. queue))
+  if since and (task.put or "") == "" then task.put = string.format(waiting and "%d+" or "%d", since) end
   task.queue = queue
   Tasks.write(ctx, task)
   redis.call("ZADD", ctx.prefix .. Lanes.tags_name(key, lane, queue), task.seq, task.tag)
@@ -199,8 +183,8 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   if is_first and task.limits ~= "" then
     redis.call("SADD", ctx.prefix .. Lanes.names_name(key, Lanes.class_of(lane), queue), task.name)
   end
-  if is_first and known[3] then Lanes.note_alone(ctx, queue, key, order, lane) end
-  Lanes.note_tier(ctx, queue, task, is_put, known[1], known[2])
+  if is_first and waiting then Lanes.note_alone(ctx, queue, key, order, lane) end
+  Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if task.limits ~= "" then Lanes.count_limits(ctx, queue, lane, 1) end
   redis.call("HINCRBY", ctx.prefix .. "waiting", queue, 1)
   if redis.call("HINCRBY", ctx.prefix .. "account:" .. key, "q:" .. queue, 1) == 1 then
@@ -209,8 +193,11 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   end
   Priorities.rank_again(ctx, queue, key)
   if group then
-    Lanes.joins_parked(ctx, queue, group)
-  elseif not known[2] then
+    -- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
+    local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+    local opened = name and redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
+    if opened and tonumber(opened) >= 0 then Active.ring_bell(ctx, queue) end
+  elseif not closed then
     if is_first then Active.enter_again(ctx, queue, key) end
     -- The last token of the bell may have gone to a worker that died.
     Active.ring_bell(ctx, queue)

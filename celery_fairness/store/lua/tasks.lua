@@ -169,21 +169,3 @@ function Tasks.read_held(ctx, lease)
   local row = text and Tasks.read_row(text)
   return row and row.state == "held" and row or nil
 end
-
---[[
-  weight: by how much one step of a claim counts more than one move.
-
-  - A message that is read counts one more for each full UNIT_BYTES.
-  - A class that is parked or made ready counts one more for each further name.
-]]
-
-local UNIT_BYTES = 16384
-
-function Tasks.units_of(message)
-  return math.floor(#message / UNIT_BYTES)
-end
-
--- The last step of a claim may cost more moves than were left.
-function Tasks.weigh(turns, more)
-  turns.moves = math.max(0, turns.moves - more)
-end

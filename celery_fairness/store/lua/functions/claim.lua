@@ -40,9 +40,10 @@ local SLEEP_MS = 1000
 -- The caller enters its leases again within this time.
 local ENTERED_MS = 10
 
--- One claim takes about this much. A task weighs one, one more for each of its limits, and the units of its message
--- (tasks.lua).
+-- One claim takes about this much. A task weighs one, one more for each of its limits, and one more for each full
+-- UNIT_BYTES of its message.
 local TAKEN_AT_MOST = 256
+local UNIT_BYTES = 16384
 
 -- The answer is one string, because a client reads each element of a list as an answer of its own.
 local function as_answer(sleep_ms, epoch_text, passed, told)
@@ -88,7 +89,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     local told = lease .. " " .. task.attempt .. " " .. keys .. " " .. task.rank .. " " .. #task.queue .. " "
       .. task.queue .. message
     leases[#leases + 1], answer[#answer + 1] = lease, #told .. " " .. told
-    taken = taken + 1 + commas + Tasks.units_of(message)
+    taken = taken + 1 + commas + math.floor(#message / UNIT_BYTES)
   end
 
   local given = given_before(ctx, owner, number)
