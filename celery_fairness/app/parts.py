@@ -53,11 +53,11 @@ from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.event_forwarder import EventForwarder
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.lease_renewer import LeaseRenewer
+from celery_fairness.worker.outcome_writer import write_unpublished
 from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
-from celery_fairness.worker.unpublished import write_unpublished
 from celery_fairness.worker.unspent import PoolChild, give_token_back
 
 logger = logging.getLogger("celery_fairness")

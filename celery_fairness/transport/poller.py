@@ -60,7 +60,7 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
         def wake() -> None:
             # The loop sends ends of its own thread before it sleeps.
             if threading.get_ident() != loop:
-                hub.call_soon(_nothing)
+                hub.call_soon(lambda: None)
 
         self._wake = wake
 
@@ -196,7 +196,3 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
             pipe, self._pipe = self._pipe, None
         for end in pipe or ():
             os.close(end)
-
-
-def _nothing() -> None:
-    """Do nothing, but turn the loop once."""

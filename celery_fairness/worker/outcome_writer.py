@@ -4,6 +4,7 @@ Redis ends a task alone in six cases. Its worker died after the ack. Its process
 worker could not read its message. A limit dropped it. A person cancelled it. It expired while it
 waited. For each, Redis keeps an outcome with the message. From that, a worker writes what Celery
 writes for a lost process: the result, the parts of chords and chains, errbacks, signal and event.
+It writes the same for a parked task that its broker does not accept.
 
 Invariant: a second write stores the same result, and never replaces an end that the task stored.
 """
@@ -21,6 +22,7 @@ from celery import Task, signals, states
 from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 from celery.worker.strategy import hybrid_to_proto2  # type: ignore[attr-defined]  # no stub
+from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 from kombu.transport import virtual
 from kombu.utils.encoding import safe_repr
@@ -30,12 +32,15 @@ from celery_fairness.errors import (
     DeliveriesExhausted,
     HeaderInvalid,
     MessageUnreadable,
+    PublishFailed,
     RateLimitDropped,
     TenantInvalid,
 )
+from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import HEADER, parse_header
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.worker.failure import write_failure
+from celery_fairness.worker.parked_message import body_of
 
 if TYPE_CHECKING:
     _Request = Any
@@ -266,6 +271,30 @@ def write(outcome: Outcome, consumer: Any) -> None:
         request.fail(result)
     shown = (getattr(outcome, field) for field in ended.shown)
     logger.log(ended.level, ended.text, name, task_id, who, *shown)
+
+
+def write_unpublished(app: Any, promoted: Promoted, problem: Exception) -> None:
+    """Store that a parked task has failed; revoke it if it was cancelled or has expired.
+
+    Args:
+        app: The task's app.
+        promoted: The message that could not be published.
+        problem: The reason.
+    """
+    taken = json.loads(promoted.message)
+    accept = prepare_accept_content(app.conf.accept_content)
+    facts = {name: taken[name] for name in ("content_type", "content_encoding", "headers")}
+    properties = taken["properties"]
+    message: Any = Message(body_of(taken), properties=properties, accept=accept, **facts)
+    request = request_of_message(message, app)
+    place = taken["exchange"], taken["routing_key"]
+    error = PublishFailed(str(request.name), str(request.id), *place, str(problem))
+    if not request.stored_end(error):
+        if promoted.ended:
+            request.revoke(TaskRevokedError("expired"), expired=True)
+        else:
+            request.fail(error)
+    logger.error("%s", error)
 
 
 def tenant_of(outcome: Outcome, headers: Mapping[str, Any]) -> str:
