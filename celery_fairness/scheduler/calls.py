@@ -2,8 +2,9 @@
 
 This module sends nothing, because a worker sends a claim on the connection that kombu polls.
 
-Three arguments mean the same in every call:
+Four arguments mean the same in every call:
 
+- ``rules``: the worker's settings
 - ``lease_ms``: how long a lease lives without a renewal
 - ``enforcement``: ``on``, ``observe`` or ``off``
 - ``now_text``: the server's time in ms in tests, "" for the server's clock
@@ -87,10 +88,9 @@ def put_args(
     plain: str = "",
     entry: bytes | str = "",
 ) -> list[Any]:
-    """Return the arguments of a put.
+    """Return the arguments of a put of ``waiting``.
 
     Args:
-        waiting: The task.
         bindings: The key of the exchange's bindings if the producer has looked them up. "" if not.
         bound: The bindings that the producer found, in kombu's form.
         plain: The key of the plain list from which the message comes. "" for a new message.
@@ -152,7 +152,6 @@ def claim_args(
         number: The number of this request. The same number again gives the same answer.
         want: Most tasks, at least 1.
         queues: The queues, in the order in which they are tried.
-        rules: The worker's settings.
         skipped: The tasks that this process skips.
         epoch: The epoch in which this process took its leases. None if it holds none. In another
             epoch the claim leases nothing.
@@ -223,7 +222,6 @@ def renew_args(
 
     Args:
         held: Leases, each with its keys, joined by commas.
-        rules: The worker's settings.
         epoch: The epoch in which they were taken. None if it is not known.
     """
     return [*rules_args(rules), _or_empty(epoch), now_text, *chain.from_iterable(held)]
@@ -286,9 +284,7 @@ def expire_queues_args(
 def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a call for the next outcome.
 
-    Args:
-        written: The name of the outcome whose result is written. "" for none.
-        rules: The worker's settings.
+    ``written`` is the name of the outcome whose result is written, "" for none.
     """
     return [written, *rules_args(rules), now_text]
 
@@ -315,7 +311,6 @@ def stop_args(
 
     Args:
         how: ``pause``, ``resume``, ``cool`` or ``clear``.
-        key: The key of the limits.
         wait_ms: The length of the cool-down or the pause. 0 is a pause without end.
         reason: The reason of a cool-down, for its event.
         by: The person who pauses or resumes the key.
@@ -400,7 +395,6 @@ def queue_args(
 
     Args:
         how: ``declare``, ``set``, ``clear`` or ``know`` (``config.queue_limits``).
-        queue: The queue.
         key: The key of the whole queue.
         parts: Whether the declared numbers are those of each partition.
         numbers: ``QueueNumbers.text``. "" for none.

@@ -87,7 +87,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         #: The socket on which the channel last read Redis's epoch.
         self._synced_on: Any = None
         self._asleep_until = 0.0
-        self._napping = False
+        #: Whether the channel sends no request for a while.
+        self.is_napping = False
         self._adopt_at = 0.0
         #: Consumed queues: those that are claimed from, and those of the stock transport.
         self.fair_queues: list[str] = []
@@ -200,7 +201,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         )
         want = self.want()
         now = monotonic()
-        if self._napping or not (want or self.stock_queues):
+        if self.is_napping or not (want or self.stock_queues):
             # A signal may have stopped the claims since kombu's look for a place.
             return
         if want and now >= self._adopt_at:
@@ -271,18 +272,13 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             # claim that skipped tasks, the nap bounds how often tasks for other workers wake this
             # one.
             short = min(seconds, NAP_SECONDS)
-            self._napping = not self.connection.cycle.nap(short, self._wake_up)
+            self.is_napping = not self.connection.cycle.nap(short, self._wake_up)
             if seconds < LATE_SECONDS:
                 seconds = 0.0
         self._asleep_until = monotonic() + seconds if seconds else 0.0
 
     def _wake_up(self) -> None:
-        self._napping = False
-
-    @property
-    def is_napping(self) -> bool:
-        """Whether the channel sends no request for a while."""
-        return self._napping
+        self.is_napping = False
 
     @contextlib.contextmanager
     def waits_for_server(self) -> Iterator[None]:
@@ -301,7 +297,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
                 self.session.address,
                 error,
             )
-            self._napping = not self.connection.cycle.nap(NOT_READY_SECONDS, self._wake_up)
+            self.is_napping = not self.connection.cycle.nap(NOT_READY_SECONDS, self._wake_up)
 
     def _sync_epoch(self) -> None:
         """Read Redis's epoch: a new connection may lead to an older memory."""

@@ -37,7 +37,8 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
         self._sessions: list[Session] = []
         self._pipe: tuple[int, int] | None = None
         self._lock = threading.Lock()
-        self._wake: Callable[[], None] = self._write
+        #: Wakes the loop; from any thread.
+        self.wake: Callable[[], None] = self._write
         self._hub: Any = None
         self._on_readable: Callable[[int], Any] | None = None
 
@@ -49,10 +50,6 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
             # WeakMethod has its own callback, which fails at the interpreter's exit.
             session.wakers.append(ref(self, session.wakers.remove))
 
-    def wake(self) -> None:
-        """Wake the loop; from any thread."""
-        self._wake()
-
     def join_hub(self, hub: Any, on_readable: Callable[[int], Any]) -> None:
         """Use a hub for wake-ups from now on; it calls ``on_readable`` for sockets."""
         self._hub, self._on_readable, loop = hub, on_readable, threading.get_ident()
@@ -62,7 +59,7 @@ class FairPoller(_Poller):  # type: ignore[misc]  # see above
             if threading.get_ident() != loop:
                 hub.call_soon(lambda: None)
 
-        self._wake = wake
+        self.wake = wake
 
     def nap(self, seconds: float, over: Callable[[], None]) -> bool:
         """Wait ``seconds`` and return True; with a hub, return False and call ``over`` later."""
