@@ -21,19 +21,11 @@ OPTION = "fairness"
 class DispatchOptions:
     """Settings for the dispatch path.
 
+    They mean the same as the app's settings of these names, except the following.
+
     Attributes:
-        namespace: Prefix of every key, inside a hash tag.
-        lease_seconds: The length of a lease without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
-        default_tier: The tier of tenants with an unknown tier.
         default_limit: The default tier's limit, or None without a limit.
-        max_deliveries: Deaths after which a task becomes a dead letter. 0 disables this.
-        fairness_by: The unit of a task's cost: ``tasks``, ``cost`` or ``runtime``.
-        snooze_seconds: The longest wait of a rescheduled task for a slot.
-        tier_scope: With ``service``, each service of a tenant has its own limit.
-        no_tenant: With ``bypass``, a task without a tenant has no limit.
-        priority_scope: Whether priorities order the tasks of one ``tenant``, or of a ``queue``.
-        priority_order: Which priority goes first.
         waiting_of_tiers: For every tier, the maximum of a tenant's waiting tasks, or None.
         waiting_of_queues: For some queues, the maximum of waiting tasks, or None.
         partitions: The policies of queues with a partitioned limit. They give a partition to
