@@ -74,7 +74,7 @@ SHORT_WAIT_SECONDS, SHORT_WAITS_AT_MOST = 0.02, 3
 ACQUIRE_AT_MOST = 3
 #: Rejections that may end before their expected time.
 _MAY_END_EARLIER = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
-#: What the log writes of a limit that rejects.
+#: How the log describes a limit that rejects.
 _TEXTS_OF_LIMITS = {
     Reason.AT_CONCURRENCY_LIMIT: "has no free slot",
     Reason.AT_RATE_LIMIT: "has reached its rate",
