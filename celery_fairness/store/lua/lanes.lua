@@ -125,19 +125,26 @@ function Lanes.group_of(ctx, queue, key, lane)
   return alone == "1" and Lanes.own_group(key, class) or Lanes.shared_of(class)
 end
 
+-- Returns the groups of the parked classes of a tenant up to the index `last`, each once.
+function Lanes.groups_of(ctx, queue, key, last)
+  local classes = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, last)
+  local groups, seen = {}, {}
+  for index = 1, #classes do
+    local group = Lanes.group_of(ctx, queue, key, classes[index])
+    if not seen[group] then groups[#groups + 1], seen[group] = group, true end
+  end
+  return groups
+end
+
 -- Returns the lanes of a tenant in a queue: the ready ones, and those of each parked class. `most` is how many it
 -- reads of each order.
 function Lanes.all_of(ctx, key, queue, most)
-  local orders, seen, lanes = {Lanes.order_name(key, nil, queue)}, {}, {}
-  local classes = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, most - 1)
-  for index = 1, #classes do
-    local order = Lanes.order_name(key, Lanes.group_of(ctx, queue, key, classes[index]), queue)
-    if not seen[order] then orders[#orders + 1], seen[order] = order, true end
-  end
-  for index = 1, #orders do
-    local some = redis.call("ZRANGE", ctx.prefix .. orders[index], 0, most - 1)
+  local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, most - 1)
+  local groups = Lanes.groups_of(ctx, queue, key, most - 1)
+  for index = 1, #groups do
+    if #lanes >= most then break end
+    local some = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, groups[index], queue), 0, most - 1)
     for place = 1, #some do lanes[#lanes + 1] = some[place] end
-    if #lanes >= most then return lanes end
   end
   return lanes
 end
@@ -344,8 +351,7 @@ function Lanes.forget_waiting(ctx, queue)
     local lane = Lanes.first_lane(ctx, queue, key)
     if not lane then
       -- Nothing of this tenant is ready, so the first lane of a parked class is next.
-      local class = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, 0)[1]
-      group = Lanes.group_of(ctx, queue, key, class)
+      group = Lanes.groups_of(ctx, queue, key, 0)[1]
       lane = Lanes.first_lane(ctx, queue, key, group)
     end
     local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)

@@ -11,7 +11,7 @@ local LANES_AT_MOST, TENANTS_AT_MOST = 1000, 1000
 -- Returns the groups and the lanes of a place, and how many tasks are in the lanes. It reads each order up to the
 -- index `last`.
 function Places.read(it, key, queue, last, others)
-  local groups, lanes, seen, total = {}, {}, {}, 0
+  local groups, lanes, seen, total = Lanes.groups_of(it.ctx, queue, key, last), {}, {}, 0
   local function add(found)
     for index = 1, #found do
       local lane = found[index]
@@ -24,14 +24,8 @@ function Places.read(it, key, queue, last, others)
   end
   add(others or {})
   add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, nil, queue), 0, last))
-  local parked = redis.call("ZRANGE", it.ctx.prefix .. "parked:" .. key .. " " .. queue, 0, last)
-  for index = 1, #parked do
-    local group = Lanes.group_of(it.ctx, queue, key, parked[index])
-    if not groups[group] then
-      groups[group] = true
-      groups[#groups + 1] = group
-      add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, group, queue), 0, last))
-    end
+  for index = 1, #groups do
+    add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, groups[index], queue), 0, last))
   end
   it.left = it.left - #lanes
   return groups, lanes, total

@@ -20,20 +20,20 @@ register("idle", {"allow-oom"}, function(keys, args)
   local ctx, worker, key = {prefix = keys[1]}, args[1], args[2]
   local short_ms, least_ms, every_ms = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
   local frozen_ms = args[6]
+  local now, slots = Clock.server_now(frozen_ms), ctx.prefix .. "idle_slots:" .. worker
 
   -- Since the last slot was given back, the number of free slots has only fallen. One slot was free just now.
   local freed = tonumber(redis.call("GET", ctx.prefix .. "freed:" .. key) or "")
-  local waited_ms = freed and Clock.server_now(frozen_ms) - freed or 0
+  local waited_ms = freed and now - freed or 0
   if waited_ms < short_ms then return {0, 0} end
-  if redis.call("HLEN", ctx.prefix .. "idle_slots:" .. worker) <= TENANTS_AT_MOST then
-    redis.call("HSET", ctx.prefix .. "idle_slots:" .. worker, key, 1)
-  end
-  local all_ms = redis.call("HINCRBY", ctx.prefix .. "idle_slots:" .. worker, "", waited_ms)
-  redis.call("PEXPIRE", ctx.prefix .. "idle_slots:" .. worker, 2 * every_ms)
-  if all_ms < least_ms then return {0, 0} end
-  local first = redis.call("SET", ctx.prefix .. "idle_told:" .. worker, "", "NX", "PX", every_ms)
-  if not first then return {0, 0} end
-  local tenants = redis.call("HLEN", ctx.prefix .. "idle_slots:" .. worker) - 1
-  redis.call("DEL", ctx.prefix .. "idle_slots:" .. worker)
+  if redis.call("HLEN", slots) <= TENANTS_AT_MOST then redis.call("HSET", slots, key, 1) end
+  local all_ms = redis.call("HINCRBY", slots, "", waited_ms)
+  redis.call("PEXPIRE", slots, 2 * every_ms)
+  local logged = redis.call("HGET", slots, "logged")
+  if all_ms < least_ms or logged and now - logged < every_ms then return {0, 0} end
+  local tenants = redis.call("HLEN", slots) - (logged and 2 or 1)
+  redis.call("DEL", slots)
+  redis.call("HSET", slots, "logged", now)
+  redis.call("PEXPIRE", slots, 2 * every_ms)
   return {tenants, all_ms}
 end)
