@@ -393,8 +393,8 @@ MISTAKES = (
     ),
     Mistake(
         "a rejection by a rate is reported as one by a throttle",
-        'strategy = "rate", limit = starts',
-        'strategy = "throttle", limit = starts',
+        "strategy = why, limit = number",
+        'strategy = "throttle", limit = number',
         "rates",
     ),
     Mistake(

@@ -35,10 +35,11 @@ function Limits.held_of(ctx, key, rules)
   return held
 end
 
--- Returns three results:
+-- Returns four results:
 -- - the time for which a limit is closed: 0 if it is open, math.huge if only another event opens it
 -- - the time after which a task that is tried again comes, if the limit is closed
 -- - the reason: "paused", "cools", "full", "rate" or "throttle"
+-- - the number that is used up, if the reason is one of the last three
 function Limits.wait_ms(ctx, limit, rules)
   local stopped = Config.stopped_ms(ctx, limit, rules)
   if stopped > 0 then
@@ -46,14 +47,14 @@ function Limits.wait_ms(ctx, limit, rules)
     return stopped, again, Config.is_paused(ctx, limit, rules) and "paused" or "cools"
   end
   if rules.enforcement ~= "on" then return 0 end
-  local wait, again, why, logical = 0, 0, nil, rules.logical
+  local wait, again, why, number, logical = 0, 0, nil, nil, rules.logical
   local ahead = Limits.promised(ctx, limit.key, rules)
   if limit.concurrency and Limits.held_of(ctx, limit.key, rules) + ahead >= limit.concurrency then
-    wait, again, why = math.huge, Backoff.TRY_AGAIN_MS, "full"
+    wait, again, why, number = math.huge, Backoff.TRY_AGAIN_MS, "full", limit.concurrency
   end
-  if limit.rates == "" and limit.throttle == "" then return wait, again, why end
+  if limit.rates == "" and limit.throttle == "" then return wait, again, why, number end
   local window = redis.call("HMGET", ctx.prefix .. "window:" .. limit.key, "count", "ideal")
-  if not window[1] and ahead == 0 then return wait, again, why end
+  if not window[1] and ahead == 0 then return wait, again, why, number end
   local count, ideal = tonumber(window[1]) or 0, tonumber(window[2]) or logical
   for starts, period_ms in Rates.windows_of(limit.rates) do
     -- All starts of the window are promised, and the first of the promised tasks may start now.
@@ -61,15 +62,17 @@ function Limits.wait_ms(ctx, limit, rules)
     if ahead < starts then
       rate = Rates.rate_wait_ms(ctx, limit.key, count, starts - ahead, period_ms, logical)
     end
-    if rate > 0 then wait, again, why = math.max(wait, rate), math.max(again, rate), why or "rate" end
+    if rate > 0 and not why then why, number = "rate", starts end
+    wait, again = math.max(wait, rate), math.max(again, rate)
   end
   for starts, period_ms in Rates.windows_of(limit.throttle) do
     local interval = period_ms / starts
     local throttle = ideal + (window[1] and ahead + 1 or ahead) * interval - logical
     if rules.promotes then throttle = throttle - math.max(EARLY * interval, math.min(EARLY_MS, 2 * interval)) end
-    if throttle > 0 then wait, again, why = math.max(wait, throttle), math.max(again, throttle), why or "throttle" end
+    if throttle > 0 and not why then why, number = "throttle", starts end
+    wait, again = math.max(wait, throttle), math.max(again, throttle)
   end
-  return wait, again, why
+  return wait, again, why, number
 end
 
 -- Writes why a limit is closed, over everything that this call wrote there before.
@@ -95,8 +98,9 @@ function Limits.refusal(ctx, words, rules)
   local action, by, why, again_ms, longest = nil, nil, nil, 0, 0
   for index = 1, #limits do
     local limit = limits[index]
-    local wait, again, closes = Limits.wait_ms(ctx, limit, rules)
+    local wait, again, closes, number = Limits.wait_ms(ctx, limit, rules)
     if wait > 0 then
+      limit.closes, limit.number = closes, number
       at, why = at or limit, why or closes
       if not weighs then return Limits.refused_by(at) end
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
@@ -209,36 +213,27 @@ end
   why_closed: the number that closes a limit, and how much of that number is used.
 ]]
 
--- A rate or a throttle counts as used in full. At a gate, starts that are promised to parked tasks count too.
---
--- If only older tasks at the gate keep a task from starting, the result is the number for which those wait.
--- If the limit has no numbers, because its stop is over or people removed them, those wait for leases. Then
--- the result has the limit 0.
---
--- If one worker runs as many tasks as it may, worker_limit.lua has stored the result in `limit.at`.
+local STRATEGIES = {paused = "paused", cools = "cool-down", full = "concurrency"}
+
+-- `refusal` has stored what closes the limit. If one worker runs as many tasks as it may, worker_limit.lua has stored
+-- the result in `limit.at`. A rate or a throttle counts as used in full. At a gate, starts that are promised to parked
+-- tasks count too.
 function Limits.why_closed(ctx, limit, rules)
   if limit.at then return limit.at end
-  local ahead = Limits.promised(ctx, limit.key, rules)
-  local held = ahead + Limits.held_of(ctx, limit.key, rules)
-  if Config.stopped_ms(ctx, limit, rules) > 0 then
-    local strategy = Config.is_paused(ctx, limit, rules) and "paused" or "cool-down"
-    return {key = limit.key, strategy = strategy, limit = 0, current = held}
-  end
-  local by_leases = {key = limit.key, strategy = "concurrency", limit = limit.concurrency or 0, current = held}
-  if limit.concurrency and held >= limit.concurrency then return by_leases end
-  local count = tonumber(redis.call("HGET", ctx.prefix .. "window:" .. limit.key, "count")) or 0
-  local rate
-  for starts, period_ms in Rates.windows_of(limit.rates) do
-    rate = rate or starts
-    local left = starts - ahead
-    if left <= 0 or Rates.rate_wait_ms(ctx, limit.key, count, left, period_ms, rules.logical) > 0 then
-      return {key = limit.key, strategy = "rate", limit = starts, current = starts}
-    end
-  end
-  local starts = tonumber(string.match(limit.throttle, "^%d+"))
-  if starts then return {key = limit.key, strategy = "throttle", limit = starts, current = starts} end
-  return (limit.concurrency or not rate) and by_leases
-    or {key = limit.key, strategy = "rate", limit = rate, current = rate}
+  local why, number = limit.closes, limit.number
+  if not why then why, number = Limits.waited_for(limit) end
+  if not STRATEGIES[why] then return {key = limit.key, strategy = why, limit = number, current = number} end
+  local held = Limits.promised(ctx, limit.key, rules) + Limits.held_of(ctx, limit.key, rules)
+  return {key = limit.key, strategy = STRATEGIES[why], limit = number or 0, current = held}
+end
+
+-- Only older tasks at the gate keep a task from starting. Returns the reason and the number for which those wait. If
+-- the limit has no numbers, because its stop is over or people removed them, those wait for leases.
+function Limits.waited_for(limit)
+  local rate, throttle = Rates.windows_of(limit.rates)(), Rates.windows_of(limit.throttle)()
+  if throttle then return "throttle", throttle end
+  if rate and not limit.concurrency then return "rate", rate end
+  return "full", limit.concurrency
 end
 
 --[[
