@@ -17,15 +17,10 @@ register("publish_tiers", {"allow-oom"}, function(keys, args)
   if force ~= "1" and redis.call("HGET", news, "source") == "database" then
     return {0, tonumber(redis.call("HGET", news, "version") or 0)}
   end
-  local before = redis.call("HGETALL", tiers)
+  local rows, before = {}, redis.call("HGETALL", tiers)
+  for row = 3, #args, 2 do rows[args[row]] = args[row + 1] end
   local same = #before == #args - 2 and redis.call("HGET", news, "source") == source
-  for index = 1, #before, 2 do
-    local found = false
-    for row = 3, #args, 2 do
-      if args[row] == before[index] and args[row + 1] == before[index + 1] then found = true end
-    end
-    same = same and found
-  end
+  for index = 1, #before, 2 do same = same and rows[before[index]] == before[index + 1] end
   if same then return {1, tonumber(redis.call("HGET", news, "version") or 0)} end
   redis.call("DEL", tiers)
   redis.call("HDEL", news, "bounded")

@@ -9,7 +9,7 @@
   never rejects these tasks:
   - a retry, which was accepted before
   - a message from a plain list
-  - a task that waits for its time
+  - a task that waits for its time, because it may find no other tasks there when its time has come
 
   args[1]  queue      str  where it waits
   args[2]  words      str  fifteen, with one space between them:
@@ -50,6 +50,39 @@ local function declare(ctx, limits, is_new)
   end
 end
 
+-- Returns how many tasks of a tenant wait, and the tier of the last put that carried one. The tier is "" if
+-- none waits.
+local function waiting_of_tenant(ctx, key)
+  local waiting, tier = 0, ""
+  local fields = redis.call("HGETALL", ctx.prefix .. "account:" .. key)
+  for index = 1, #fields, 2 do
+    if fields[index] == "tier" then tier = fields[index + 1] end
+    if string.sub(fields[index], 1, 2) == "q:" then waiting = waiting + tonumber(fields[index + 1]) end
+  end
+  return waiting, tier
+end
+
+-- Returns {key, limit, waiting} of the tenant or queue that has no room for one more. It returns nil if both
+-- have room. The published tiers replace the settings of the producer.
+local function full_of(ctx, queue, task, default_tier, of_tier, of_queue)
+  local news = redis.call("HMGET", ctx.prefix .. "news", "source", "bounded")
+  if task.key ~= Tasks.SYSTEM and (news[2] or of_tier ~= "" and not news[1]) then
+    local waiting, known = waiting_of_tenant(ctx, task.key)
+    local most = tonumber(of_tier)
+    if news[2] then
+      local tier = task.tier == "" and known or task.tier
+      local _, _, _, row = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. task.tenant, tier, "",
+        default_tier, "", {})
+      most = row and tonumber(row.max_waiting)
+    end
+    if most and waiting >= most then return {task.key, most, waiting} end
+  end
+  local most = tonumber(of_queue)
+  if not most then return nil end
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
+  return waiting >= most and {"queue:" .. queue, most, waiting} or nil
+end
+
 local function put(keys, args)
   local ctx = {prefix = keys[1]}
   local queue, message, frozen_ms, bindings, plain, entry = args[1], args[3], args[4], args[5], args[6], args[7]
@@ -79,7 +112,7 @@ local function put(keys, args)
   ctx.ranked = said[3]
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
-    local full = Backlog.full_of(ctx, queue, task, default_tier, of_tier, of_queue)
+    local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end

@@ -2,8 +2,6 @@
   waiting: a page of the waiting tasks of a tenant in a queue, those of a lane in their order. The function writes
   nothing.
 
-  keys[1]  prefix  str  what every key of the installation begins with
-
   args[1]  key     str  of the tenant's tier limit
   args[2]  queue   str  where they wait
   args[3]  lane    str  of the last task of the page before, "" for the first page
