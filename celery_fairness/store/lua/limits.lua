@@ -89,6 +89,8 @@ end
 -- - says: that limit
 -- - again_ms: the time after which all limits may be open
 --
+-- It always gets `closes` and `number`, the reason and the number as wait_ms returns them.
+--
 -- If the call weighs all limits, the limit gets two more fields:
 -- - why: the number or the stop that closes the limit in `says`, or the first closed limit
 -- - longest_ms: the time for which the closed limits stay closed
@@ -104,8 +106,8 @@ function Limits.refusal(ctx, words, rules)
       at, why = at or limit, why or closes
       if not weighs then return Limits.refused_by(at) end
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
-      local says = limit.on_limit
-      if Config.stopped_ms(ctx, limit, rules) == 0 and (says == "r" and not action or says == "d" and action ~= "d") then
+      local says, is_stopped = limit.on_limit, closes == "paused" or closes == "cools"
+      if not is_stopped and (says == "r" and not action or says == "d" and action ~= "d") then
         action, by, why = says, limit, closes
       end
     end
