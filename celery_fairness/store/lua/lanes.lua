@@ -7,13 +7,9 @@
   A lane is named `CLASS NAME`. Its class is `RANK`, or `RANK,LIMITS` if its tasks have limits beside the tier's. A
   limit that rejects a lane rejects all lanes of its class.
 
-  - `lane:KEY LANE QUEUE` holds the tags of its tasks.
-  - `names:KEY CLASS QUEUE` holds the names of the lanes of a class with limits.
-  - `ready:KEY QUEUE` orders the lanes of a tenant that no limit keeps back. The order is by rank, then by the
-    sequence number of the first task at the last note. So the tasks of one rank go in the order of their numbers,
-    whatever their names.
-  - `shelf:KEY GROUP QUEUE` holds the parked lanes of a group, in that order.
-  - `parked:KEY QUEUE` holds for each parked class whether it waits alone.
+  A lane stands in `ready:KEY QUEUE`, or in `shelf:KEY GROUP QUEUE` if its class is parked. The order is by rank, then
+  by the sequence number of the first task at the last note. So the tasks of one rank go in the order of their
+  numbers, whatever their names.
 ]]
 
 function Lanes.lane_of(task)

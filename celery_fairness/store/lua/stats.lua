@@ -17,9 +17,7 @@ function Stats.count_exceeded(ctx, strategy, key)
 end
 
 --[[
-  minute: how often something happened in one minute of the server's time, by type, tier and queue.
-
-  The block `minutes` below lists the types (WHAT).
+  minute: how often something happened in one minute of the server's time, by type (WHAT), tier and queue.
 ]]
 
 -- A minute in ms of the server's time, and how long its numbers are kept.
@@ -56,14 +54,7 @@ end
 --[[
   minutes: what claims and gates of one minute started or found at its tier's limit, by tier and queue.
 
-  `minute:MINUTE` has counts by "WHAT TIER QUEUE". WHAT is one of these:
-  - refused: the tier's limit rejected a task
-  - quiet:BITS: a task started that waited behind no other task of its tenant
-  - noisy:BITS: a task started that waited behind other tasks of its tenant
-  - started: a task started again, or its wait is unknown
-
-  The wait of a quiet or noisy start is less than two to the power of BITS ms. A gate counts only "refused" and
-  "started", because the message does not hold since when the task waits.
+  A gate counts only "refused" and "started", because the message does not hold since when the task waits.
 
   A call counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
   already with two commands in total. If it met nothing, it writes nothing.
