@@ -108,8 +108,8 @@ def test_a_lease_has_a_row_and_an_end_and_counts_at_its_keys_until_it_ends(
     limiter.acquire(first)
     other = limiter.acquire(ask("b", Limit("api", 2))).lease
     assert client.hgetall(running) == {
-        "w1@a": f"0.0 w1 held@{began:.0f} tenant:42,api  shop.pay t1 q",
-        "b": f"0.0 - held@{began:.0f} _system,api    ",
+        "w1@a": f"0.0 w1 held@{began:.0f} tenant:42,api api|1|||w shop.pay t1 q",
+        "b": f"0.0 - held@{began:.0f} _system,api api|2|||w   ",
     }
     assert dict(client.zrange(f"{NAMES.prefix}ends", 0, -1, withscores=True)) == {
         "w1@a": began + 15_000,
@@ -351,3 +351,10 @@ def test_a_refusal_by_the_tier_costs_one_command_more_than_its_count(make_limite
     with commands() as ran:
         assert isinstance(limiter.acquire(ask("l3", tenant="42")), Rejected)
     assert (ran["hincrby"], "hlen" in ran) == (2, False)
+
+
+def test_a_key_shows_the_number_of_what_runs_though_its_newest_is_forgotten(make_limiter, client):
+    limiter = make_limiter()
+    limiter.acquire(ask("l1", Limit("api", 5)))
+    client.delete(f"{NAMES.prefix}declared:api")
+    assert limiter.look("api")["numbers"] == {"concurrency": 5}

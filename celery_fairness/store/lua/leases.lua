@@ -29,9 +29,9 @@ function Leases.worker_of(lease)
   return string.match(lease, "^([^@%s]+)@")
 end
 
--- A lease begins whose task is not here. The keys have commas between them. `task` has the id, the name and the
--- queue.
-function Leases.hold(ctx, lease, keys, task, rules, ends_at)
+-- A lease begins whose task is not here. The keys have commas between them. `limits` are those of the task, "" if
+-- they are not known. `task` has its id, its name and its queue.
+function Leases.hold(ctx, lease, keys, limits, task, rules, ends_at)
   if not string.match(keys, "^tenant:") and not string.match(keys, "^" .. Tasks.SYSTEM) then
     keys = Tasks.SYSTEM .. "," .. keys
   end
@@ -40,7 +40,7 @@ function Leases.hold(ctx, lease, keys, task, rules, ends_at)
     rules.limited = "1"
   end
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
-    since = Start.since_now(rules, task.name), keys = keys, charge = "", name = task.name, id = task.id,
+    since = Start.since_now(rules, task.name), keys = keys, charge = limits, name = task.name, id = task.id,
     queue = task.queue}
   for key in string.gmatch(keys, "[^,]+") do Leases.begin_lease(ctx, key, lease, rules) end
   redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)

@@ -137,7 +137,8 @@ end
   - ATTEMPT.NONCE ends the name of its lease.
   - STATE is claimed, begun or acked, and "held" if the task is not here. SINCE is when the lease began (start.lua).
   - KEYS are those in which its lease counts, with commas between them. The tenant's comes first.
-  - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "".
+  - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "". If the task is not
+    here, it is the limits of the task.
   - NAME and ID are those of the head. So a call that receives a usual end does not read the head.
   - QUEUE is that of a task that is not here, otherwise "".
 ]]

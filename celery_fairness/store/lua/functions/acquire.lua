@@ -127,7 +127,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
     Backoff.note_begin(ctx, limits[index], rules)
   end
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, words)
-  Leases.hold(ctx, lease, its_keys, job or Leases.UNKNOWN, rules, Rates.whole(rules.logical + lease_ms))
+  Leases.hold(ctx, lease, its_keys, words, job or Leases.UNKNOWN, rules, Rates.whole(rules.logical + lease_ms))
   if key ~= "" then starts[2] = held + 1 end
   if enforcement == "observe" and (full or closed) then starts[1] = 2 end
   return starts

@@ -69,7 +69,7 @@ local function lease_of(ctx, id, logical)
   else
     row = Tasks.read_held(ctx, id)
     if not row then return lease end
-    lease.queue, lease.task_id = row.queue, row.id
+    lease.queue, lease.task_id, lease.limits = row.queue, row.id, row.charge
   end
   local at, usual = string.match(row.since, "^@(%d+)~?(%d*)")
   lease.owner, lease.task = row.owner ~= "-" and row.owner or "", row.name

@@ -33,7 +33,7 @@ register("renew", {"allow-oom"}, function(keys, args)
       redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)
     else
       answer[#answer + 1] = (index - 6) / 2
-      if lost then Leases.hold(ctx, lease, its_keys, Leases.UNKNOWN, rules, ends_at) end
+      if lost then Leases.hold(ctx, lease, its_keys, "", Leases.UNKNOWN, rules, ends_at) end
     end
   end
   Leases.expire(ctx, rules, Leases.ENDED_AT_MOST)
