@@ -121,7 +121,7 @@ class QueuesApi:
             rate=ojs_rate(numbers.rates[0] if numbers.rates else None),
             throttle=ojs_rate(numbers.throttle),
             on_limit=numbers.on_limit,
-            held=self._limiter.inspect(row.key, "", "").held,
+            held=self._limiter.leases_of(row.key).held,
         )
 
 

@@ -15,8 +15,8 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.types import (
     Admitted,
+    KeyLeases,
     Lease,
-    LimitState,
     Parking,
     Promotion,
     Rejected,
@@ -148,8 +148,8 @@ class Limiter(Protocol):
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until parked tasks may start, or the timeout. Each wake-up wakes one caller."""
 
-    def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
-        """Return the state of ``key`` without changing it."""
+    def leases_of(self, key: str) -> KeyLeases:
+        """Return the live leases of ``key`` without changing it."""
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Put a whole tier table in force.

@@ -22,8 +22,8 @@ from celery_fairness.limiter.types import (
     Admitted,
     HeldLease,
     Job,
+    KeyLeases,
     Lease,
-    LimitState,
     Parking,
     Promoted,
     Promotion,
@@ -260,13 +260,13 @@ class RedisLimiter:
     def await_parked(self, timeout_seconds: float) -> None:
         self._listener.wait(self._names.gate_bell, timeout_seconds)
 
-    def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
-        found = self.look(key, tenant, tier)
-        leases = tuple(
+    def leases_of(self, key: str) -> KeyLeases:
+        found = self.look(key)
+        first = tuple(
             HeldLease(each["id"], seconds(each["ends_ms"]), task_id=each.get("task_id", ""))
             for each in found.get("leases", ())
         )
-        return LimitState(key, found.get("tier", ""), found.get("entitled"), found["held"], leases)
+        return KeyLeases(found["held"], first)
 
     def look(
         self,

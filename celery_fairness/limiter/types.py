@@ -295,20 +295,13 @@ class KeyStops(Value):
         return self.paused or self.cool_down_seconds > 0
 
 
-@dataclass(frozen=True, slots=True)
-class LimitState:
-    """The state of a key.
+class KeyLeases(NamedTuple):
+    """The live leases of a key.
 
     Attributes:
-        key: The limit's key.
-        tier: The tenant's tier. "" if the key is no tenant's.
-        limit: The concurrency in force. None is unlimited or unknown, 0 is paused.
-        held: The number of live leases.
-        leases: The first hundred of them, the oldest at the top.
+        held: Their number.
+        first: The first hundred of them, the oldest at the top.
     """
 
-    key: str
-    tier: str
-    limit: int | None
     held: int
-    leases: tuple[HeldLease, ...]
+    first: tuple[HeldLease, ...]

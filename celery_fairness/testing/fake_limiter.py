@@ -25,8 +25,8 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import (
     Admitted,
+    KeyLeases,
     Lease,
-    LimitState,
     Parking,
     Promotion,
     Rejected,
@@ -177,10 +177,10 @@ class FakeLimiter(Limiter):
         """Return at once."""
         self._record("await_parked", timeout_seconds)
 
-    def inspect(self, key: str, tenant: str, tier: str) -> LimitState:
+    def leases_of(self, key: str) -> KeyLeases:
         """Return the number of held leases of ``key``."""
-        self._record("inspect", key, tenant, tier)
-        return LimitState(key, tier, None, self._held(key), ())
+        self._record("leases_of", key)
+        return KeyLeases(self._held(key), ())
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         """Keep the tier table."""

@@ -78,6 +78,6 @@ def _held_by(
     for key, held in full_from.items():
         if held is None:
             continue
-        state = limiter.inspect(key, "", rejected.tier)
-        if state.held >= held and any(each.task_id == id_part(parent) for each in state.leases):
+        leases = limiter.leases_of(key)
+        if leases.held >= held and any(each.task_id == id_part(parent) for each in leases.first):
             yield key

@@ -12,6 +12,7 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from tests.contract.conftest import FrozenClock
@@ -36,7 +37,7 @@ def refused(answer: Admitted | Rejected) -> Rejected:
 
 
 def held(limiter: Limiter, tenant: str = "42") -> int:
-    return limiter.inspect(tier_key(tenant), tenant, "free").held
+    return limiter.leases_of(tier_key(tenant)).held
 
 
 def test_under_the_limit_is_admitted_and_over_it_refused(limiter: Limiter) -> None:
@@ -240,26 +241,26 @@ def test_settings_do_not_replace_the_database_table(limiter: Limiter) -> None:
     assert limiter.published_tiers() == ("database", {"free": Tier("free", 7)})
 
 
-def test_a_published_tenant_has_its_tier_and_its_number(limiter: Limiter) -> None:
+def test_a_published_tenant_has_its_tier_and_its_number(limiter: RedisLimiter) -> None:
     limiter.publish_tiers(DEFAULT_TIERS.values(), "settings")
     limiter.publish_tenant("42", "pro", "")
     assert limiter.published_tenant("42") == "pro"
     assert admitted(limiter.acquire(ask())).limit == 3
     limiter.publish_tenant("42", "pro", 7)
-    assert limiter.inspect(tier_key("42"), "42", "free").limit == 7
+    assert limiter.look(tier_key("42"), "42", "free").get("entitled") == 7
     limiter.publish_tenant("42", "pro", None)
-    assert limiter.inspect(tier_key("42"), "42", "free").limit is None
+    assert limiter.look(tier_key("42"), "42", "free").get("entitled") is None
     limiter.publish_tenant("42", None, "")
     assert limiter.published_tenant("42") is None
-    assert limiter.inspect(tier_key("42"), "42", "free").limit == 1
+    assert limiter.look(tier_key("42"), "42", "free").get("entitled") == 1
 
 
 def test_a_published_tenant_of_an_unpublished_tier_is_of_the_default_tier(
-    limiter: Limiter,
+    limiter: RedisLimiter,
 ) -> None:
     limiter.publish_tenant("42", "gold", "")
-    state = limiter.inspect(tier_key("42"), "42", "pro")
-    assert (state.tier, state.limit) == ("free", 1)
+    found = limiter.look(tier_key("42"), "42", "pro")
+    assert (found["tier"], found["entitled"]) == ("free", 1)
 
 
 def test_the_same_tenant_again_is_no_news(limiter: Limiter) -> None:
@@ -294,18 +295,20 @@ def test_a_lowered_limit_kills_nothing_and_grants_nothing_until_under(limiter: L
 
 
 def test_inspection_shows_the_leases_and_changes_nothing(
-    limiter: Limiter, clock: FrozenClock
+    limiter: RedisLimiter, clock: FrozenClock
 ) -> None:
     first, second = ask("a", "pro"), ask("a", "pro")
     limiter.acquire(first)
     clock.advance(3)
     limiter.acquire(second)
     for _ in range(2):
-        state = limiter.inspect(tier_key("a"), "a", "pro")
-        assert (state.key, state.tier, state.limit, state.held) == ("tenant:a", "pro", 3, 2)
-        shown = [(lease.id, lease.expires_in_seconds) for lease in state.leases]
+        found = limiter.look(tier_key("a"), "a", "pro")
+        assert (found["tier"], found["entitled"], found["held"]) == ("pro", 3, 2)
+        shown = [
+            (lease.id, lease.expires_in_seconds) for lease in limiter.leases_of(tier_key("a")).first
+        ]
         assert shown == [(first.lease.id, 12.0), (second.lease.id, 15.0)]
-    assert limiter.inspect("tenant:nobody", "nobody", "free").held == 0
+    assert limiter.leases_of("tenant:nobody").held == 0
 
 
 def test_counters_add_up(limiter: Limiter) -> None:

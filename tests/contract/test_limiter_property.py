@@ -109,7 +109,7 @@ class Gates:
         request = replace(request, lease=lease, next_serial=f"n{number}")
         message, tenant = request.copy.message, request.tenant
         key = tier_key(tenant or "a")
-        held = self.limiter.inspect(key, tenant, "free").held
+        held = self.limiter.leases_of(key).held
         answer = self.limiter.acquire(request, enforcement)
         if isinstance(answer, Admitted):
             if enforcement is Enforcement.ON and tenant and answer.limit is not None:

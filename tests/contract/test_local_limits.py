@@ -142,7 +142,7 @@ def test_what_is_refused_takes_no_slot(limiter: Limiter) -> None:
     starts(limiter, "w1", times=1)
     refused(limiter, "w1", f"api|1|||w,{WHOLE}", tenant="42")
     for key in ("api", "tenant:42"):
-        assert limiter.inspect(key, "42", "free").held == 0
+        assert limiter.leases_of(key).held == 0
     assert isinstance(limiter.acquire(ask("w2", f"api|1|||w,{WHOLE}", tenant="42")), Admitted)
     # What another limit refuses counts for no worker either.
     refused(limiter, "w3", f"api|1|||w,{WHOLE}")

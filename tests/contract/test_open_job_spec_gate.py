@@ -63,7 +63,7 @@ def refused(answer: Admitted | Rejected) -> Rejected:
 
 
 def held(limiter: Limiter, key: str) -> int:
-    return limiter.inspect(key, "", "free").held
+    return limiter.leases_of(key).held
 
 
 def starts(limiter: Limiter, clock: FrozenClock, limit: Limit, milliseconds: int) -> list[int]:

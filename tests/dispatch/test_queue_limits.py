@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 def held(shop: Shop, queue: str) -> int:
     """Return how many slots are held of a queue, or of one of its partitions."""
-    return parts_of(shop.fairness).limiter.inspect(f"queue:{queue}", "", "").held
+    return parts_of(shop.fairness).limiter.leases_of(f"queue:{queue}").held
 
 
 def most_of(shop: Shop, name: str) -> int:

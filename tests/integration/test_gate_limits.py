@@ -55,9 +55,9 @@ def await_count(shop: Shop, counter: str, count: int) -> None:
 
 def assert_all_free(shop: Shop, *keys: str) -> None:
     def free() -> None:
-        assert [parts_of(shop.fairness).limiter.inspect(key, "", "").held for key in keys] == [
-            0
-        ] * len(keys)
+        assert [parts_of(shop.fairness).limiter.leases_of(key).held for key in keys] == [0] * len(
+            keys
+        )
 
     eventually(free, RESULT_SECONDS)
 

@@ -40,7 +40,7 @@ def holds_a_limit(url: str) -> None:
     assert limiter.renew([first, second]).gone == (second,)
     limiter.publish_tenant("42", "pro", "")
     assert limiter.published_tenant("42") == "pro"
-    assert limiter.inspect("tenant:42", "42", "pro").limit == 3
+    assert limiter.look("tenant:42", "42", "pro").get("entitled") == 3
     assert limiter.release([first, second]) == 1
     assert limiter.counts() == {"refused:free": 1}
     limiter.close()

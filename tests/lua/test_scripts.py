@@ -70,7 +70,7 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
         "renewed": lambda: limiter.renew([Lease("other1", tier_key("crowded"))]),
         "released": lambda: limiter.release([Lease("new", tier_key("t1"))]),
         "superseded": lambda: limiter.supersede(Copy("m1"), "s3"),
-        "inspected": lambda: limiter.inspect(tier_key("crowded"), "crowded", "free"),
+        "inspected": lambda: limiter.leases_of(tier_key("crowded")),
     }
 
     def cost():
@@ -94,8 +94,8 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
 def test_an_answer_about_ten_thousand_leases_is_short(make_limiter, client):
     limiter = make_limiter()
     crowd(client, 10_000)
-    state = limiter.inspect(tier_key("crowded"), "crowded", "free")
-    assert (state.held, len(state.leases)) == (10_000, 100)
+    state = limiter.leases_of(tier_key("crowded"))
+    assert (state.held, len(state.first)) == (10_000, 100)
 
 
 def test_a_start_and_a_renewal_end_a_bounded_number_of_leases_that_nobody_renewed(
@@ -154,7 +154,7 @@ def everything(limiter):
     limiter.acquire(ask("l5", copy=Copy("m1", "s2")), Enforcement.OBSERVE)
     limiter.acquire(ask("l6", copy=Copy("m3")), Enforcement.OFF)
     limiter.renew([Lease("l1", "tenant:42"), Lease("never", "tenant:9")])
-    limiter.inspect("tenant:42", "42", "free")
+    limiter.leases_of("tenant:42")
     limiter.count("opened")
     limiter.counts()
     limiter.config_version()
@@ -243,7 +243,7 @@ def test_a_server_without_memory_still_renews_and_releases(
     for _ in range(6):
         clock.advance(5)
         assert limiter.renew([lease]).gone == ()
-    assert limiter.inspect("tenant:42", "42", "free").held == 1
+    assert limiter.leases_of("tenant:42").held == 1
     assert limiter.release([lease]) == 1
     assert client.exists(NAMES.of("leases", "tenant:42")) == 0
 
@@ -287,8 +287,8 @@ def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
     answer = limiter.acquire(ask("l2"))
     assert (answer.config_version, answer.reason) == (BIG + 1, Reason.PAUSED)
     assert limiter.counts()["refused:free"] == BIG + 1
-    state = limiter.inspect("tenant:42", "42", "free")
-    assert [lease.expires_in_seconds for lease in state.leases] == [15.0]
+    state = limiter.leases_of("tenant:42")
+    assert [lease.expires_in_seconds for lease in state.first] == [15.0]
     assert limiter.renew([Lease("l1", "tenant:42")], 2**42 + 1).gone == ()
     clock.advance(3600.0)
     assert limiter.renew([]).epoch == 2**42 + 1
@@ -321,7 +321,7 @@ def test_a_memory_lost_between_two_batches_is_seen_by_the_next_renewal(make_limi
 def test_the_longest_lease_is_whole(make_limiter, clock):
     limiter = make_limiter(frozen=True, lease_seconds=3600)
     limiter.acquire(ask())
-    (lease,) = limiter.inspect("tenant:42", "42", "free").leases
+    (lease,) = limiter.leases_of("tenant:42").first
     assert lease.expires_in_seconds == 3600.0
 
 
@@ -331,7 +331,7 @@ def test_the_servers_clock_counts_and_not_ours(make_limiter, client):
     seconds, _ = client.time()
     seen = int(client.hget(NAMES.clock, "seen"))
     assert abs(seen - seconds * 1000) < 5000
-    (lease,) = limiter.inspect("tenant:42", "42", "free").leases
+    (lease,) = limiter.leases_of("tenant:42").first
     assert 14.0 < lease.expires_in_seconds <= 15.0
 
 
@@ -363,8 +363,8 @@ def test_hostile_tenants_are_tenants_like_others(make_limiter, client):
         limiter.publish_tenant(tenant, "free", "")
         assert isinstance(limiter.acquire(ask(tenant, tenant)), Admitted)
         assert isinstance(limiter.acquire(ask(f"{tenant}2", tenant)), Rejected)
-        state = limiter.inspect(tier_key(tenant), tenant, "free")
-        assert [lease.id for lease in state.leases] == [tenant]
+        state = limiter.leases_of(tier_key(tenant))
+        assert [lease.id for lease in state.first] == [tenant]
         assert limiter.published_tenant(tenant) == "free"
     for reserved in (NONE, INVALID):
         assert isinstance(limiter.acquire(ask(f"r{reserved}", reserved)), Admitted)

@@ -31,9 +31,9 @@ def limiter():
 
 def test_a_request_is_granted_until_its_lease_is_released(limiter):
     assert limiter.acquire(REQUEST) == Admitted(LEASE, "free", None, 1)
-    assert limiter.inspect("api", "", "").held == 1
+    assert limiter.leases_of("api").held == 1
     assert limiter.release([LEASE, LEASE]) == 1
-    assert (limiter.inspect("api", "", "").held, limiter.leases) == (0, {})
+    assert (limiter.leases_of("api").held, limiter.leases) == (0, {})
 
 
 def test_a_rejection_is_the_answer_so_often_as_a_test_asks(limiter):

@@ -64,7 +64,7 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
     assert len(meter.ended) == 500
     # Measured inside of what holds a slot, so it is at most what Redis let through.
     assert 1 <= meter.most["crowd"] <= cap
-    assert limiter.inspect(tier_key("crowd"), "crowd", tier).held == 0
+    assert limiter.leases_of(tier_key("crowd")).held == 0
     # A thread that is not interrupted in its slot refuses nobody.
     told = {f"refused:{tier}": refusals.total()} if refusals.total() else {}
     assert limiter.counts() == told
@@ -201,7 +201,7 @@ def test_a_thousand_jobs_with_pools_as_large_as_the_limit_starve_nobody(make_lim
             # The flood has run nothing but its first five, which still hold their slots.
             assert meter.ended.count("flood") == 0
             assert meter.now("flood") == 5
-            assert limiter.inspect(tier_key("flood"), "flood", "enterprise").held == 5
+            assert limiter.leases_of(tier_key("flood")).held == 5
         finally:
             stop.set()
             quiet_is_done.set()

@@ -52,7 +52,7 @@ def occupy(world, word):
 
 
 def held(world, *keys):
-    return [world.limiter.inspect(key, "", "free").held for key in keys]
+    return [world.limiter.leases_of(key).held for key in keys]
 
 
 def countdowns(world):

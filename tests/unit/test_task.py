@@ -231,7 +231,7 @@ class TestWithoutALimit:
         shop.limiter.publish_tenant("42", "free", 0)
         yield
         assert shop.limiter.counts() == {}
-        assert shop.limiter.inspect("tenant:42", "42", "free").held == 0
+        assert shop.limiter.leases_of("tenant:42").held == 0
 
     def test_a_direct_call_runs(self, work):
         assert work("42") == (None, False, True)
@@ -492,7 +492,7 @@ class TestInAWorker:
         held = []
 
         def look():
-            held.append(shop.limiter.inspect("tenant:42", "42", "free").held)
+            held.append(shop.limiter.leases_of("tenant:42").held)
 
         class Looking(FairTask):
             abstract = True
@@ -516,7 +516,7 @@ class TestInAWorker:
         def body(self, user=None, deep=True):
             if deep:
                 self(user, deep=False)
-                held.append(shop.limiter.inspect("tenant:42", "42", "free").held)
+                held.append(shop.limiter.leases_of("tenant:42").held)
 
         run(shop, body, ("42",), {"fairness": {"v": 1, "tenant": "42"}})
         assert held == [1]
