@@ -224,6 +224,13 @@ function Blocked.spend(turns)
   return true
 end
 
+-- Returns the lane that is next at a limit, or nil if there is none.
+function Blocked.first_lane(ctx, queue, name)
+  local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
+  local key = group and redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
+  return key and Lanes.first_lane(ctx, queue, key, group)
+end
+
 -- Returns whether a tenant waits in `queue` at a limit that may be open, and is due before `tag`.
 function Blocked.is_before(ctx, queue, name, tag)
   local looked = redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
@@ -295,7 +302,9 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
     or not Blocked.takes(ctx, lane, look, rules) then
     return Blocked.move(turns, Blocked.unpark, ctx, queue, key, lane, turns)
   end
-  if refused then return Blocked.move(turns, Blocked.act, ctx, queue, key, lane, group, other ~= nil, refused, rules, turns) end
+  if refused then
+    return Blocked.move(turns, Blocked.act, ctx, queue, key, lane, group, other ~= nil, refused, rules, turns)
+  end
   if Blocked.another_first(ctx, queue, turns, name, tag) then
     turns.left[#turns.left + 1] = queue
     return nil, false

@@ -183,13 +183,19 @@ function Limits.use_newest(ctx, limit, rules)
   if limit.has_throttle and throttle ~= "" then limit.throttle = throttle end
 end
 
--- Gives a limit the numbers by which a call judges it now. They are the newest of its key, or an override
--- that people set. A claim keeps the limit in `rules.limits`, because no number changes within its call.
+-- Gives a limit the numbers that it has without an override: the newest of its key, or those of its queue.
+function Limits.give_own(ctx, limit, rules)
+  if limit.of_queue then Config.use_numbers(ctx, limit, rules) end
+  if limit.asks then Limits.use_newest(ctx, limit, rules) end
+  return limit
+end
+
+-- Gives a limit the numbers by which a call judges it now: its own, or an override that people set. A claim keeps the
+-- limit in `rules.limits`, because no number changes within its call.
 function Limits.give_numbers(ctx, limit, rules)
   if limit.is_judged then return limit end
   limit.is_judged = true
-  if limit.of_queue then Config.use_numbers(ctx, limit, rules) end
-  if limit.asks then Limits.use_newest(ctx, limit, rules) end
+  Limits.give_own(ctx, limit, rules)
   Config.replace(limit, Config.is_steered(ctx, rules) and Config.override_of(ctx, limit.key, rules))
   if rules.limits then rules.limits[limit.word] = limit end
   return limit

@@ -187,10 +187,7 @@ function Places.task(it, _, tag)
   end
   if task.id ~= "" and not string.find(" " .. (redis.call("HGET", ctx.prefix .. "ids", task.id) or "") .. " ",
     " " .. tag .. " ", 1, true) then
-    Check.found(it, "task_without_id", "tasks", tag, function()
-      local tags = redis.call("HGET", ctx.prefix .. "ids", task.id)
-      redis.call("HSET", ctx.prefix .. "ids", task.id, tags and tags .. " " .. tag or tag)
-    end)
+    Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task.id, tag) end)
   end
   if Find.state_of(ctx, task) == "ended" and not redis.call("ZSCORE", ctx.prefix .. "outcomes", tag) then
     Check.found(it, "task_without_place", "tasks", tag)

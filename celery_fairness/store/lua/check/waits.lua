@@ -78,9 +78,7 @@ end
 -- Returns the limit at which the first task waits, as a claim judges it.
 function Waits.limit_of_first(it, queue, name)
   local ctx = it.ctx
-  local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. name .. " " .. queue, 0, 0)[1]
-  local key = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
-  local lane = key and Lanes.first_lane(ctx, queue, key, group)
+  local lane = Blocked.first_lane(ctx, queue, name)
   if not lane then return end
   for word in string.gmatch(Lanes.limits_of(lane), "[^,]+") do
     if Limits.name_of(word) == name then return Limits.limit_now(ctx, word, it.rules) end

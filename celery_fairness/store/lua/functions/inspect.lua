@@ -146,16 +146,6 @@ local function count_waiters(ctx, place, queue, left)
   return tenants + others, tasks
 end
 
--- Gives a limit the numbers that a claim starts from: the newest of its key, or those of its queue.
-local function use_numbers(ctx, limit, rules)
-  if limit.of_queue then
-    Config.use_numbers(ctx, limit, rules)
-  elseif limit.asks then
-    Limits.use_newest(ctx, limit, rules)
-  end
-  return limit
-end
-
 -- Returns the limits of a key at which claims found tasks to wait. `cools` is whether only a cool-down stops the key.
 local function waited_of(ctx, key, first, cools, rules)
   local places = redis.call("LRANGE", ctx.prefix .. "waited:" .. key, first, first + PAGE - 1)
@@ -165,7 +155,7 @@ local function waited_of(ctx, key, first, cools, rules)
     local name, queue = string.match(places[index], "^(%S+) (.*)$")
     local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name))
     if looked then
-      local limit = use_numbers(ctx, Limits.read_limit(name), rules)
+      local limit = Limits.give_own(ctx, Limits.read_limit(name), rules)
       local row = numbers_of(limit)
       row.queue, row.tenants, row.tasks = queue, count_waiters(ctx, places[index], queue, left)
       -- The score of a partition is lower by the version of its queue's numbers.
@@ -181,10 +171,8 @@ end
 local function waiting_limit(ctx, key)
   local place = redis.call("LINDEX", ctx.prefix .. "waited:" .. key, 0)
   if not place then return nil end
-  local queue = string.match(place, "^%S+ (.*)$")
-  local group = redis.call("ZRANGE", ctx.prefix .. "wait:" .. place, 0, 0)[1]
-  local tenant = group and redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
-  local lane = tenant and Lanes.first_lane(ctx, queue, tenant, group)
+  local name, queue = string.match(place, "^(%S+) (.*)$")
+  local lane = Blocked.first_lane(ctx, queue, name)
   return lane and "," .. Lanes.limits_of(lane)
 end
 
@@ -208,7 +196,7 @@ end
 
 -- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.
 local function of_task(ctx, word, rules)
-  local limit, kind = use_numbers(ctx, Limits.read_limit(word), rules), "tasks"
+  local limit, kind = Limits.give_own(ctx, Limits.read_limit(word), rules), "tasks"
   local row = Config.row_of_key(ctx, limit.key, rules)
   if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
   if limit.of_queue and not limit.of_parts then limit.of_process = nil end
