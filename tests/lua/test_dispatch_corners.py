@@ -369,12 +369,16 @@ def test_the_tags_of_an_id_lose_the_task_that_ended_and_no_other(dispatch, clien
 
 
 def test_many_tasks_of_one_id_leave_their_queue_about_as_quickly_as_others(dispatch, client):
-    took = {}
-    for ids in (["same"] * 3000, [f"id{number}" for number in range(100)]):
-        for task_id in ids:
-            dispatch.put("a", task_id=task_id)
+    def purge():
         client.config_resetstat()
         assert dispatch.run(calls.PURGE, ["q"]) == 100
-        took[len(ids)] = client.info("commandstats")["cmdstat_fcall"]["usec"]
+        return client.info("commandstats")["cmdstat_fcall"]["usec"]
+
+    took = {}
+    for ids in (["same"] * 3000, [f"id{number}" for number in range(500)]):
+        for task_id in ids:
+            dispatch.put("a", task_id=task_id)
+        # The server may have waited for a processor in one of the calls.
+        took[len(ids)] = min(purge() for _ in range(5))
         client.flushall()
-    assert took[3000] < 15 * took[100]
+    assert took[3000] < 15 * took[500]
