@@ -30,6 +30,14 @@ function Blocked.shut(ctx, queue, limit, rules)
   redis.call("ZADD", ctx.prefix .. "candidates:" .. queue, string.format("%.17g", closed), limit.name)
 end
 
+-- Makes claims look at the closed limits of a queue whose scores are in a range, at most `most`. Returns how many.
+function Blocked.look_again(ctx, queue, from, to, rules, most)
+  local candidates = ctx.prefix .. "candidates:" .. queue
+  local closed = redis.call("ZRANGEBYSCORE", candidates, from, to, "LIMIT", 0, most)
+  for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
+  return #closed
+end
+
 function Blocked.register(ctx, queue, group, limit, rules)
   redis.call("HSET", ctx.prefix .. "groups:" .. queue, group, limit.name)
   if not redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, limit.name) then

@@ -271,12 +271,8 @@ function Pick.look_anew(ctx, queues, rules, most)
   for index = 1, #queues do
     local row = Config.queue_row(ctx, queues[index], rules)
     for closed = row and Blocked.PAUSED or 0, Blocked.CLOSED do
-      local older = redis.call("ZRANGEBYSCORE", ctx.prefix .. "candidates:" .. queues[index],
-        string.format("(%.17g", closed - row.version / Blocked.VERSIONS), "(" .. closed, "LIMIT", 0, most)
-      for each = 1, #older do
-        redis.call("ZADD", ctx.prefix .. "candidates:" .. queues[index], rules.logical, older[each])
-      end
-      more = more or #older == most
+      local older = string.format("(%.17g", closed - row.version / Blocked.VERSIONS)
+      more = Blocked.look_again(ctx, queues[index], older, "(" .. closed, rules, most) == most or more
     end
   end
   return more

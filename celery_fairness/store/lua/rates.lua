@@ -75,10 +75,9 @@ function Rates.of_one_key(limits)
     local place = places[limit.key]
     if place then
       -- The caller may read the limits themselves again, so a copy changes.
-      local one = found[place]
-      local both = {name = one.name, key = one.key, private = one.private, on_limit = one.on_limit,
-        concurrency = one.concurrency, rates = one.rates, throttle = one.throttle,
-        of_process = one.of_process or limit.of_process, version = one.version or limit.version}
+      local one, both = found[place], {}
+      for field, value in pairs(one) do both[field] = value end
+      both.of_process, both.version = one.of_process or limit.of_process, one.version or limit.version
       if one.rates ~= limit.rates then
         both.rates = one.rates .. (one.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
       end

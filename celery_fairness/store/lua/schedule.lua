@@ -119,10 +119,10 @@ function Schedule.do_what_is_due(ctx, queues, rules, longest)
   if rules.limited then
     more = Wake.look_at_limits(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   end
-  if rules.limited and rules.enforcement ~= "on" then
-    for index = 1, #queues do
-      more = Wake.open_all(ctx, queues[index], rules, DUE_AT_MOST) == DUE_AT_MOST or more
-    end
+  -- A worker that enforces nothing opens the limits that wait for room or time. Stopped limits stay closed.
+  for index = 1, rules.limited and rules.enforcement ~= "on" and #queues or 0 do
+    more = Blocked.look_again(ctx, queues[index], "(" .. Blocked.PAUSED, Blocked.CLOSED, rules, DUE_AT_MOST) == DUE_AT_MOST
+      or more
   end
   if rules.limited then more = Pick.look_anew(ctx, queues, rules, DUE_AT_MOST) or more end
   longest = Schedule.bring_in_all(ctx, queues, rules, DUE_AT_MOST, longest)

@@ -132,15 +132,6 @@ function Wake.look_at_limits(ctx, rules, most)
   return more and most or #due
 end
 
--- Opens the limits that wait for room or time, for a worker that enforces nothing. Stopped limits stay
--- closed. Returns how many limits it opened.
-function Wake.open_all(ctx, queue, rules, most)
-  local candidates = ctx.prefix .. "candidates:" .. queue
-  local closed = redis.call("ZRANGEBYSCORE", candidates, "(" .. Blocked.PAUSED, Blocked.CLOSED, "LIMIT", 0, most)
-  for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
-  return #closed
-end
-
 --[[
   said: people have changed a key, or the time of a change has ended, so its limits may be open.
 
