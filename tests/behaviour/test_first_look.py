@@ -75,4 +75,4 @@ def test_a_number_that_cannot_be_meant_names_the_word_that_can(
     done = command(*args, number)
     assert done.exit_code == 2
     problem = " ".join(done.stderr.split())
-    assert f"from 0 (pause) to 1000000, or unlimited, got: '{number}'" in problem
+    assert f"from 0 (pause) to 1000000, or 'unlimited', got: '{number}'" in problem

@@ -35,9 +35,8 @@ LATE = 850
 ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
 KEPT = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded", "minute", "reply"}
-KEPT |= {"queues"}
 #: Keys of dead letters.
-RECORDS = {"dead", "tasks", "messages", "ids"}
+RECORDS = {"dead", "tasks", "messages", "ids", "queues"}
 #: Keys that end by themselves.
 ENDING = {"pace", "rescheduled", "declared"}
 
@@ -445,9 +444,6 @@ class Walk:
             name = key.removeprefix(self.prefix)
             kind = name.partition(":")[0]
             is_kept = kind in KEPT or kind.endswith("_events") or (dead and kind in RECORDS)
-            if kind == "leases":
-                # Leases of claims have no end of their own.
-                is_kept = not self.client.zcount(key, "+inf", "+inf")
-            elif kind in ENDING:
+            if kind in ENDING:
                 is_kept = self.client.pttl(key) > 0
             require(is_kept, "a key that nobody needs is deleted", key=name)

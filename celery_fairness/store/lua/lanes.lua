@@ -314,6 +314,7 @@ function Lanes.remove_waiting(ctx, task)
   local due = redis.call("ZSCORE", later, member)
   if not due then return Lanes.remove(ctx, task) end
   redis.call("ZREM", later, member)
+  Queues.forget_empty(ctx, task.queue)
   return due
 end
 
@@ -338,6 +339,7 @@ function Lanes.forget_waiting(ctx, queue)
     redis.call("ZREM", later, due[index])
     Lanes.forget_task(ctx, queue, Schedule.tag_of(due[index]))
   end
+  if #due > 0 then Queues.forget_empty(ctx, queue) end
   local gone = #due
   for _ = gone + 1, Lanes.PURGED_AT_MOST do
     local key = redis.call("ZRANGE", ctx.prefix .. "ring:" .. queue, 0, 0)[1]

@@ -20,8 +20,15 @@ function Queues.not_ended(ctx, queues, now)
   return left
 end
 
--- A task of this queue is delayed, or is a dead letter. `queues` has the names of such queues, so that people who look
--- need not search the names of all keys. `waiting` has those in which a task waits in a lane.
+-- `queues` has the names of the queues with a delayed task or a dead letter, so that people who look need not search
+-- the names of all keys. `waiting` has those in which a task waits in a lane.
 function Queues.note(ctx, queue)
   redis.call("SADD", ctx.prefix .. "queues", queue)
+end
+
+-- A delayed task or a dead letter has left a queue.
+function Queues.forget_empty(ctx, queue)
+  if redis.call("EXISTS", ctx.prefix .. "later:" .. queue, ctx.prefix .. "dead:" .. queue) == 0 then
+    redis.call("SREM", ctx.prefix .. "queues", queue)
+  end
 end

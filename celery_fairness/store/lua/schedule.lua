@@ -29,6 +29,7 @@ function Schedule.bring_in(ctx, queue, now, most)
       Lanes.enqueue(ctx, queue, task, false, tonumber(due[index + 1]))
     end
   end
+  Queues.forget_empty(ctx, queue)
   -- The next claim looks whether a due task is left.
   return 0
 end

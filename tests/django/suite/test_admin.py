@@ -318,7 +318,7 @@ def test_a_redis_that_hangs_is_asked_once(client, boss, fairness, redis_server, 
     monkeypatch.setattr(
         parts_of(fairness).limiter, "counts", lambda: asked.append("counts") or counts()
     )
-    monkeypatch.setattr(parts_of(fairness).limiter, "inspect", lambda *_: asked.append("inspect"))
+    monkeypatch.setattr(parts_of(fairness).limiter, "look", lambda *_: asked.append("look"))
     pro = Tier.objects.get(name="pro")
     TenantTier.objects.bulk_create([TenantTier(tenant=str(n), tier=pro) for n in range(30)])
     redis_server.pause()

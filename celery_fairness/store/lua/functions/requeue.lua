@@ -11,6 +11,7 @@ register("requeue", {"allow-oom"}, function(keys, args)
 
   local task = Tasks.read(ctx, args[1])
   if not task or redis.call("ZREM", ctx.prefix .. "dead:" .. task.queue, task.tag) == 0 then return 0 end
+  Queues.forget_empty(ctx, task.queue)
   Settle.forget_outcome(ctx, task.tag)
   redis.call("HINCRBY", ctx.prefix .. "counts", "requeued", 1)
   task.seq, task.deaths = redis.call("INCR", ctx.prefix .. "sequence"), 0
