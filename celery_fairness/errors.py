@@ -121,7 +121,7 @@ class TenantError(FairnessError):
 class TenantInvalid(TenantError, TypeError):
     """A value that cannot be a tenant."""
 
-    #: What was given and what is expected. It never has the value, which may be long.
+    #: The kind of value that was given, and what is expected. The value itself may be long.
     problem: str
     #: The task's name. "" if it is not known.
     task: str = ""
@@ -169,7 +169,7 @@ class KeyMissing(FairnessError, ValueError):
 class KeyInvalid(FairnessError, TypeError):
     """A value that cannot stand in the key of a limit."""
 
-    #: What was given and what is expected. It never has the value, which may be long.
+    #: The kind of value that was given, and what is expected. The value itself may be long.
     problem: str
     #: The task's name.
     task: str
@@ -233,7 +233,7 @@ class LimiterUnavailable(FairnessError, ConnectionError):
     address: str
     #: The error of the connection.
     problem: str
-    #: True on ``fairredis``, where limits and queues are in the same Redis.
+    #: Whether this Redis is the broker too, as on ``fairredis``.
     is_broker: bool = False
 
     def __str__(self) -> str:

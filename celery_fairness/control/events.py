@@ -64,15 +64,17 @@ class EventsApi:
     ) -> EventPage:
         """Return stored events, the oldest first.
 
-        A flood of tasks does not push out what operators do, what fails or what is cancelled: of
-        each of these kinds, and of the rest, the last ten thousand events are stored.
+        A flood of events of tasks does not push out the acts of operators, the failures and the
+        cancellations. Redis stores the last ten thousand events of each of these kinds.
 
         Args:
-            after: The id of an event, or a page's cursor, to begin behind; None: the oldest.
+            after: The id of an event or the cursor of a page. The answer begins after it. None
+                begins with the oldest event.
             types: The event types to return, see ``event_types.TYPES``. None returns all but
                 those of tasks (``task.…``), which exist while a trace is on and are named alone.
             limit: The most events, 1 to 1,000.
-            last: Instead of ``limit`` and ``after``: so many of the newest, 1 to 1,000.
+            last: Return this number of the newest events, 1 to 1,000. It replaces ``limit`` and
+                ``after``.
 
         Raises:
             ValueError: An argument is invalid.
@@ -97,12 +99,12 @@ class EventsApi:
         events of tasks turns the trace on, as :meth:`trace` does, until the caller stops.
 
         Args:
-            after: As for :meth:`read`; None: from now on.
+            after: As for :meth:`read`. None begins with the next event.
             types: As for :meth:`read`.
 
         Raises:
             ValueError: As :meth:`read`.
-            LimiterUnavailable: Redis does not answer; begin again after the last event.
+            LimiterUnavailable: Redis does not answer. Begin again after the last event.
         """
         asked = check_types(types)
         return self._stream().follow(after, asked, partial(self.trace, WATCH_SECONDS))

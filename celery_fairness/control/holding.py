@@ -98,7 +98,7 @@ class Holding:
     def cool_down(
         self, key: str, wait_seconds: float, reason: str = "", known: bool = True
     ) -> ChangedStops:
-        """Start nothing under a key, in its form in Redis, for a time; log it."""
+        """Let no task of a key start for a time, and log it. The key has its form in Redis."""
         stops = self.stop("cool", key, milliseconds(wait_seconds), reason, known=known)
         why = reason or "no reason given"
         logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)

@@ -110,8 +110,9 @@ class StatsApi:
     def rejections(self) -> Rejections:
         """Return how often limits rejected a start, by tier and by key, all workers together.
 
-        A gate counts attempts. A claim counts a tenant that it finds at its limit once, until the
-        tenant may start a task again; of other limits it counts the first task of a lane.
+        - A gate counts each attempt that it rejects.
+        - A claim counts a tenant at its limit once, until the tenant may start a task again.
+        - At any other limit, a claim counts the first task of a lane.
         """
         limiter = self._limiter()
         tiers = {

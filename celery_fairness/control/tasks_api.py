@@ -57,7 +57,7 @@ class TasksApi:
         """Return where a task is, why it does not start, and which tasks hold its slots.
 
         Raises:
-            NotFound: No task of this id waits, runs or is a dead letter; at a gate: none is parked.
+            NotFound: No task of this id waits, runs or is a dead letter. At a gate, none is parked.
         """
         limiter = self._limiter()
         reader = Reader(limiter)
@@ -84,7 +84,7 @@ class TasksApi:
             ``app.control.revoke(task_id, terminate=True)`` does that.
 
         Raises:
-            NotFound: No task of this id waits or runs; at a gate: none is parked.
+            NotFound: No task of this id waits or runs. At a gate, none is parked.
         """
         limiter = self._limiter()
         reader = Reader(limiter)

@@ -13,7 +13,7 @@
 -- A renewal and a start at a gate end at most this many leases that nobody renewed.
 Leases.ENDED_AT_MOST = 64
 
--- Only the worker of such a lease knows its task.
+-- The task of a lease that was registered again. Redis has lost its names.
 Leases.UNKNOWN = {id = "", name = "", queue = ""}
 
 -- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
@@ -80,7 +80,7 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   Leases.end_lease(ctx, lease, lease, row, rules, at)
   WorkerLimit.count(ctx, row, -1)
   Leases.note_freed(ctx, row.keys)
-  -- Nobody forecasts a start from the slots of a tenant alone.
+  -- No forecast uses the slots of a tenant alone.
   if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then Start.note_took(rules, row.name, row.since) end
   if rules.watched then Events.tell_gate_ended(ctx, row, outcome, at or rules.logical) end
   return true

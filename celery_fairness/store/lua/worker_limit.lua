@@ -2,7 +2,7 @@
   worker_limit: how many tasks of a queue, or of one of its partitions, one worker runs behind a gate.
 
   `here:KEY` counts by worker the leases of a queue's key whose task is not here (leases.lua). A claim needs no such
-  count, because a worker of this broker knows what it runs itself.
+  count, because a worker of this broker sends with the claim how many it holds.
 ]]
 
 -- A lease begins (by 1) or has ended (by -1).
