@@ -66,11 +66,9 @@ def test_inspection_shows_what_runs_and_that_nothing_is_prefetched(
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_workers_hear_of_each_other(fair_shop: Shop, pool: str) -> None:
     first = fair_shop.worker(app=KINDS, pool=pool, alone=False)
-    inspect = fair_shop.app.control.inspect
 
     def is_revoked(worker: WorkerNode) -> None:
-        names = [worker.hostname()]
-        assert inspect(destination=names).revoked() == {names[0]: ["a-task"]}
+        assert ask(fair_shop, worker).revoked() == {worker.hostname(): ["a-task"]}
 
     fair_shop.revoke("a-task")
     is_revoked(first)

@@ -366,19 +366,3 @@ def test_the_tags_of_an_id_lose_the_task_that_ended_and_no_other(dispatch, clien
     assert client.hget(PREFIX + "ids", "same") == " ".join(left)
     dispatch.settle([each for each in tasks if tag_of(each.lease) != ended])
     assert not client.exists(PREFIX + "ids")
-
-
-def test_many_tasks_of_one_id_leave_their_queue_about_as_quickly_as_others(dispatch, client):
-    def purge():
-        client.config_resetstat()
-        assert dispatch.run(calls.PURGE, ["q"]) == 100
-        return client.info("commandstats")["cmdstat_fcall"]["usec"]
-
-    took = {}
-    for ids in (["same"] * 3000, [f"id{number}" for number in range(500)]):
-        for task_id in ids:
-            dispatch.put("a", task_id=task_id)
-        # The server may have waited for a processor in one of the calls.
-        took[len(ids)] = min(purge() for _ in range(5))
-        client.flushall()
-    assert took[3000] < 15 * took[500]
