@@ -10,6 +10,7 @@ from typing import Any
 from celery_fairness import wiring
 from celery_fairness.app.parts import Parts
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.queue_policy import declared_numbers
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.check import Progress, check
@@ -130,7 +131,7 @@ class Fairness:
     @cached_property
     def events(self) -> EventsApi:
         """Events: a history of limits, tasks and operators' changes."""
-        return EventsApi(self._parts.stream)
+        return self._parts.events
 
     @cached_property
     def stats(self) -> StatsApi:
@@ -168,7 +169,8 @@ class Fairness:
         yield from parts.settings.queues
         yield from parts.app.amqp.queues
         limiter = parts.redis_limiter
-        yield from limiter.connection.read("HKEYS", limiter.names.waiting)
+        names = limiter.connection.read("HKEYS", limiter.names.waiting)
+        yield from (name for name in names if not name.startswith(PARKED_QUEUES))
 
     def _declared(self, key: str) -> Limit | None:
         """Return the limit that this app's tasks and settings declare for a key."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from celery_fairness import wiring
@@ -32,7 +32,7 @@ from celery_fairness.app.worker_setup import (
 from celery_fairness.config.environment import load_settings, unknown_variables
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
-from celery_fairness.control.events import EventStream, source_of
+from celery_fairness.control.events import EventsApi, source_of
 from celery_fairness.control.holding import Holding
 from celery_fairness.control.purging import purge_queue
 from celery_fairness.control.rerouting import Rerouting
@@ -53,7 +53,7 @@ from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.event_forwarder import EventForwarder
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.lease_renewer import LeaseRenewer
-from celery_fairness.worker.outcome_writer import write_unpublished
+from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
@@ -76,8 +76,8 @@ UNAVAILABLE = 69
 class Parts:
     """The parts that tasks, workers and operators of one app use.
 
-    :class:`~celery_fairness.wiring.Wiring` describes the public ones. The arguments are those of
-    :class:`~celery_fairness.Fairness`. The parts of a former ``Fairness`` of the app are closed.
+    The arguments are those of :class:`~celery_fairness.Fairness`. A former ``Fairness`` of the app
+    is closed.
     """
 
     def __init__(self, app: Any, environ: Mapping[str, str], limiter: Limiter | None) -> None:
@@ -94,6 +94,7 @@ class Parts:
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
         self._forwarder: EventForwarder | None = None
+        self._reporter: OutcomeReporter | None = None
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
@@ -117,6 +118,7 @@ class Parts:
         self._disconnect()
         wiring.wire(self.app, None)
         self._stop_forwarder()
+        self._stop_reporter()
         for resender in self._resenders:
             resender.close()
         for limiter in self._limiters:
@@ -226,9 +228,7 @@ class Parts:
         return Promoter(
             self.make_limiter,
             self._make_resender().promote,
-            partial(write_unpublished, self.app),
             self.settings.enforcement,
-            self.settings.lease_seconds / 3,
             self.notices,
         )
 
@@ -277,11 +277,12 @@ class Parts:
         """Return the writer of pauses, cool-downs and overrides."""
         return Holding(self.redis_limiter, self.settings)
 
-    def stream(self) -> EventStream:
-        """Return the reader of events."""
+    @cached_property
+    def events(self) -> EventsApi:
+        """The history of limits, tasks and operators' changes."""
         limiter = self.redis_limiter
         source = source_of(self.app.main or "celery", limiter.connection.address)
-        return EventStream(Reader(limiter), source)
+        return EventsApi(Reader(limiter), source)
 
     def expect_claims(self) -> None:
         """Raise if the broker does not claim fairly.
@@ -322,7 +323,7 @@ class Parts:
         """
         if self.claims_fairly or not isinstance(self.limiter, RedisLimiter):
             return 0
-        return purge_queue(self.limiter, queue)
+        return purge_queue(self.limiter, self.settings, queue)
 
     # -- events -----------------------------------------------------------------------------------
 
@@ -391,7 +392,7 @@ class Parts:
         self.directory.prepare()
 
     def on_worker_start(self, worker: Any) -> None:
-        """Start the lease renewer and the promoter, and publish the tiers; ``WorkerParts``."""
+        """Start the threads and publish the tiers; ``WorkerParts``."""
         prepare_reconnect(self.app, worker.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
@@ -406,6 +407,11 @@ class Parts:
             self.lease_renewer.worker = self.announcement(worker.hostname)
             self.lease_renewer.start()
             self.promoter.start()
+            limiter = self.make_limiter()
+            if self._reporter is None and isinstance(limiter, RedisLimiter):
+                # Its connection is its own, because it runs in a thread of its own.
+                self._reporter = OutcomeReporter(worker.consumer, limiter.next_outcome)
+                self._reporter.start()
         if self._forwarder is None and isinstance(self.limiter, RedisLimiter):
             self._forwarder = self._make_forwarder(worker)
             self._forwarder.start()
@@ -432,6 +438,7 @@ class Parts:
         self.lease_renewer.stop(self.limiter)
         if not self.claims_fairly:
             self.promoter.stop()
+            self._stop_reporter()
         if self.claims_fairly:
             claiming.worker_stopped()
 
@@ -443,12 +450,17 @@ class Parts:
         def dispatcher() -> Any:
             return self.app.events.default_dispatcher(hostname=worker.hostname)
 
-        return EventForwarder(sends_events, dispatcher, self.stream())
+        return EventForwarder(sends_events, dispatcher, Reader(self.redis_limiter), self.events)
 
     def _stop_forwarder(self) -> None:
         if self._forwarder is not None:
             self._forwarder.stop()
             self._forwarder = None
+
+    def _stop_reporter(self) -> None:
+        if self._reporter is not None:
+            self._reporter.stop()
+            self._reporter = None
 
     def on_pool_child(self) -> None:
         """Drop the connections of the parent process; signal ``worker_process_init``."""

@@ -6,7 +6,7 @@ A signal belongs to the whole process, so handlers check that its sender is thei
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import signals
 from kombu import Queue
@@ -16,11 +16,14 @@ from celery_fairness.message.headers import ACCEPTED_HEADER, COPY_HEADER, HEADER
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import misplaced
-from celery_fairness.wiring import Wiring, publishing
+from celery_fairness.wiring import publishing
 from celery_fairness.worker.resend import resending
 
+if TYPE_CHECKING:
+    from celery_fairness.wiring import Parts
 
-def connect(listener: Wiring) -> Callable[[], None]:
+
+def connect(listener: Parts) -> Callable[[], None]:
     """Connect ``listener`` to Celery's signals; return a function that disconnects it."""
 
     def before_publish(
@@ -57,13 +60,13 @@ def connect(listener: Wiring) -> Callable[[], None]:
     return disconnect
 
 
-def _is_of(listener: Wiring, worker: Any) -> bool:
+def _is_of(listener: Parts, worker: Any) -> bool:
     app = getattr(worker, "app", None)
     return app is None or app is listener.app
 
 
 def _stamp_message(
-    listener: Wiring,
+    listener: Parts,
     name: str,
     body: Any,
     headers: dict[str, Any],

@@ -94,7 +94,15 @@ def enforcement_text(settings: Settings, claims_fairly: bool) -> str:
         claims_fairly: Whether its broker claims fairly.
     """
     if settings.enforcement is Enforcement.ON:
-        return "enabled is true: this worker enforces limits"
+        text = "enabled is true: this worker enforces limits"
+        if claims_fairly or settings.tier_on_limit == "wait":
+            return text
+        least = settings.snooze_seconds
+        return (
+            f"{text}; a task that its tier rejects comes back after {least:g} to "
+            f"{least + settings.snooze_jitter_seconds:g} s, even if a slot is free before: "
+            'tier_on_limit = "wait" starts it at once'
+        )
     stays = (
         "pauses, cool-downs and limits of 0 still hold"
         if claims_fairly

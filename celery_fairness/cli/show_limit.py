@@ -9,7 +9,6 @@ from pydantic_core import to_jsonable_python
 
 from celery_fairness.cli.format import (
     Cell,
-    count,
     held_by,
     held_for,
     printable,
@@ -31,6 +30,8 @@ from celery_fairness.control.ojs_views import (
 
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "tenant")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
+#: Stands for the queue of parked tasks.
+_PARKED = "(parked)"
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 
@@ -97,15 +98,11 @@ def _state_lines(found: Inspection) -> list[str]:
             if found.judged_by is None
             else f"checked with config version {found.judged_by}"
         )
-        where = f" in {', '.join(found.full_in)}" if found.full_in else ""
+        where = f" in {_queues(found)}" if found.full_in else ""
         lines.append(click.style(f"at its limit{where}; {checked}", fg="yellow"))
     elif found.full_in:
-        where = ", ".join(found.full_in)
-        lines.append(
-            click.style(f"blocked: all its tasks in {where} wait for other limits", fg="yellow")
-        )
-    if found.parked:
-        lines.append(f"{count(found.parked, 'task')} parked by a gate")
+        text = f"blocked: all its tasks in {_queues(found)} wait for other limits"
+        lines.append(click.style(text, fg="yellow"))
     leases = [
         (
             held_by(each),
@@ -127,7 +124,7 @@ def _state_lines(found: Inspection) -> list[str]:
         lines.append(f"and {others} other leases: limit show {quoted(found.key)} --page N")
     if not is_tenants:
         return [*lines, "", *table(_WAITED, _waited(found), empty="nothing waits")]
-    waiting = [(each.queue, each.rank, each.tasks) for each in found.waiting]
+    waiting = [(each.queue or _PARKED, each.rank, each.tasks) for each in found.waiting]
     return [*lines, "", *table(("queue", "priority", "waiting"), waiting, empty="nothing waits")]
 
 
@@ -181,6 +178,11 @@ def keys_lines(page: InspectionPage) -> list[str]:
     return [*lines, f"page {page.pagination.page} of {-(-total // per_page) or 1}, {keys}"]
 
 
+def _queues(found: Inspection) -> str:
+    """Return the queues in which a tenant is blocked."""
+    return ", ".join(name or _PARKED for name in found.full_in)
+
+
 def _tier_text(found: Inspection) -> str:
     """Return the tier of a tenant's key."""
     return "unknown" if found.unknown else found.tier
@@ -190,7 +192,7 @@ def _waited(found: Inspection) -> list[tuple[Cell, ...]]:
     return [
         (
             numbers_text(each.concurrency, each.rates, each.throttle),
-            *(each.queue, each.state, each.tenants, each.tasks),
+            *(each.queue or _PARKED, each.state, each.tenants, each.tasks),
         )
         for each in found.waited
     ]

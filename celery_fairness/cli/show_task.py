@@ -34,13 +34,13 @@ def explanation_lines(found: Explanation) -> list[str]:
     lines += _may_pass(found)
     if found.due_in_seconds is not None:
         by = f": {found.put_back_by} has rescheduled it" if found.put_back_by else ""
-        lines.append(f"waits for its time, {seconds_text(found.due_in_seconds)} from now{by}")
+        time = "next try" if found.state == "parked" else "time"
+        lines.append(f"waits for its {time}, {seconds_text(found.due_in_seconds)} from now{by}")
         return [*lines, *_limits(found)]
-    parked = found.state == "parked"
-    where = "of its tenant before it at its limit" if parked else "before it in its lane"
-    lines.append(f"{count(found.ahead_in_lane or 0, 'task')} {where}")
+    if found.ahead_in_lane is not None:
+        lines.append(f"{count(found.ahead_in_lane, 'task')} before it in its lane")
     if found.ahead_in_ring is not None:
-        where = "at its limit" if parked else "in this queue"
+        where = "at this gate" if found.state == "parked" else "in this queue"
         lines.append(f"{count(found.ahead_in_ring, 'tenant')} before its own {where}")
     if found.starts_in_seconds is not None:
         lines.append(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
@@ -60,7 +60,7 @@ def _may_pass(found: Explanation) -> Iterator[str]:
 
 def _blocked_by_no_limit(found: Explanation) -> Iterator[str]:
     if found.state == "parked":
-        yield "no limit blocks it: a worker is about to bring it back to its queue"
+        yield "no limit blocks it: a worker brings it back to its queue in its turn"
         return
     task, queue = printable(found.task) or "it", printable(found.queue)
     worker = f"a worker that takes {queue} and has registered {task}"

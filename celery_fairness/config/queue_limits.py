@@ -22,6 +22,8 @@ from celery_fairness.config.limit_spec import Limit, Window, read_limits
 
 #: The beginning of every key of a queue's limit.
 PREFIX = "queue:"
+#: The names of the queues in which parked tasks wait begin with it. No queue of users does.
+PARKED_QUEUES = "@parked:"
 #: Changes of a queue's row: declare numbers, set an operator's, clear these, or only make the row.
 DECLARED: Final = "declare"
 SET: Final = "set"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from celery_fairness.config.fields import TRUTH, Rule, collect, one_of, read_fields
 from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.policy import ON_LIMIT
-from celery_fairness.config.queue_limits import PREFIX, QueueNumbers
+from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX, QueueNumbers
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.tenants import KEY_CHARACTERS, key_hash, key_part
 from celery_fairness.config.tiers import CONCURRENCY, WAITING
@@ -23,7 +23,10 @@ from celery_fairness.errors import PolicyInvalid
 
 #: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
-QUEUE_NAME = Rule("text that is not empty", lambda value: isinstance(value, str) and value != "")
+QUEUE_NAME = Rule(
+    f"text that is not empty and does not begin with {PARKED_QUEUES}",
+    lambda value: isinstance(value, str) and value != "" and not value.startswith(PARKED_QUEUES),
+)
 _RULES = {
     "global_limit": CONCURRENCY,
     "local_limit": CONCURRENCY,

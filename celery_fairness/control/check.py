@@ -87,12 +87,14 @@ KINDS = {
         advice="read its message with HGET from messages, send it again, then remove both fields "
         "with HDEL",
     ),
-    "parked_task_lost": _Kind(
-        "this task of a gate waits at no limit, or at several", "let it wait at one"
+    "promotion_without_task": _Kind(
+        "the record of this promoted task is lost", "gave its slots back"
     ),
-    "parked_without_message": _Kind("the message of this task is lost", "removed the task"),
-    "parked_without_turn": _Kind(
-        "these tasks of a gate wait, and nothing will wake them", "gave the tenant a turn"
+    "sent_task_known": _Kind(
+        "the broker has this promoted task again, and its record is left", "removed the record"
+    ),
+    "start_without_promotion": _Kind(
+        "no promoted task has reserved this start", "gave the start back"
     ),
     "unreadable": _Kind(
         "this cannot be read", advice="look at it, and remove it if it is not ours"

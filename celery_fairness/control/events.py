@@ -7,8 +7,7 @@ them. The events of a trace have a stream of their own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +21,6 @@ from celery_fairness.control.event_types import (
     EventPage,
     check_types,
     entry_of,
-    event_id,
     event_of,
 )
 from celery_fairness.control.holding import lasts_ms
@@ -48,11 +46,13 @@ class EventsApi:
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
 
     Args:
-        stream: Returns the streams.
+        reader: Reads the installation.
+        source: The ``source`` of its events.
     """
 
-    def __init__(self, stream: Callable[[], EventStream]) -> None:
-        self._stream = stream
+    def __init__(self, reader: Reader, source: str) -> None:
+        self._reader = reader
+        self._source = source
 
     def read(
         self,
@@ -86,8 +86,29 @@ class EventsApi:
             length.check("last", last)
             if after is not None:
                 raise ValueError("expected after or last, got: both")
-            return self._stream().last_page(asked, last)
-        return self._stream().page(after, asked, limit)
+            return self._newest(asked, last)
+        found: list[Event] = []
+        cursor = after
+        start = "-" if after is None else f"({entry_of(after)}"
+        for event in self._entries("XRANGE", self._streams(asked), start, "+"):
+            if asked and event.type not in asked:
+                cursor = event.id if len(found) < limit else cursor
+            elif len(found) == limit:
+                return EventPage(events=tuple(found), cursor=cursor, has_more=True)
+            else:
+                found.append(event)
+                cursor = event.id
+        return EventPage(events=tuple(found), cursor=cursor, has_more=False)
+
+    def _newest(self, types: Collection[str], last: int) -> EventPage:
+        events = self._entries("XREVRANGE", self._streams(types), "+", "-")
+        newest = (event for event in events if not types or event.type in types)
+        found = list(islice(newest, last))
+        return EventPage(
+            events=tuple(reversed(found)),
+            cursor=found[0].id if found else None,
+            has_more=next(newest, None) is not None,
+        )
 
     def follow(
         self, after: str | None = None, types: Collection[str] | None = None
@@ -107,7 +128,12 @@ class EventsApi:
             LimiterUnavailable: Redis does not answer. Begin again after the last event.
         """
         asked = check_types(types)
-        return self._stream().follow(after, asked, partial(self.trace, WATCH_SECONDS))
+        streams = self._streams(asked)
+        place = self._last(streams[0]) if after is None else entry_of(after)
+        traces = not WATCHED.isdisjoint(asked)
+        if traces:
+            self.trace(WATCH_SECONDS)
+        return self._follow(streams, place, asked, traces=traces)
 
     def trace(self, for_seconds: float) -> None:
         """Emit events of each task for a time: ``task.put``, ``task.started``, ``task.ended``.
@@ -126,82 +152,22 @@ class EventsApi:
         if for_seconds is None:
             raise ValueError("for_seconds: expected a number of seconds, got: None")
         args = calls.trace_args(lasts_ms(for_seconds, most=TRACE_SECONDS))
-        self._stream().reader.call(calls.TRACE, args)
-
-
-class EventStream:
-    """The events of one installation.
-
-    Args:
-        reader: Its reader.
-        source: The ``source`` of its events.
-    """
-
-    def __init__(self, reader: Reader, source: str) -> None:
-        self.reader = reader
-        self._source = source
-
-    def page(self, after: str | None, types: Collection[str], limit: int) -> EventPage:
-        """Return the next events of some types after the event with the id ``after``."""
-        found: list[Event] = []
-        cursor = after
-        start = "-" if after is None else f"({entry_of(after)}"
-        for event in self._entries("XRANGE", self._streams(types), start, "+"):
-            if types and event.type not in types:
-                cursor = event.id if len(found) < limit else cursor
-            elif len(found) == limit:
-                return EventPage(events=tuple(found), cursor=cursor, has_more=True)
-            else:
-                found.append(event)
-                cursor = event.id
-        return EventPage(events=tuple(found), cursor=cursor, has_more=False)
-
-    def last_page(self, types: Collection[str], last: int) -> EventPage:
-        """Return the newest events of some types, the oldest of these first."""
-        events = self._entries("XREVRANGE", self._streams(types), "+", "-")
-        newest = (event for event in events if not types or event.type in types)
-        found = list(islice(newest, last))
-        return EventPage(
-            events=tuple(reversed(found)),
-            cursor=found[0].id if found else None,
-            has_more=next(newest, None) is not None,
-        )
-
-    def last_id(self) -> str:
-        """Return the id of the last event; "" if there is none."""
-        last = self._last(self.reader.keys.events)
-        return "" if last == "0-0" else event_id(last, self._source)
-
-    def follow(
-        self, after: str | None, types: Collection[str], watch: Callable[[], object]
-    ) -> Iterator[Event]:
-        """Yield new events without an end, after the event ``after`` or from now on.
-
-        Args:
-            after: The id of an event, or None.
-            types: The requested types. None of them means all types without those of a trace.
-            watch: Starts or renews a trace. Called if types of a trace are requested.
-        """
-        streams = self._streams(types)
-        place = self._last(streams[0]) if after is None else entry_of(after)
-        if streams[0] != self.reader.keys.task_events:
-            return self._follow(streams, place, types, lambda: None)
-        watch()
-        return self._follow(streams, place, types, watch)
+        self._reader.call(calls.TRACE, args)
 
     def _follow(
         self,
         streams: tuple[str, ...],
         place: str,
         types: Collection[str],
-        watch: Callable[[], object],
+        *,
+        traces: bool,
     ) -> Iterator[Event]:
         watched_at = time.monotonic()
 
         def watch_again() -> None:
             nonlocal watched_at
-            if time.monotonic() - watched_at >= WATCH_AGAIN_SECONDS:
-                watch()
+            if traces and time.monotonic() - watched_at >= WATCH_AGAIN_SECONDS:
+                self.trace(WATCH_SECONDS)
                 watched_at = time.monotonic()
 
         while True:
@@ -217,11 +183,11 @@ class EventStream:
                 place = entries[-1][0]
             else:
                 block = ("BLOCK", WAIT_MS, "STREAMS", streams[0], place)
-                self.reader.read("XREAD", "COUNT", 1, *block)
+                self._reader.read("XREAD", "COUNT", 1, *block)
 
     def _streams(self, types: Collection[str]) -> tuple[str, ...]:
         """Return the streams to merge; the first one has all new events."""
-        keys = self.reader.keys
+        keys = self._reader.keys
         if WATCHED.isdisjoint(types):
             return (keys.events, *(f"{keys.prefix}{each}_events" for each in KEPT_APART))
         return (keys.task_events,)
@@ -250,13 +216,13 @@ class EventStream:
             end: The last entry.
         """
         commands = [(command, each, start, end, "COUNT", TOGETHER) for each in streams]
-        answers = self.reader.together(commands)
+        answers = self._reader.together(commands)
         found = {entry: flat for answer in answers for entry, flat in answer}
         ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
         return [(entry, fields_of(found[entry])) for entry in ordered]
 
     def _last(self, stream: str) -> str:
-        last = self.reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
+        last = self._reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
         return str(last[0][0]) if last else "0-0"
 
 

@@ -1,7 +1,4 @@
-"""Explains where a task of the dispatch path is, and why it does not start.
-
-:mod:`.parked` explains a task that a gate has parked. A reason that applies to both belongs to
-:mod:`.judging`, which both use.
+"""Explains where a task is, and why it does not start.
 
 It checks all limits of the task by the rules of the next claim, even limits that no claim has
 checked yet.
@@ -38,28 +35,32 @@ def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explan
         inspector: The inspector of the installation.
     """
     reader, task, names, settings = Reader(limiter), place.task, place.names, inspector.settings
+    parked = task.is_parked
     explained = partial(
         Explanation,
         task_id=place.task_id,
         task=names.task,
         key=task.key,
         queue=place.queue,
-        state=place.state,
-        owner=place.owner,
+        state="parked" if parked else place.state,
+        owner="" if parked else place.owner,
     )
     if place.state not in ("waiting", "later"):
         return explained()
     positions = None
     if place.state == "waiting":
-        answer = limiter.position(task.tag, settings.fairness_by, settings.priority_scope)
+        answer = limiter.position(
+            # At a gate each task costs 1.
+            *(task.tag, "tasks" if parked else settings.fairness_by, settings.priority_scope)
+        )
         positions = None if answer is None else Positions(answer, task, settings)
-    judge = Judge(reader, inspector, place.queue, positions.rows if positions else ())
+    judge = Judge(reader, inspector, task.queue, positions.rows if positions else ())
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
     limits = tuple(each.shown for each in judged)
     if place.due_ms is not None:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
-        by = _put_back_by(reader, place.queue, task, judged)
+        by = _put_back_by(reader, task, judged)
         return explained(limits=limits, due_in_seconds=due_in, put_back_by=by)
     if positions is None:
         # It has started or ended since it was found.
@@ -86,7 +87,7 @@ def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explan
     )
 
 
-def _put_back_by(reader: Reader, queue: str, task: TaskHead, judged: Iterable[Judged]) -> str:
+def _put_back_by(reader: Reader, task: TaskHead, judged: Iterable[Judged]) -> str:
     """Return the key of the limit that rescheduled a task.
 
     A key stores only its first rescheduled tasks. For the others the record has the limit that
@@ -94,9 +95,10 @@ def _put_back_by(reader: Reader, queue: str, task: TaskHead, judged: Iterable[Ju
     """
     for key in (each.limit.key for each in judged if each.limit.on_limit == "reschedule"):
         there = reader.keys.of("rescheduled", whole_of(key))
-        if reader.read("ZSCORE", there, f"{task.seq} {queue}") is not None:
+        if reader.read("ZSCORE", there, f"{task.seq} {task.queue}") is not None:
             return key
-    return task.refused.partition("|")[2]
+    # A parked task may also wait because its broker did not take it.
+    return "" if task.is_parked else task.refused.partition("|")[2]
 
 
 def _latest(

@@ -68,8 +68,16 @@ class Place(NamedTuple):
 
     @property
     def queue(self) -> str:
-        """Its queue."""
-        return self.task.queue
+        """Its queue; the one to which a parked task goes back."""
+        return read_route(self.message) if self.task.is_parked else self.task.queue
+
+
+def read_route(message: str | None) -> str:
+    """Return the queue to which a parked task goes back: the routing key of its message."""
+    try:
+        return str(json.loads(message or "")["routing_key"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
 
 
 def read_message(message: str | None) -> MessageNames:

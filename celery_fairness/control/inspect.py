@@ -5,7 +5,7 @@ The function ``inspect`` of the library returns all facts of one moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit
@@ -20,7 +20,6 @@ from celery_fairness.config.tenants import (
     reserved,
     tier_key,
 )
-from celery_fairness.config.tiers import Tier
 from celery_fairness.control.keys import is_tenants, keys_of_row
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader, logical_now
@@ -97,22 +96,14 @@ class Inspector:
         """Return the state of the key of a task's limit, with the numbers of this limit."""
         return self._look(limit.key, limit=limit.text)
 
-    def of_waiting(self, key: str, written: str, parked: str = "") -> Inspection:
+    def of_waiting(self, key: str, written: str) -> Inspection:
         """Return the state of a tenant with waiting tasks, with its tier's limit alone.
 
         Args:
             key: Key of its tier limit.
             written: The tenant in its form in keys.
-            parked: The tier of its parked task, or "" for a task in a lane.
         """
-        tier = parked or self.settings.default_tier
-        return self._look(key, Reserved(written), tier, limit=key)
-
-    def tiers(self) -> Mapping[str, Tier]:
-        """Return the tiers in force, and under "" the tier for tenants of an unknown tier."""
-        tiers = self._limiter().published_tiers()[1] or self.settings.tiers
-        default = self.settings.default_tier
-        return {"": tiers.get(default) or self.settings.tiers[default], **tiers}
+        return self._look(key, Reserved(written), self.settings.default_tier, limit=key)
 
     def _of_text(self, key: str, declared: Limit | None, first: int) -> Inspection:
         kind, _, name = key.partition(":")

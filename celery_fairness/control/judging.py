@@ -75,21 +75,21 @@ class Judge:
     Args:
         reader: The reader of the installation.
         inspector: The inspector of the installation.
-        queue: Queue of the task, or "" on the gate path.
+        queue: Queue of the task, or of parked tasks.
         rows: Running tasks.
     """
 
     def __init__(
-        self, reader: Reader, inspector: Inspector, queue: str = "", rows: Sequence[Row] = ()
+        self, reader: Reader, inspector: Inspector, queue: str, rows: Sequence[Row]
     ) -> None:
         self._reader = reader
         self._inspector = inspector
         self._queue = queue
         self._rows = rows
 
-    def of_tenant(self, key: str, written: str, parked: str = "") -> Judged:
+    def of_tenant(self, key: str, written: str) -> Judged:
         """Check the limit of a tenant's tier; see ``Inspector.of_waiting``."""
-        return _judged(self._inspector.of_waiting(key, written, parked))
+        return _judged(self._inspector.of_waiting(key, written))
 
     def of_task(self, limits: Iterable[Limit]) -> Iterator[Judged]:
         """Check the limits that a task brings."""

@@ -8,15 +8,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from celery_fairness.config.limit_spec import shape_of
+from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.scheduler.types import SYSTEM
 
 #: Characters before the tag of a scheduled task.
 ORDER_LENGTH = 17
-#: Fields before the message of a record of ``gate_tasks``.
-PARKED_FIELDS = 9
-#: Fields of a limit's name. The fields after them are the action on a task above the limit.
-NAME_FIELDS = 4
 
 _WORD = "([^ ]*)"
 #: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT REFUSED ID QUEUE
@@ -49,7 +45,7 @@ class TaskHead(NamedTuple):
         limits: Its limits without the tier's, as one text.
         refused: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
             ``-`` if the task has started since, and "" without such an event.
-        queue: Its queue.
+        queue: Its queue, or the queue of the parked tasks of its broker.
     """
 
     tag: str
@@ -70,6 +66,11 @@ class TaskHead(NamedTuple):
         if not self.tenant:
             return SYSTEM
         return f"tenant:{self.tenant}" + (f":{self.service}" if self.service else "")
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether a gate has parked it."""
+        return self.queue.startswith(PARKED_QUEUES)
 
 
 class Row(NamedTuple):
@@ -109,45 +110,10 @@ def is_tenants(key: str) -> bool:
     return key == SYSTEM or key.startswith("tenant:")
 
 
-class ParkedPlaces(NamedTuple):
-    """The limits at which a record of ``gate_tasks`` may wait.
-
-    Attributes:
-        tenant: Charged tenant.
-        places: Key of its tenant's tier limit, and then the names of its other limits.
-        expires: Whether it expires.
-        record: Key of its tenant's record, without the prefix.
-        tier: Tier of its tenant at the time of parking.
-    """
-
-    tenant: str
-    places: tuple[str, ...]
-    expires: bool
-    record: str
-    tier: str
-
-
-def read_parked(record: str) -> ParkedPlaces | None:
-    """Return the limits at which a parked task may wait."""
-    fields = record.partition("\n")[0].split(" ")
-    if len(fields) != PARKED_FIELDS:
-        return None
-    words = fields[6].split(",") if fields[6] else []
-    names = ("|".join(shape_of(word).split("|")[:NAME_FIELDS]) for word in words)
-    places = dict.fromkeys([fields[2], *names])
-    named = tuple(each for each in places if each)
-    return ParkedPlaces(fields[2] or SYSTEM, named, fields[1] != "", fields[3], fields[4])
-
-
-def turn_name(tenant: str, seq: int) -> str:
-    """Return the name of a tenant in the order of a limit, which contains its first task."""
-    return f"{seq:016} {tenant}"
-
-
 def read_row(tag: str, text: str | None, head: str | None) -> Row | None:
-    """Return a claimed task from its row of ``running`` and its head."""
+    """Return a claimed task from its row of ``running`` and its head. No promoted task runs."""
     match, task = _ROW.fullmatch(text or ""), read_head(tag, head)
-    if match is None or task is None:
+    if match is None or task is None or task.is_parked:
         return None
     _, owner, _, since, mean, keys, _ = match.groups()
     times = [None if each is None else int(each) for each in (since, mean)]

@@ -142,14 +142,13 @@ class Inspection(Value):
         waiting: The waiting tasks of a tenant on the dispatch path, by queue and priority.
         waited: The first hundred limits of a key that claims found exhausted, each with its waiting
             tasks.
-        parked: Parked tasks of the key.
         stops: Its pause and cool-down.
         blocked_by: Why no task of the key starts now: ``paused``, ``cool-down``, ``concurrency``,
             ``rate`` or ``throttle``. "" if one may start.
         opens_in_seconds: The time until ``blocked_by`` ends by itself. None if that needs the end
             of a lease or an operator, or if nothing is in the way.
         closed: Whether a claim found the tenant at its limit, and no slot became free since.
-        full_in: Queues in which the tenant is blocked.
+        full_in: Queues in which the tenant is blocked. "" is that of parked tasks.
         judged_by: Version of the published tiers by which the tenant was found at its limit. None
             if it is not, or if the next claim checks it again.
     """
@@ -172,7 +171,6 @@ class Inspection(Value):
     ended_unswept: int = 0
     waiting: tuple[WaitingLane, ...] = ()
     waited: tuple[WaitedLimit, ...] = ()
-    parked: int = 0
     stops: KeyStops
     blocked_by: str = ""
     opens_in_seconds: float | None = None

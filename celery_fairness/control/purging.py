@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import Reserved, key_part
-from celery_fairness.control.find_task import TOGETHER, waiting_tasks
-from celery_fairness.control.parked import parked
-from celery_fairness.control.scan import Reader, batches
+from celery_fairness.control.find_task import messages_of, read_route, waiting_tasks
+from celery_fairness.control.scan import Reader
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import milliseconds
@@ -42,11 +41,19 @@ def purge_tenant(limiter: RedisLimiter, settings: Settings, tenant: str) -> int:
         for tasks in waiting_tasks(reader, may_be_its):
             tags = [task.tag for task in tasks if task.tenant == name]
             cancelled += cancel_tasks(reader, settings, tags)
-    its = (each.tag for each in parked(reader) if each.tenant == name)
-    return cancelled + sum(limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
+    return cancelled
 
 
-def purge_queue(limiter: RedisLimiter, queue: str) -> int:
-    """Cancel the parked tasks of a queue; return their number."""
-    its = (each.tag for each in parked(Reader(limiter)) if each.queue == queue)
-    return sum(limiter.unpark(tags, "cancelled") for tags in batches(its, TOGETHER))
+def purge_queue(limiter: RedisLimiter, settings: Settings, queue: str) -> int:
+    """Cancel the parked tasks of a queue of the limiter's broker; return their number."""
+    reader, cancelled = Reader(limiter), 0
+
+    def is_parked(_: str, where: str) -> bool:
+        return where == limiter.parked_queue
+
+    for _ in range(PASSES):
+        for tasks in waiting_tasks(reader, is_parked):
+            messages = zip(tasks, messages_of(reader, [task.tag for task in tasks]), strict=True)
+            tags = [task.tag for task, message in messages if read_route(message) == queue]
+            cancelled += cancel_tasks(reader, settings, tags)
+    return cancelled

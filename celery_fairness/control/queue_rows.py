@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.control.find_task import running
 from celery_fairness.control.scan import Command, Reader, batches
 from celery_fairness.control.views import OwnerStatus, QueueStatus
@@ -62,7 +63,7 @@ def _named(reader: Reader) -> set[str]:
         ]
         there = zip(some, reader.together(commands), strict=True)
         names.update(name for name, count in there if count)
-    return names
+    return {name for name in names if not name.startswith(PARKED_QUEUES)}
 
 
 def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueStatus:

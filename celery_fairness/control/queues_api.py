@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.config.limit_spec import OnLimit
-from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
+from celery_fairness.config.queue_limits import CLEARED, PARKED_QUEUES, SET, QueueRow
 from celery_fairness.config.queue_policy import queue_key, read_queue
 from celery_fairness.config.rates import RateLike, ojs_rate
 from celery_fairness.control.queue_keys import QueueKeys
@@ -126,7 +126,7 @@ class QueuesApi:
 
 
 def _named(queue: Any) -> str:
-    if not isinstance(queue, str) or not queue:
+    if not isinstance(queue, str) or not queue or queue.startswith(PARKED_QUEUES):
         raise PolicyInvalid(f"queue: expected its name, got: {got(queue)}")
     try:
         queue.encode()

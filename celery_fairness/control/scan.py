@@ -13,7 +13,7 @@ Command = tuple[Any, ...]
 
 #: Keys that one SCAN looks at.
 SCAN_COUNT = 1000
-#: Members that one HSCAN, SSCAN or ZSCAN looks at. Each may be a parked task with its message.
+#: Members that one HSCAN, SSCAN or ZSCAN looks at. Each may have a message.
 WALK_COUNT = 100
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from celery_fairness.control import parked
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import Place, dead, find, letter
 from celery_fairness.control.inspect import Inspector
@@ -61,15 +60,11 @@ class TasksApi:
         """
         limiter = self._limiter()
         reader = Reader(limiter)
-        waits = next(iter(parked.find(reader, task_id)), None)
-        if waits is not None:
-            found = parked.explain(reader, waits, self._inspector)
-        else:
-            places = _places(reader, task_id, _STATES)
-            if not places:
-                raise NotFound("task", task_id, self._nowhere)
-            place = min(places, key=lambda place: _STATES.index(place.state))
-            found = explain(limiter, place, self._inspector)
+        places = _places(reader, task_id, _STATES)
+        if not places:
+            raise NotFound("task", task_id, self._nowhere)
+        place = min(places, key=lambda place: _STATES.index(place.state))
+        found = explain(limiter, place, self._inspector)
         if found.state in ("running", "dead"):
             return found
         return found.model_copy(update={"not_enforcing": not_enforcing(living(reader))})
@@ -86,18 +81,14 @@ class TasksApi:
         Raises:
             NotFound: No task of this id waits or runs. At a gate, none is parked.
         """
-        limiter = self._limiter()
-        reader = Reader(limiter)
+        reader = Reader(self._limiter())
         for _ in range(PASSES):
-            for task in parked.find(reader, task_id):
-                if limiter.unpark([task.tag], "cancelled"):
-                    return Cancelled(task_id=task_id, state="cancelled", queue=task.queue)
             found = [place for place in find(reader, task_id) if place.state != "ended"]
             tags = [place.task.tag for place in found]
             cancelled = cancel_tasks(reader, self._inspector.settings, tags)
             # Several messages may have one id: a retry has the id of the first attempt.
             for place in found:
-                if place.state == "running":
+                if place.state == "running" and not place.task.is_parked:
                     return Cancelled(
                         task_id=task_id, state="running", queue=place.queue, owner=place.owner
                     )

@@ -404,17 +404,17 @@ class Explanation(Value):
         task: Name of the task, or "" if its message has no name.
         key: Key of the charged tenant's tier limit, or ``_system``.
         queue: Queue of the task.
-        state: ``waiting``, ``later`` (until its eta), ``running``, ``dead``, or ``parked`` (by the
-            gate, at a limit).
+        state: ``waiting``, ``later`` (until its eta), ``running``, ``dead``, or ``parked`` (by a
+            gate).
         owner: Process that runs the task, or "" if none does.
-        due_in_seconds: Time until its eta, or None without one.
-        ahead_in_lane: Tasks before it with the same tenant, priority and limits. For a parked task,
-            older tasks of its tenant at the same limit.
-        ahead_in_ring: Tenants of its queue (of a parked task: at its limit) before its own.
+        due_in_seconds: Time until its eta, or until a parked task is tried again. None if it waits
+            for no time.
+        ahead_in_lane: Tasks before it with the same tenant, priority and limits.
+        ahead_in_ring: Tenants before its own: of its queue, or with parked tasks of its broker.
             None if its own tenant is not active: see ``blocked_by``.
-        blocked_by: Limits that block the task. For a parked task it is the one at which it waits.
-            If it is empty, the task needs its turn and a worker that consumes its queue, has its
-            name registered and is not at the task's ``rate_limit``. Redis stores none of these.
+        blocked_by: Limits that block the task. If it is empty, the task needs its turn and a worker
+            that consumes its queue, has its name registered and is not at the task's
+            ``rate_limit``. Redis stores none of these.
         starts_in_seconds: Estimated time until a waiting task starts, or None if unknown.
         limits: All limits of a waiting task with the numbers that apply now. The tenant's comes
             first, the limit of the whole queue last.

@@ -18,10 +18,11 @@ from celery_fairness.limiter.types import (
     KeyLeases,
     Lease,
     Parking,
+    Promoted,
     Promotion,
+    PromotionEnd,
     Rejected,
     SlotRequest,
-    Unparked,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Renewal
@@ -74,16 +75,6 @@ class Limiter(Protocol):
     def release_soon(self, lease: Lease) -> None:
         """End the lease of an attempt whose body has ended, without waiting for the answer."""
 
-    def idle(self, lease: Lease) -> tuple[int, float]:
-        """Add up how long tasks waited for their snooze while their tenant had a free slot.
-
-        Args:
-            lease: The lease of an attempt that was just admitted, after the tier rejected it.
-
-        Returns:
-            The number of tenants and the sum in seconds for the worker's log; 0 if it must not log.
-        """
-
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         """Replace the successor of ``rejected`` by a copy with ``next_serial``.
 
@@ -94,7 +85,9 @@ class Limiter(Protocol):
             False if the first try arrived, or another copy started. Then nothing must be published.
         """
 
-    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
+    def park(
+        self, request: SlotRequest, message: str, expires_ms: int | None = None, rank: int = 0
+    ) -> Parking:
         """Store the message of a task that was just rejected until its limits are available.
 
         A lease that ends between the rejection and this call is not missed. A copy that was parked
@@ -104,46 +97,27 @@ class Limiter(Protocol):
             request: The rejected request, with a copy. ``next_serial`` is never published.
             message: The message to publish again.
             expires_ms: The server time from which the task must not start.
+            rank: The priority, 0 to 9. Rank 9 goes first.
         """
 
-    def promote(
-        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
-    ) -> Promotion:
-        """Return parked tasks that may start now. At each limit the longest wait comes first.
+    def promote(self, want: int, enforcement: Enforcement = Enforcement.ON) -> Promotion:
+        """Lease parked tasks that may start now, in their fair order.
 
-        If the caller does not report within one lease that a task is published, the task is
-        returned again as another copy. An expired or cancelled task is returned at once.
+        If the caller does not report within one lease that a task is published, the task waits
+        again in its place, and is promoted again as another copy.
 
         Args:
             want: Most tasks, at least 1.
-            serial: A random serial. Each copy gets it with a number at its end.
             enforcement: If it is not ``ON``, all parked tasks may start.
         """
 
-    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
-        """Remove parked tasks.
+    def end_promotion(self, promoted: Promoted, how: PromotionEnd) -> None:
+        """Store what became of the copy of a promoted task.
 
-        Args:
-            messages: The tasks' tags.
-            how: ``published``: the broker has them again. ``cancelled``: promote them like expired
-                tasks, except those that are promoted already. ``failed``: the broker rejects them,
-                and no copy of them may start.
-
-        Returns:
-            The number of them that were parked.
+        A task that was not published is promoted again after a pause. The pause doubles with each
+        try, from a sixteenth of a lease to a whole one. A task that its broker has rejected ten
+        times has failed.
         """
-
-    def put_off(self, message: str) -> int:
-        """Promote a task again later, because its publish failed.
-
-        The delay doubles with each try, from a sixteenth of a lease to a whole one.
-
-        Returns:
-            The number of failed publishes; 0 if the task is no longer promoted.
-        """
-
-    def release_reservation(self, message: str, keys: Sequence[str]) -> None:
-        """Release the reservations of a promoted task that ended before it reached a gate."""
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Wait until parked tasks may start, or the timeout. Each wake-up wakes one caller."""

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, read_row
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
-from celery_fairness.config.tenants import id_part
+from celery_fairness.config.tenants import Reserved, id_part, key_part
 from celery_fairness.config.tiers import QueueClass, Tier
 from celery_fairness.limiter.types import (
     Admitted,
@@ -27,26 +27,23 @@ from celery_fairness.limiter.types import (
     Parking,
     Promoted,
     Promotion,
+    PromotionEnd,
     Reason,
     Rejected,
     SlotRequest,
-    Unparked,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Renewal, Rules, Settle, Settled, Verdict
+from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Settled, Verdict
 from celery_fairness.store.connection import REDIS_ERRORS, Connection
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
+from celery_fairness.util.ids import new_id
 
 #: Most leases that one call renews or releases, so that its time in Redis is bounded.
 BATCH = 250
-#: Waits beside a free slot below this are the trip through the broker, in ms.
-IDLE_SHORT_MS = 500
-#: A worker logs idle slots from this total on, and at most once in this time, in ms.
-IDLE_LEAST_MS, IDLE_EVERY_MS = 5000, 3_600_000
 
 _REJECTIONS = {
     0: Reason.AT_CONCURRENCY_LIMIT,
@@ -72,7 +69,7 @@ class RedisLimiter:
         frozen_clock: Only for tests: returns the server's time in ms.
         redelivery_seconds: Time after which the broker redelivers an unacknowledged message.
         key_prefix: A prefix of every key.
-        broker: The broker of the tasks, to which parked tasks return. "" means any broker.
+        broker: The broker of the tasks. Its parked tasks return to it.
     """
 
     def __init__(
@@ -85,6 +82,7 @@ class RedisLimiter:
         broker: str = "",
     ) -> None:
         self._redis, self._listener, self._broker = connection, Listener(connection), broker
+        self._promoter, self._promotions = f"promoter:{new_id(6)}", 1
         self._names = Names(settings.namespace, key_prefix)
         self._tiers, self._default = settings.tiers, settings.default_tier
         self._lease_ms = milliseconds(settings.lease_seconds)
@@ -95,12 +93,17 @@ class RedisLimiter:
             self._default,
             self._tiers[self._default].concurrency,
             settings.max_deliveries,
+            snooze_ms=milliseconds(settings.snooze_seconds),
         )
+        self._rules_args = {
+            each: calls.rules_args(replace(self._rules, enforcement=each.value))
+            for each in Enforcement
+        }
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
         self._snooze_ms = milliseconds(settings.snooze_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
-        self._tier_waits, self._frozen_clock = settings.tier_on_limit == "wait", frozen_clock
+        self._frozen_clock = frozen_clock
 
     @property
     def connection(self) -> Connection:
@@ -111,6 +114,11 @@ class RedisLimiter:
     def names(self) -> Names:
         """The names of its keys."""
         return self._names
+
+    @property
+    def parked_queue(self) -> str:
+        """The queue in which the parked tasks of its broker wait."""
+        return self._names.parked_queue(self._broker)
 
     @property
     def prefix(self) -> str:
@@ -143,7 +151,7 @@ class RedisLimiter:
     ) -> Admitted | Rejected:
         args = (
             request.lease.id,
-            *calls.rules_args(replace(self._rules, enforcement=enforcement.value)),
+            *self._rules_args[enforcement],
             request.tier_key,
             self._tenant_key(request.tenant),
             *self._tier_args(request.tier)[:2],
@@ -195,70 +203,50 @@ class RedisLimiter:
         args = self._settle_args([lease], Verdict.DONE)
         self._redis.post(calls.SETTLE, self._names.prefix, args)
 
-    def idle(self, lease: Lease) -> tuple[int, float]:
-        times = IDLE_SHORT_MS, IDLE_LEAST_MS, IDLE_EVERY_MS
-        args = (lease.worker, lease.key, *times, self._now_text())
-        tenants, all_ms = self._redis.run(calls.IDLE, self._names.prefix, args)
-        return int(tenants), seconds(all_ms)
-
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         args = (rejected.message, rejected.serial, next_serial)
         return bool(self._redis.run(calls.SUPERSEDE, self._names.prefix, args))
 
-    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
-        """Store a rejected task until it may start."""
+    def park(
+        self, request: SlotRequest, message: str, expires_ms: int | None = None, rank: int = 0
+    ) -> Parking:
         if request.copy is None:
             raise ValueError("copy: expected one that names the message, got: None")
+        tenant = request.tenant
+        part = tenant if isinstance(tenant, Reserved) else key_part(tenant) if tenant else ""
+        service = request.tier_key.removeprefix(f"tenant:{part}").removeprefix(":")
         args = (
-            self._lease_ms,
-            request.tier_key,
-            self._tenant_key(request.tenant),
-            *self._tier_args(request.tier),
-            "1" if self._tier_waits else "",
-            request.limits,
+            *(self._lease_ms, self._broker),
             *self._copies(request),
-            "" if expires_ms is None else str(expires_ms),
-            message,
-            *(self._broker, job_text(request.job).partition(" ")[0], self._now_text()),
+            *(part, service, request.tier, rank, request.limits, job_text(request.job)),
+            *("" if expires_ms is None else expires_ms, message, self._now_text()),
         )
         return Parking(self._redis.run(calls.PARK, self._names.prefix, args))
 
-    def promote(
-        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
-    ) -> Promotion:
-        """Return parked tasks that may start now."""
-        args = (
-            self._lease_ms,
-            enforcement.value,
-            *self._tier_args("")[2:],
-            "1" if self._tier_waits else "",
-            want,
-            serial,
-            self._copy_keep_ms,
-            *(self._broker, self._now_text()),
+    def promote(self, want: int, enforcement: Enforcement = Enforcement.ON) -> Promotion:
+        rules = replace(self._rules, enforcement=enforcement.value, copies_ms=self._copy_keep_ms)
+        args = calls.claim_args(
+            self._promoter, self._promotions, want, [self.parked_queue], rules, self._now_text()
         )
-        sleep_ms, *answer = self._redis.run(calls.PROMOTE, self._names.prefix, args)
-        tasks = tuple(
-            Promoted(Copy(message, named), text, bool(ended))
-            for message, named, ended, text in zip(*(answer[n::4] for n in range(4)), strict=True)
-        )
-        return Promotion(tasks, None if sleep_ms < 0 else seconds(sleep_ms), sleep_ms == -2)
+        claim = calls.read_claim(self._redis.run(calls.CLAIM, self._names.prefix, args))
+        # If the answer is lost, the next call repeats the number, and gets the same tasks.
+        self._promotions += 1
+        tasks = (Promoted(Copy(task.tag, task.lease), task.message) for task in claim.tasks)
+        return Promotion(tuple(tasks), seconds(claim.sleep_ms))
 
-    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
-        """Remove parked tasks that are published, cancelled or failed."""
-        return int(self._redis.run(calls.UNPARK, self._names.prefix, (how, *messages)))
-
-    def put_off(self, message: str) -> int:
-        """Promote a task again later, because its publish failed."""
-        args = (self._lease_ms, message)
-        return int(self._redis.run(calls.PUT_OFF, self._names.prefix, args))
-
-    def release_reservation(self, message: str, keys: Sequence[str]) -> None:
-        args = (self._lease_ms, self._now_text(), message, ",".join(keys))
-        self._redis.run(calls.RELEASE_RESERVATION, self._names.prefix, args)
+    def end_promotion(self, promoted: Promoted, how: PromotionEnd) -> None:
+        ends = [Settle(promoted.copy.serial, Verdict(how))]
+        args = calls.settle_args(ends, self._rules, self._now_text())
+        self._redis.run(calls.SETTLE, self._names.prefix, args)
 
     def await_parked(self, timeout_seconds: float) -> None:
-        self._listener.wait(self._names.gate_bell, timeout_seconds)
+        self._listener.wait(self._names.of("bell", self.parked_queue), timeout_seconds)
+
+    def next_outcome(self, written: str) -> Outcome | None:
+        """Delete the outcome that was stored, and return the next one."""
+        args = calls.next_outcome_args(written, self._rules, self._now_text())
+        answer = self._redis.run(calls.NEXT_OUTCOME, self._names.prefix, args)
+        return calls.read_next_outcome(answer)
 
     def leases_of(self, key: str) -> KeyLeases:
         found = self.look(key)
@@ -347,7 +335,7 @@ class RedisLimiter:
             )
             for name, row in table.items()
         }
-        source = self._redis.read("HGET", self._names.news, "source") if tiers else None
+        source = self._redis.read("HGET", self._names.clock, "tiers_source") if tiers else None
         return source or "", tiers
 
     def publish_tenant(
@@ -377,7 +365,7 @@ class RedisLimiter:
         return {queue: read_row(row) for queue, row in _pairs(flat)}
 
     def config_version(self) -> int:
-        return int(self._redis.read("HGET", self._names.news, "version") or 0)
+        return int(self._redis.read("HGET", self._names.clock, "version") or 0)
 
     def count(self, counter: str, amount: int = 1) -> None:
         self._redis.read("HINCRBY", self._names.counts, counter, amount)

@@ -153,16 +153,13 @@ class Parking(enum.Enum):
 
     #: The limiter has it. The caller may acknowledge the old message.
     PARKED = 1
-    #: A limit has changed since the rejection. The caller must acquire again.
-    ASK_AGAIN = 0
     #: Another copy of it waits or has started.
     SUPERSEDED = -2
-    #: The parked tasks are from another broker. The caller must send this one back.
-    ELSEWHERE = -3
 
 
-#: How a parked task ends.
-Unparked: TypeAlias = Literal["published", "cancelled", "failed"]
+#: The result of publishing a promoted task: its broker has the copy, the copy could not be
+#: published, or the broker rejected it.
+PromotionEnd: TypeAlias = Literal["sent", "unsent", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +167,13 @@ class Promoted:
     """A parked task that the caller must publish again.
 
     Attributes:
-        copy: The copy of its message. Only this serial may be published.
+        copy: The copy of its message. Only this serial may be published. It is the name of the
+            lease that keeps the task's slots for the copy.
         message: The parked message.
-        ended: Whether it has expired or was cancelled. Then the worker that receives it ends it.
     """
 
     copy: Copy
     message: str
-    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +181,12 @@ class Promotion:
     """The parked tasks that a worker must publish.
 
     Attributes:
-        tasks: The tasks, in the order in which they waited.
-        sleep_seconds: The time after which to promote again without a wake-up. None if nothing is
-            parked.
-        elsewhere: Whether the parked tasks are from another broker.
+        tasks: The tasks, in their fair order.
+        sleep_seconds: The time after which to promote again without a wake-up.
     """
 
     tasks: tuple[Promoted, ...]
-    sleep_seconds: float | None
-    elsewhere: bool = False
+    sleep_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +197,9 @@ class HeldLease:
         id: The lease's id.
         expires_in_seconds: The time until it ends, unless it is renewed.
         owner: The process that holds a claimed task. At a gate, the worker.
-        queue: The task's queue.
-        state: The state of a claimed task: ``claimed``, ``begun`` or ``acked``.
+        queue: The task's queue. "" if its state is ``sent``.
+        state: The state of a claimed task: ``claimed``, ``begun`` or ``acked``. That of a parked
+            task that goes back to its broker: ``promoted``, then ``sent``.
         task: The task's name, in the form that keys have.
         charged: The key of a claimed task's tenant, ``_system`` without one.
         task_id: The task's id, in the form that keys have. "" if the message has none, or if the
@@ -229,7 +223,13 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLane:
-    """The waiting tasks of one tenant in one queue with one priority."""
+    """The waiting tasks of one tenant in one queue with one priority.
+
+    Attributes:
+        queue: The queue. "" if gates have parked the tasks.
+        rank: Their priority, 9 first.
+        tasks: Their number.
+    """
 
     queue: str
     rank: int
@@ -244,7 +244,7 @@ class WaitedLimit:
     lane no claim has reached yet is not counted.
 
     Attributes:
-        queue: The queue of the tasks.
+        queue: The queue of the tasks. "" if gates have parked them.
         concurrency: Tasks of the key at once. None is unlimited.
         rates: ``(starts, period_ms)`` each.
         throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.

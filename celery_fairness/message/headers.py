@@ -40,7 +40,9 @@ HEADER_BYTES = 16_384
 
 #: The fields of ``partition``.
 _PARTITION = ("queue", "key")
-_COPY_PART = re.compile(r"[0-9A-Za-z]{1,64}")
+_MESSAGE = re.compile(r"[0-9A-Za-z]{1,64}")
+#: Of a promoter's copy it is the name of a lease, which begins with the message and has dots.
+_SERIAL = re.compile(r"[0-9A-Za-z.]{0,128}")
 _FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost"))
 _HEADERS: tuple[str, ...] = (HEADER,)
 
@@ -54,7 +56,8 @@ class Copy:
 
     Attributes:
         message: The same for all copies, new for each retry.
-        serial: "" for the first copy, random for each copy that a rejection published.
+        serial: "" for the first copy, random for each copy that a rejection published, the name of
+            the promotion's lease for each copy that a promoter published.
     """
 
     message: str
@@ -222,6 +225,6 @@ def parse_copy(value: Any) -> Copy | None:
     message, serial = value.get("message"), value.get("serial")
     if not (isinstance(message, str) and isinstance(serial, str)):
         return None
-    if not (_COPY_PART.fullmatch(message) and (serial == "" or _COPY_PART.fullmatch(serial))):
+    if not (_MESSAGE.fullmatch(message) and _SERIAL.fullmatch(serial)):
         return None
     return Copy(message, serial)

@@ -8,7 +8,7 @@ task goes to the default queue of its service.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.tiers import queues_of, select_queue
@@ -16,7 +16,10 @@ from celery_fairness.errors import HeaderInvalid
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import service_of
-from celery_fairness.wiring import Wiring, publishing
+from celery_fairness.wiring import publishing
+
+if TYPE_CHECKING:
+    from celery_fairness.wiring import Parts
 
 
 class TierRouter:
@@ -26,7 +29,7 @@ class TierRouter:
         parts: The parts of the app. They are used at the first task, not before.
     """
 
-    def __init__(self, parts: Wiring) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
     def __repr__(self) -> str:

@@ -67,12 +67,7 @@ ANNOUNCE = "announce"
 #: Functions of the gate.
 ACQUIRE = "acquire"
 SUPERSEDE = "supersede"
-IDLE = "idle"
 PARK = "park"
-PROMOTE = "promote"
-UNPARK = "unpark"
-PUT_OFF = "put_off"
-RELEASE_RESERVATION = "release_reservation"
 #: Functions of tiers, tenants and inspect.
 PUBLISH_TIERS = "publish_tiers"
 PUBLISH_TENANT = "publish_tenant"
@@ -168,6 +163,7 @@ def claim_args(
         rules.fairness_by,
         str(rules.snooze_ms),
         rules.priority_scope,
+        _or_empty(rules.copies_ms),
         str(len(ends)),
         *_ends_args(ends),
         *queues,

@@ -119,6 +119,11 @@ class Claimed(NamedTuple):
     rank: int
     message: str
 
+    @property
+    def tag(self) -> str:
+        """The task's delivery tag."""
+        return self.lease.rsplit(".", 2)[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -177,6 +182,7 @@ class Outcome(NamedTuple):
     - ``dropped``: a limit rejected it
     - ``cancelled``: an operator cancelled it
     - ``expired``: it expired while it waited
+    - ``unpublished``: a gate had parked it, and its broker rejected it ten times
 
     Attributes:
         seq: The task's sequence number. A requeue gives the task another one.
@@ -221,6 +227,12 @@ class Verdict(enum.Enum):
     DIED = "died"
     #: Its message cannot be read. It is a dead letter.
     UNREADABLE = "unreadable"
+    #: A promoted task: its broker has the copy.
+    SENT = "sent"
+    #: A promoted task: its copy could not be published. It is promoted again after a pause.
+    UNSENT = "unsent"
+    #: A promoted task: its broker rejected the copy. It waits like UNSENT, or has failed.
+    REFUSED = "refused"
 
 
 class Settled(enum.IntEnum):
@@ -275,6 +287,8 @@ class Rules:
         fairness_by: The cost of a task for its tenant: ``tasks``, ``cost`` or ``runtime``.
         snooze_ms: How long a rescheduled task waits if the time of its start is not known.
         priority_scope: The tasks that a priority orders: of one ``tenant``, or of the ``queue``.
+        copies_ms: How long the copies of promoted tasks are remembered. None if the claim is not a
+            promoter's.
     """
 
     lease_ms: int = 15_000
@@ -285,3 +299,4 @@ class Rules:
     fairness_by: str = "tasks"
     snooze_ms: int = 30_000
     priority_scope: str = "tenant"
+    copies_ms: int | None = None

@@ -33,6 +33,7 @@ from celery_fairness.store.address import Address
 from celery_fairness.store.library import Library, LibraryUnusable, is_missing, library, load
 from celery_fairness.store.readiness import attentive
 from celery_fairness.store.spin import Spin
+from celery_fairness.util.threads import native_local
 
 #: Errors of redis-py.
 REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
@@ -58,10 +59,27 @@ class _Line:
     spin: Spin = field(default_factory=Spin)
 
 
+def _own() -> Any:
+    """Return the client, its process and its idle connections.
+
+    Under gevent and eventlet a socket belongs to the native thread that opened it, so each native
+    thread has its own.
+    """
+
+    class Own(native_local()):  # type: ignore[misc]  # the class depends on the green library
+        def __init__(self) -> None:
+            self.client: Any = None
+            self.pid = 0
+            self.idle: list[_Line] = []
+
+    return Own()
+
+
 class Connection:
     """Calls the function library, and runs simple reads, on the limiter's Redis.
 
-    Threads, greenlets and forked processes may share it. A new process gets new connections.
+    Threads, greenlets and forked processes may share it. A new process gets new connections, and
+    so does a native thread beside greenlets.
 
     Args:
         address: The address of the Redis.
@@ -97,9 +115,7 @@ class Connection:
         self.opened = 0
         #: The server has answered a call, so it has the library.
         self._has_library = False
-        self._client: Any = None
-        self._client_pid = 0
-        self._idle: list[_Line] = []
+        self._own = _own()
         self._client_lock = threading.Lock()
 
     def check(self) -> None:
@@ -149,7 +165,7 @@ class Connection:
             answer = self._call(parts)
         except MovedError:
             self.close()
-            self._client = self._cluster_client()
+            self._own.client = self._cluster_client()
             self.load_library(prefix, made)
             answer = self._call(parts)
         except RedisResponseError as error:
@@ -225,7 +241,7 @@ class Connection:
             raise
         else:
             line.posted = (function, prefix, args)
-            self._idle.append(line)
+            self._own.idle.append(line)
 
     def read(self, command: str, *args: Any) -> Any:
         """Run one plain command.
@@ -270,11 +286,11 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
-        client, self._client = self._client, None
-        idle, self._idle = self._idle, []
+        client, self._own.client = self._own.client, None
+        idle, self._own.idle = self._own.idle, []
         if client is None:
             return
-        if self._client_pid == os.getpid():
+        if self._own.pid == os.getpid():
             # The client does not close the pool's connections if it was given the pool.
             for line in idle:
                 client.connection_pool.release(closed(line.connection))
@@ -303,14 +319,14 @@ class Connection:
     def _use_next_server(self, client: Any) -> None:
         """Use the next server of the list, unless another thread has changed it already."""
         with self._client_lock:
-            if self._client is client:
+            if self._own.client is client:
                 self._server = (self._server + 1) % len(self.address.urls)
-                self._client = None
+                self._own.client = None
 
     def _send_and_read(self, client: Any, packed: list[bytes]) -> Any:
         for tries_left in range(self._retries, -1, -1):
             try:
-                line = self._idle.pop()
+                line = self._own.idle.pop()
             except IndexError:
                 line = _Line(client.connection_pool.get_connection())
                 self.opened += 1
@@ -320,11 +336,11 @@ class Connection:
                 line.spin.wait(line.connection)
                 answer = line.connection.read_response()
             except RedisResponseError:
-                self._idle.append(line)
+                self._own.idle.append(line)
                 raise
             except (ConnectionLost, AnswerLate, OSError):
                 # The cause, for example a restart, most likely broke all idle connections.
-                stale, self._idle = [line, *self._idle], []
+                stale, self._own.idle = [line, *self._own.idle], []
                 for each in stale:
                     client.connection_pool.release(closed(each.connection))
                 if not tries_left:
@@ -338,14 +354,14 @@ class Connection:
                 raise
             else:
                 line.answered_at = time.monotonic()
-                self._idle.append(line)
+                self._own.idle.append(line)
                 return answer
         raise AssertionError("the last try raises")
 
     def _take_recent(self) -> _Line | None:
         """Take the idle connection that was used last, if its server answered a moment ago."""
         try:
-            line = self._idle.pop()
+            line: _Line = self._own.idle.pop()
         except IndexError:
             return None
         if line.posted is not None:
@@ -360,7 +376,7 @@ class Connection:
             line.answered_at = time.monotonic()
         if time.monotonic() - line.answered_at < TRUST_SECONDS:
             return line
-        self._idle.append(line)
+        self._own.idle.append(line)
         return None
 
     def _read_posted(self, line: _Line) -> None:
@@ -376,27 +392,27 @@ class Connection:
 
     def client(self) -> Any:
         """Return the client of this process."""
-        client = self._client
-        if client is not None and self._client_pid == os.getpid():
+        client = self._own.client
+        if client is not None and self._own.pid == os.getpid():
             return client
         # Never make two clients: the dropped one would close its connections when it is collected,
         # even those that a thread is using.
         with self._client_lock:
-            if self._client is None or self._client_pid != os.getpid():
+            if self._own.client is None or self._own.pid != os.getpid():
                 # A forked child must not use its parent's connections.
-                self._idle = []
+                self._own.idle = []
                 # A new client may lead to another server.
                 self._has_library = False
                 if self._make is not None:
-                    self._client = self._make()
+                    self._own.client = self._make()
                 elif self.address.master_name:
-                    self._client = self._sentinel_client()
+                    self._own.client = self._sentinel_client()
                 else:
-                    self._client = self._server_client()
-                pool = self._client.connection_pool
+                    self._own.client = self._server_client()
+                pool = self._own.client.connection_pool
                 pool.connection_class = attentive(pool.connection_class)
-                self._client_pid = os.getpid()
-            return self._client
+                self._own.pid = os.getpid()
+            return self._own.client
 
     def _server_client(self) -> Any:
         url = self.address.urls[self._server]
@@ -435,6 +451,8 @@ class Connection:
 
     def unavailable(self, error: Exception) -> LimiterUnavailable:
         """Return the LimiterUnavailable for an error of redis-py, without a password."""
+        if isinstance(error, LimiterUnavailable):
+            return error  # A call that was posted before could not be sent again.
         problem = str(error).replace("\n", " ") or type(error).__name__
         for url in self.address.urls:
             password = urlsplit(url).password

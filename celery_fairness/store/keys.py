@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.tenants import Reserved, key_part
 
 
@@ -30,13 +31,9 @@ class Names:
         self.exceeded = prefix + "exceeded"
         self.forwarded = prefix + "forwarded"
         self.forwarder = prefix + "forwarder"
-        #: The wake-ups of promoters.
-        self.gate_bell = prefix + "gate_bell"
-        self.gate_tasks = prefix + "gate_tasks"
         self.idle = prefix + "idle"
         self.ids = prefix + "ids"
         self.messages = prefix + "messages"
-        self.news = prefix + "news"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"
         self.queue_keys = prefix + "queue_keys"
@@ -58,6 +55,11 @@ class Names:
     def pattern(self, kind: str = "") -> str:
         """Return a pattern that matches every key, or every key of one kind."""
         return re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + (f"{kind}:*" if kind else "*")
+
+    @staticmethod
+    def parked_queue(broker: str) -> str:
+        """Return the name of the queue in which the parked tasks of a broker wait."""
+        return PARKED_QUEUES + broker
 
     def tenant(self, tenant: str) -> str:
         """Return the name of the record of ``tenant``."""

@@ -28,10 +28,11 @@ from celery_fairness.limiter.types import (
     KeyLeases,
     Lease,
     Parking,
+    Promoted,
     Promotion,
+    PromotionEnd,
     Rejected,
     SlotRequest,
-    Unparked,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Renewal
@@ -137,41 +138,26 @@ class FakeLimiter(Limiter):
         self._record("release_soon", lease)
         self.leases.pop(lease.id, None)
 
-    def idle(self, lease: Lease) -> tuple[int, float]:
-        """Return that there is nothing to log."""
-        self._record("idle", lease)
-        return 0, 0.0
-
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         """Return that no copy has started."""
         self._record("supersede", rejected, next_serial)
         return True
 
-    def park(self, request: SlotRequest, message: str, expires_ms: int | None = None) -> Parking:
+    def park(
+        self, request: SlotRequest, message: str, expires_ms: int | None = None, rank: int = 0
+    ) -> Parking:
         """Return :attr:`parking`."""
-        self._record("park", request, message, expires_ms)
+        self._record("park", request, message, expires_ms, rank)
         return self.parking
 
-    def promote(
-        self, want: int, serial: str, enforcement: Enforcement = Enforcement.ON
-    ) -> Promotion:
+    def promote(self, want: int, enforcement: Enforcement = Enforcement.ON) -> Promotion:
         """Return the next of :attr:`promotions`."""
-        self._record("promote", want, serial, enforcement)
-        return self.promotions.pop(0) if self.promotions else Promotion((), None)
+        self._record("promote", want, enforcement)
+        return self.promotions.pop(0) if self.promotions else Promotion((), 60.0)
 
-    def unpark(self, messages: Sequence[str], how: Unparked = "published") -> int:
-        """Return the number of messages."""
-        self._record("unpark", messages, how)
-        return len(messages)
-
-    def put_off(self, message: str) -> int:
-        """Return the number of calls for this message."""
-        self._record("put_off", message)
-        return self.called("put_off").count((message,))
-
-    def release_reservation(self, message: str, keys: Sequence[str]) -> None:
+    def end_promotion(self, promoted: Promoted, how: PromotionEnd) -> None:
         """Record the call."""
-        self._record("release_reservation", message, keys)
+        self._record("end_promotion", promoted, how)
 
     def await_parked(self, timeout_seconds: float) -> None:
         """Return at once."""

@@ -22,6 +22,7 @@ from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import was_accepted
 from celery_fairness.message.partition import partition_limit_text, partition_of
+from celery_fairness.message.priority import rank_of
 from celery_fairness.scheduler.types import Claimed, Waiting
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.util.throttled_log import Notices, log_misspelling
@@ -31,7 +32,6 @@ _notices = Notices(logging.getLogger("celery_fairness"))
 
 #: The header for the eta of a task that has waited in Redis.
 ETA_HEADER = "fairness_eta"
-HIGHEST_PRIORITY = 9
 #: Prefix of the names of Celery's own tasks.
 CELERY_PREFIX = "celery."
 
@@ -59,7 +59,7 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         tenant=tenant,
         service=service,
         tier=tier,
-        rank=_priority_of(properties.get("priority"), options),
+        rank=rank_of(properties.get("priority"), high_first=options.priority_order == "high_first"),
         cost=cost,
         eta_ms=eta_ms(headers.get("eta")),
         message=_encode(message),
@@ -181,11 +181,3 @@ def _arguments(message: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any
     except (ValueError, TypeError, RecursionError):
         return (), {}
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else ((), {})
-
-
-def _priority_of(priority: Any, options: DispatchOptions) -> int:
-    try:
-        number = max(0, min(HIGHEST_PRIORITY, int(priority)))
-    except (TypeError, ValueError):
-        number = 0
-    return number if options.priority_order == "high_first" else HIGHEST_PRIORITY - number

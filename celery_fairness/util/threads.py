@@ -22,6 +22,14 @@ def native_lock() -> Any:
     return _original("allocate_lock")()
 
 
+def native_local() -> type:
+    """Return a base class: under a green library each native thread has its own attributes.
+
+    Without a green library all threads share them, because the class is ``object``.
+    """
+    return _patched_away("_local") or object
+
+
 class Bell:
     """Wakes one native thread. Any thread or greenlet may ring it."""
 
@@ -43,10 +51,15 @@ class Bell:
 
 def _original(name: str) -> Any:
     """Return a function of ``_thread`` as it was before a green library patched it."""
+    return _patched_away(name) or getattr(_thread, name)
+
+
+def _patched_away(name: str) -> Any:
+    """Return what a green library replaced in ``_thread``; None without such a library."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and gevent.is_module_patched("_thread"):
         return gevent.get_original("_thread", name)
     eventlet = sys.modules.get("eventlet.patcher")
     if eventlet is not None and eventlet.is_monkey_patched("thread"):
         return getattr(eventlet.original("_thread"), name)
-    return getattr(_thread, name)
+    return None

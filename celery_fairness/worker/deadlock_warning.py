@@ -40,7 +40,11 @@ def log_deadlock_risk(
         rejected: The limiter's answer.
     """
     parent = request.parent_id
-    if not parent or rejected.reason in (Reason.SUPERSEDED, Reason.LIMITER_UNAVAILABLE):
+    # The parent of a retry is the same task, and nothing waits for itself.
+    if parent in (None, "", request.id) or rejected.reason in (
+        Reason.SUPERSEDED,
+        Reason.LIMITER_UNAVAILABLE,
+    ):
         return
     try:
         key = next(_held_by(parent, limiter, attribution, rejected), None)

@@ -17,7 +17,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from celery_fairness.control.event_types import Event
-from celery_fairness.control.events import EventStream
+from celery_fairness.control.events import EventsApi
+from celery_fairness.control.scan import Reader
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
 
@@ -44,18 +45,20 @@ class EventForwarder:
         sends_events: Returns whether the worker sends events now.
         dispatcher: Opens a dispatcher for the forwarder alone. The worker's own dispatcher writes
         heartbeats in the worker's event loop.
-        stream: The events.
+        reader: Reads the installation.
+        events: The events.
     """
 
     def __init__(
         self,
         sends_events: Callable[[], bool],
         dispatcher: Callable[[], AbstractContextManager[Any]],
-        stream: EventStream,
+        reader: Reader,
+        events: EventsApi,
     ) -> None:
         self._sends_events, self._dispatcher = sends_events, dispatcher
-        self._reader, self._stream = stream.reader, stream
-        self._elected, self._noted = stream.reader.keys.forwarder, stream.reader.keys.forwarded
+        self._reader, self._events = reader, events
+        self._elected, self._noted = reader.keys.forwarder, reader.keys.forwarded
         self._name = new_id(8)
         self._notices = Notices(logger)
         self._stopped = threading.Event()
@@ -85,10 +88,10 @@ class EventForwarder:
         sent, more = 0, True
         after = self._reader.read("GET", self._noted)
         if after is None:
-            self._note(self._stream.last_id())
+            self._note(self._events.read(last=1).cursor or "")
             return 0
         while more and not self._stopped.is_set():
-            page = self._stream.page(after or None, (), BATCH_SIZE)
+            page = self._events.read(after or None, limit=BATCH_SIZE)
             if page.events:
                 with self._dispatcher() as dispatcher:
                     for event in page.events:

@@ -70,8 +70,6 @@ LEAST_WAIT_SECONDS = 1.0
 #: The longest wait for a throttle in a pool slot, in seconds: the way back through Redis and the
 #: broker would take as long. The number of such waits, because another task may take the start.
 SHORT_WAIT_SECONDS, SHORT_WAITS_AT_MOST = 0.02, 3
-#: How many calls a task makes if it could start while the gate was parking it.
-ACQUIRE_AT_MOST = 3
 #: Rejections that may end before their expected time.
 _MAY_END_EARLIER = (Reason.AT_CONCURRENCY_LIMIT, Reason.AT_LOCAL_LIMIT, Reason.COOLING_DOWN)
 #: How the log describes a limit that rejects.
@@ -130,7 +128,6 @@ class Gate:
     ) -> None:
         self._settings = settings
         self._enforcement = settings.enforcement
-        self._tier_waits = settings.tier_on_limit == "wait"
         self._limiter = limiter
         self._directory = directory
         self._resender = resender
@@ -223,40 +220,32 @@ class Gate:
     ) -> Attempt | Rejected | None:
         """Return the answer of the limiter, or None if the task is parked."""
         attribution = asked.attribution
-        for _ in range(ACQUIRE_AT_MOST):
-            outcome = self._enter_soon(task, asked)
-            if not isinstance(outcome, Rejected):
-                return outcome
-            context = make_context()
-            log_deadlock_risk(self._notices, self._limiter, task, context, attribution, outcome)
-            if not self._is_parked(outcome):
-                return outcome
-            _complete(task, context, attribution, outcome)
-            try:
-                message = self._resender.take(task, context, asked.copy, known.get("content_type"))
-                text, expires = as_text(message), expires_ms(message)
-            except (EncodeError, TypeError, ValueError) as error:
-                logger.info("task %s[%s] cannot be parked: %r", task.name, context.id, error)
-                return outcome
-            try:
-                parking = self._limiter.park(self._request(asked), text, expires)
-            except LimiterUnavailable as error:
-                # If the task was parked after all, the limiter drops the copy that goes back.
-                self._notices.error("away", "%s", error)
-                return Rejected(Reason.LIMITER_UNAVAILABLE)
-            if parking is Parking.SUPERSEDED:
-                return replace(outcome, reason=Reason.SUPERSEDED)
-            if parking is Parking.ELSEWHERE:
-                return outcome
-            if parking is Parking.PARKED:
-                logger.info(
-                    "task %s[%s] is parked: %s",
-                    task.name,
-                    context.id,
-                    _rejection_text(attribution, outcome),
-                )
-                return None
-        return outcome
+        outcome = self._enter_soon(task, asked)
+        if not isinstance(outcome, Rejected):
+            return outcome
+        context = make_context()
+        log_deadlock_risk(self._notices, self._limiter, task, context, attribution, outcome)
+        if not self._is_parked(outcome):
+            return outcome
+        _complete(task, context, attribution, outcome)
+        try:
+            message = self._resender.take(task, context, asked.copy, known.get("content_type"))
+            text, expires = as_text(message), expires_ms(message)
+        except (EncodeError, TypeError, ValueError) as error:
+            logger.info("task %s[%s] cannot be parked: %r", task.name, context.id, error)
+            return outcome
+        rank = self._resender.rank_of(message)
+        try:
+            parking = self._limiter.park(self._request(asked), text, expires, rank)
+        except LimiterUnavailable as error:
+            # If the task was parked after all, the limiter drops the copy that goes back.
+            self._notices.error("away", "%s", error)
+            return Rejected(Reason.LIMITER_UNAVAILABLE)
+        if parking is Parking.SUPERSEDED:
+            return replace(outcome, reason=Reason.SUPERSEDED)
+        text = _rejection_text(attribution, outcome)
+        logger.info("task %s[%s] is parked: %s", task.name, context.id, text)
+        return None
 
     def _is_parked(self, rejected: Rejected) -> bool:
         """Return whether a rejected task waits in the limiter, and not on the broker."""
@@ -294,34 +283,8 @@ class Gate:
         if attribution.problem or self._uncounted:
             self._count(task, attribution)
         if isinstance(answer, Admitted):
-            if (
-                asked.copy.serial
-                and attribution.tenant
-                and not attribution.limits_text
-                and not self._tier_waits
-            ):
-                self._log_idle(asked.lease)
             return Attempt(task, asked.lease, self._limiter)
         return answer
-
-    def _log_idle(self, lease: Lease) -> None:
-        """Log how long tasks that were sent back waited while their tenant had a free slot.
-
-        A call that fails must not cost the task its slot.
-        """
-        try:
-            tenants, waited = self._limiter.idle(lease)
-        except LimiterUnavailable as error:
-            self._notices.error("away", "%s", error)
-            return
-        if tenants:
-            logger.warning(
-                "tasks waited %.0f s in all while their tenant had a free slot (tenants: %d): "
-                "they come back when their snooze ends; "
-                'set tier_on_limit = "wait" to start them at once',
-                waited,
-                tenants,
-            )
 
     def _count(self, task: Any, attribution: Attribution) -> None:
         """Count rare outcomes; a count that fails must not cost the task its slot."""

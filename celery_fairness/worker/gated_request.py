@@ -66,13 +66,13 @@ class FairRequestMixin(RequestMixin):
         self._fair_wired = fairness
 
     def revoked(self) -> bool:
-        """Release the reserved start of a task that was revoked before its body started."""
+        """End the promotion of a task that was revoked before its body started."""
         revoked = bool(super().revoked())
         copy = parse_copy(self._request_dict.get(COPY_HEADER))
-        lease = self._fair_lease
-        if revoked and lease is not None and copy is not None and copy.serial:
-            with contextlib.suppress(LimiterUnavailable):  # The reservation expires.
-                self._fair_wired.limiter.release_reservation(copy.message, lease.keys)
+        if revoked and self._fair_lease is not None and copy is not None and copy.serial:
+            with contextlib.suppress(LimiterUnavailable):  # The promotion ends by itself.
+                # The copy of a promoted task has the name of its lease as serial.
+                self._fair_wired.limiter.release([Lease(copy.serial, self._fair_lease.key)])
         return revoked
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:

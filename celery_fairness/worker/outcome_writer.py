@@ -1,10 +1,10 @@
 """Stores the result of a task that ended while no worker was running it.
 
-Redis ends a task alone in six cases. Its worker died after the ack. Its process died too often. A
+Redis ends a task alone in seven cases. Its worker died after the ack. Its process died too often. A
 worker could not read its message. A limit dropped it. A person cancelled it. It expired while it
-waited. For each, Redis keeps an outcome with the message. From that, a worker writes what Celery
-writes for a lost process: the result, the parts of chords and chains, errbacks, signal and event.
-It writes the same for a parked task that its broker does not accept.
+waited. Its broker rejected it after a gate had parked it. For each, Redis keeps an outcome with the
+message. From that, a worker writes what Celery writes for a lost process: the result, the parts of
+chords and chains, errbacks, signal and event.
 
 Invariant: a second write stores the same result, and never replaces an end that the task stored.
 """
@@ -22,12 +22,12 @@ from celery import Task, signals, states
 from celery.exceptions import TaskRevokedError
 from celery.worker.request import Request
 from celery.worker.strategy import hybrid_to_proto2  # type: ignore[attr-defined]  # no stub
-from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 from kombu.transport import virtual
 from kombu.utils.encoding import safe_repr
 from kombu.utils.json import loads
 
+from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.errors import (
     DeliveriesExhausted,
     HeaderInvalid,
@@ -36,11 +36,10 @@ from celery_fairness.errors import (
     RateLimitDropped,
     TenantInvalid,
 )
-from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import HEADER, parse_header
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.worker.failure import write_failure
-from celery_fairness.worker.parked_message import body_of
+from celery_fairness.worker.parked_message import read_parked
 
 if TYPE_CHECKING:
     _Request = Any
@@ -52,7 +51,13 @@ logger = logging.getLogger("celery_fairness")
 #: Backends without a readable result: they store none, or only the caller can read it.
 _NO_RESULTS = ("disabled://", "rpc://")
 #: The types of errors that this module stores.
-_WRITTEN_HERE = (WorkerLostError, DeliveriesExhausted, MessageUnreadable, RateLimitDropped)
+_WRITTEN_HERE = (
+    WorkerLostError,
+    DeliveriesExhausted,
+    MessageUnreadable,
+    PublishFailed,
+    RateLimitDropped,
+)
 
 
 class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
@@ -116,13 +121,13 @@ class Ended(NamedTuple):
     """The result and the log line of tasks that ended in one way.
 
     Attributes:
-        error: Makes the result from the task's name, its id, and the outcome.
+        error: Makes the result from the request and the outcome.
         level: The level of the log line.
         text: The log line, with the task's name and id, its tenant, and ``shown``.
         shown: Fields of the outcome in the log line.
     """
 
-    error: Callable[[str, str, Outcome], Exception]
+    error: Callable[[LostRequest, Outcome], Exception]
     level: int
     text: str
     shown: tuple[str, ...]
@@ -131,7 +136,7 @@ class Ended(NamedTuple):
 #: The keys are the states of an outcome.
 ENDS = {
     "acked": Ended(
-        lambda _name, _id, its: WorkerLostError(
+        lambda _, its: WorkerLostError(
             f"Worker exited prematurely: the lease of {its.owner} ended"
         ),
         logging.ERROR,
@@ -139,34 +144,43 @@ ENDS = {
         ("owner",),
     ),
     "dead": Ended(
-        lambda name, task_id, its: DeliveriesExhausted(name, task_id, its.deaths, its.queue),
+        lambda of, its: DeliveriesExhausted(of.name, of.id, its.deaths, its.queue),
         logging.ERROR,
         "task %s[%s] of %s is a dead letter of queue %s: its process died %d times",
         ("queue", "deaths"),
     ),
     "unreadable": Ended(
-        lambda name, task_id, its: MessageUnreadable(name, task_id, its.queue),
+        lambda of, its: MessageUnreadable(of.name, of.id, its.queue),
         logging.ERROR,
         "task %s[%s] of %s is a dead letter of queue %s: worker %s could not read its message",
         ("queue", "owner"),
     ),
     # The user has configured it, so it is not an error.
     "dropped": Ended(
-        lambda name, task_id, its: RateLimitDropped(name, task_id, its.owner),
+        lambda of, its: RateLimitDropped(of.name, of.id, its.owner),
         logging.INFO,
         "task %s[%s] of %s was dropped by the limit %s: it has not run",
         ("owner",),
     ),
     "cancelled": Ended(
-        lambda _name, _id, _its: TaskRevokedError("cancelled"),
+        lambda _request, _its: TaskRevokedError("cancelled"),
         logging.INFO,
         "task %s[%s] of %s was cancelled: it has not run",
         (),
     ),
     "expired": Ended(
-        lambda _name, _id, _its: TaskRevokedError("expired"),
+        lambda _request, _its: TaskRevokedError("expired"),
         logging.INFO,
         "task %s[%s] of %s expired in queue %s: it has not run",
+        ("queue",),
+    ),
+    "unpublished": Ended(
+        lambda of, its: PublishFailed(
+            *(of.name, of.id, of.delivery_info["exchange"], its.queue, "the log has its answers")
+        ),
+        logging.ERROR,
+        "task %s[%s] of %s has not run: a limit rejected it, and its broker does not take it back "
+        "to queue %s",
         ("queue",),
     ),
 }
@@ -192,21 +206,14 @@ def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
     Without a readable body the request has no errbacks and no chord. The worker need not have the
     task, because the app's settings decide whether a result is stored.
     """
-    decoder: Any = _Decoder()
-    accept = prepare_accept_content(consumer.app.conf.accept_content)
-    message: Any = virtual.Message(_loads(outcome.message), channel=decoder, accept=accept)
-    eventer = LoopEvents(consumer)
-    return request_of_message(message, consumer.app, hostname=consumer.hostname, eventer=eventer)
-
-
-def request_of_message(message: Any, app: Any, **options: Any) -> LostRequest:
-    """Return the request of a decoded message.
-
-    Args:
-        message: The message, which accepts the app's content types.
-        app: The task's app.
-        options: More arguments for the request.
-    """
+    app = consumer.app
+    accept = prepare_accept_content(app.conf.accept_content)
+    message: Any
+    if outcome.queue.startswith(PARKED_QUEUES):
+        message = read_parked(outcome.message, accept)
+    else:
+        decoder: Any = _Decoder()
+        message = virtual.Message(_loads(outcome.message), channel=decoder, accept=accept)
     body, headers = message.body, message.headers
     decoded = False
     try:
@@ -223,11 +230,12 @@ def request_of_message(message: Any, app: Any, **options: Any) -> LostRequest:
     return LostRequest(
         message,
         app=app,
+        hostname=consumer.hostname,
+        eventer=LoopEvents(consumer),
         task=app.tasks.get(headers["task"]) or unknown_task(app, headers["task"]),
         body=body,
         headers=headers,
         decoded=decoded,
-        **options,
     )
 
 
@@ -258,8 +266,10 @@ def write(outcome: Outcome, consumer: Any) -> None:
         )
         return
     name, task_id = request.name, request.id
+    if outcome.queue.startswith(PARKED_QUEUES):
+        outcome = outcome._replace(queue=str(request.delivery_info["routing_key"]))
     ended = ENDS.get(outcome.state, ENDS["acked"])
-    result = ended.error(name, task_id, outcome)
+    result = ended.error(request, outcome)
     end = request.stored_end(result)
     if end:
         logger.info("task %s[%s] had ended before its worker was lost: %s", name, task_id, end)
@@ -271,30 +281,6 @@ def write(outcome: Outcome, consumer: Any) -> None:
         request.fail(result)
     shown = (getattr(outcome, field) for field in ended.shown)
     logger.log(ended.level, ended.text, name, task_id, who, *shown)
-
-
-def write_unpublished(app: Any, promoted: Promoted, problem: Exception) -> None:
-    """Store that a parked task has failed; revoke it if it was cancelled or has expired.
-
-    Args:
-        app: The task's app.
-        promoted: The message that could not be published.
-        problem: The reason.
-    """
-    taken = json.loads(promoted.message)
-    accept = prepare_accept_content(app.conf.accept_content)
-    facts = {name: taken[name] for name in ("content_type", "content_encoding", "headers")}
-    properties = taken["properties"]
-    message: Any = Message(body_of(taken), properties=properties, accept=accept, **facts)
-    request = request_of_message(message, app)
-    place = taken["exchange"], taken["routing_key"]
-    error = PublishFailed(str(request.name), str(request.id), *place, str(problem))
-    if not request.stored_end(error):
-        if promoted.ended:
-            request.revoke(TaskRevokedError("expired"), expired=True)
-        else:
-            request.fail(error)
-    logger.error("%s", error)
 
 
 def tenant_of(outcome: Outcome, headers: Mapping[str, Any]) -> str:

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from kombu import Producer
+from kombu.message import Message
 
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import COPY_HEADER
-
-#: The expiry of a message that must not run. The worker that receives it revokes the task.
-LONG_AGO = "1970-01-01T00:00:00+00:00"
 
 
 class CapturingProducer(Producer):
@@ -97,6 +95,16 @@ def expires_ms(message: Mapping[str, Any]) -> int | None:
     return max(0, int(at.timestamp() * 1000))
 
 
+def read_parked(text: str, accept: Collection[str] | None) -> Any:
+    """Return the stored text of a parked message as a message that accepts these types."""
+    taken = json.loads(text)
+    facts = {name: taken[name] for name in ("content_type", "content_encoding", "headers")}
+    place = {"exchange": taken["exchange"], "routing_key": taken["routing_key"]}
+    return Message(
+        body_of(taken), properties=taken["properties"], delivery_info=place, accept=accept, **facts
+    )
+
+
 def body_of(message: Mapping[str, Any]) -> Any:
     """Return the body of a captured message."""
     body = message["body"]
@@ -120,8 +128,6 @@ def publish(
     message = json.loads(promoted.message)
     copy, headers = promoted.copy, message["headers"]
     headers[COPY_HEADER] = {"message": copy.message, "serial": copy.serial}
-    if promoted.ended:
-        headers["expires"] = LONG_AGO
     place = {"routing_key": message["routing_key"], "exchange": message["exchange"]}
     place.update(destination(message))
     producer.publish(

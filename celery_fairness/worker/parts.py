@@ -14,7 +14,7 @@ from celery_fairness.wiring import find
 
 
 class WorkerParts(bootsteps.StartStopStep):
-    """Starts and stops lease renewals, promotions, events and the publication of tiers."""
+    """Starts and stops the threads of this package, and publishes the tiers."""
 
     # A pool must fork its processes before any thread starts.
     requires = ("celery.worker.components:Pool",)

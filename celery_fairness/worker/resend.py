@@ -44,6 +44,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import COPY_HEADER, Copy, new_serial
+from celery_fairness.message.priority import rank_of
 from celery_fairness.worker.parked_message import CapturingProducer, publish
 
 logger = logging.getLogger("celery_fairness")
@@ -262,6 +263,10 @@ class Resender:
         producer = CapturingProducer(self._app.connection_for_write())
         self._send(task, request, copy, content_type, producer)
         return producer.message or {}
+
+    def rank_of(self, message: Mapping[str, Any]) -> int:
+        """Return the rank of a captured message."""
+        return rank_of(message["priority"], high_first=self._driver != "redis")
 
     def promote(self, promoted: Promoted) -> None:
         """Publish a captured message, and wait for the broker's confirmation.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_fairness.config.tiers import Tier
     from celery_fairness.control.ojs_views import Inspection
-    from celery_fairness.wiring import Wiring
+    from celery_fairness.wiring import Parts
 
 #: Longest time of all calls for one page, in seconds.
 PAGE_SECONDS = 1.0
@@ -101,12 +101,12 @@ class LiveCounts:
             self._spent_seconds += time.monotonic() - started
 
 
-def _limits(parts: Wiring, tenant: str, tier: str) -> list[Inspection]:
+def _limits(parts: Parts, tenant: str, tier: str) -> list[Inspection]:
     tenants = parts.fairness.tenants
     return [tenants.limit(tenant, tier, service) for service in _services(parts)]
 
 
-def _services(parts: Wiring) -> list[str | None]:
+def _services(parts: Parts) -> list[str | None]:
     if parts.settings.tier_scope == "global":
         return [None]
     services = {getattr(task, "service", None) for task in parts.app.tasks.values()}

@@ -39,7 +39,7 @@ from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 if TYPE_CHECKING:
     from celery_fairness.config.tiers import Tier as PublishedTier
-    from celery_fairness.wiring import Wiring
+    from celery_fairness.wiring import Parts
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def publish_pending(using: str | None = None) -> Published:
     return Published(tiers, tenants)
 
 
-def publish_everything(using: str | None = None, *, parts: Wiring | None = None) -> Published:
+def publish_everything(using: str | None = None, *, parts: Parts | None = None) -> Published:
     """Publish the tier table, every tenant with a number of its own, and the pending changes.
 
     It restores everything that Redis missed or lost, and is harmless at any time. A tenant with a
@@ -182,7 +182,7 @@ def unpublished(using: str | None = None) -> QuerySet[UnpublishedChange]:
     return changes.filter(~Q(error="") | Q(made_at__lt=late))
 
 
-def _parts() -> Wiring:
+def _parts() -> Parts:
     from celery import current_app
 
     from celery_fairness.wiring import wired
@@ -210,7 +210,7 @@ class _settling:  # noqa: N801 (it is used as a function)
                 rows.update(error=str(error))
 
 
-def _publish_tier_table(parts: Wiring, alias: str) -> int:
+def _publish_tier_table(parts: Parts, alias: str) -> int:
     def read() -> list[PublishedTier]:
         return [tier.published() for tier in Tier.objects.using(alias).order_by("name")]
 
@@ -223,7 +223,7 @@ def _publish_tier_table(parts: Wiring, alias: str) -> int:
     raise StillChanging("the tier table changed while it was published; it stays pending")
 
 
-def _publish_changed(parts: Wiring, alias: str, names: list[str]) -> int:
+def _publish_changed(parts: Parts, alias: str, names: list[str]) -> int:
     """Publish tenants that may have another tier now, and reroute their waiting tasks."""
     count = _publish_tenants(parts, alias, dict.fromkeys(names))
     for chunk in _chunks(filter(None, dict.fromkeys(names))):
@@ -231,7 +231,7 @@ def _publish_changed(parts: Wiring, alias: str, names: list[str]) -> int:
     return count
 
 
-def _publish_tenants(parts: Wiring, alias: str, tenants: Iterable[str]) -> int:
+def _publish_tenants(parts: Parts, alias: str, tenants: Iterable[str]) -> int:
     count = 0
     for chunk in _chunks(filter(None, tenants)):
         _publish_chunk(parts, alias, chunk)
@@ -239,7 +239,7 @@ def _publish_tenants(parts: Wiring, alias: str, tenants: Iterable[str]) -> int:
     return count
 
 
-def _publish_chunk(parts: Wiring, alias: str, tenants: list[str]) -> None:
+def _publish_chunk(parts: Parts, alias: str, tenants: list[str]) -> None:
     written: dict[str, TenantState] = {}
     for _ in range(READINGS):
         states = _read_tenants(alias, tenants)
@@ -252,7 +252,7 @@ def _publish_chunk(parts: Wiring, alias: str, tenants: list[str]) -> None:
     raise StillChanging("tenants changed while they were published; they stay pending")
 
 
-def _publish_tenant(parts: Wiring, tenant: str, state: TenantState) -> None:
+def _publish_tenant(parts: Parts, tenant: str, state: TenantState) -> None:
     # A tenant without a row has the default tier. Publish that, because after a mere removal each
     # worker would use its cached tier once more.
     tier = state.tier or parts.settings.default_tier

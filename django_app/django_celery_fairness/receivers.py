@@ -27,7 +27,7 @@ from django_celery_fairness.publishing import publish_everything, publish_on_com
 from django_celery_fairness.querysets import rows_changed
 
 if TYPE_CHECKING:
-    from celery_fairness.wiring import Wiring
+    from celery_fairness.wiring import Parts
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def worker_starts(sender: Any = None, **_context: Any) -> None:
     publish_from_worker(parts)
 
 
-def publish_from_worker(parts: Wiring) -> None:
+def publish_from_worker(parts: Parts) -> None:
     """Publish everything from the database, or log the error."""
     alias = router.db_for_write(Tier)
     was_open = connections[alias].connection is not None

@@ -21,10 +21,10 @@ from celery_fairness.wiring import find
 
 if TYPE_CHECKING:
     from celery_fairness.config.settings import Settings
-    from celery_fairness.wiring import Wiring
+    from celery_fairness.wiring import Parts
 
 
-def wired() -> Wiring | None:
+def wired() -> Parts | None:
     """Return the parts of the current Celery app; None if it has no ``Fairness``."""
     from celery import current_app
 

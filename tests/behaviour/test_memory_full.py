@@ -39,7 +39,7 @@ def test_a_task_that_cannot_be_parked_goes_back_to_the_broker_and_runs_later(
         result = send(shop, "42", ONE)
         worker.wait_for_log("maxmemory")
         worker.wait_for_log("waits 1.")
-        assert parts_of(shop.fairness).limiter.look(KEY)["parked"] == 0
+        assert parts_of(shop.fairness).limiter.look(KEY)["waiting_count"] == 0
         memory_limit(0)
     assert result.get(timeout=RESULT_SECONDS) == "done"
     assert set(shop.runs().values()) == {1}

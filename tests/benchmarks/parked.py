@@ -148,7 +148,7 @@ def rows(server: RedisServer, parked: int, thrashing: int) -> Iterator[Row]:
     (few, few_times), (many, times) = three_limits(server, 100), three_limits(server, parked)
     again, _ = three_limits(server, parked)
     yield _commands("three limits, one of them the tenant's own", parked, many, few)
-    what = f"three limits, {parked:,} parked lanes"
+    what = f"three limits, {parked:,} blocked lanes"
     yield from time_rows(f"{what} against 100", times, few_times, LIMITED_US)
     yield longest_row(what, many.calls_us, again.calls_us, times)
     few, many = two_limits(server, 100), two_limits(server, thrashing)

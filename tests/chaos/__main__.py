@@ -38,6 +38,7 @@ def main() -> int:
     length.add_argument("--seconds", type=float, help="how long faults happen")
     length.add_argument("--kills", type=int, help="of workers, and as many of children")
     parser.add_argument("--seed", type=int, help="decides faults and load")
+    parser.add_argument("--gate", action="store_true", help="on RabbitMQ instead of fairredis")
     parser.add_argument("--stock", action="store_true", help="plain Celery beside it")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
@@ -54,9 +55,9 @@ def main() -> int:
         flush=True,
     )
     begun = time.monotonic()
-    runs = [Run(plan, seed, stock=False, quick=options.quick)]
+    runs = [Run(plan, seed, "gate" if options.gate else "fairredis", quick=options.quick)]
     if options.stock:
-        runs.append(Run(plan, seed, stock=True, quick=options.quick))
+        runs.append(Run(plan, seed, "stock", quick=options.quick))
     verdicts = []
     for run in runs:
         os.environ[ledger.VARIABLE] = str(run.path)
@@ -116,7 +117,7 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
             str(len(verdict.excesses_of_outages)),
         ),
         ("R3 work again after an outage", f"<= {RESUME_SECONDS:g} s", _waits(verdict.resumes)),
-        ("R5 keys left in Redis", "0", str(len(verdict.leftovers))),
+        ("R5 keys and messages left", "0", str(len(verdict.leftovers))),
         ("workers that ended by an error of the package", "0", str(len(verdict.crashed))),
         ("   by one of Celery's own", "", str(verdict.crashed_by_celery)),
         ("ran to the end twice", "", str(len(verdict.duplicates))),
@@ -165,7 +166,7 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
     for name in verdict.crashed:
         print(f"ended by an error of the package: {name}, see {run.directory}/{name}.log")
     for name, what in verdict.leftovers.items():
-        print(f"left in Redis: {name}: {what}")
+        print(f"left: {name}: {what}")
 
 
 def _print_excess(story: Story, excess: Excess) -> None:

@@ -1,6 +1,6 @@
 """The Celery app of a run: tasks that take their time and say so in the ledger.
 
-With CHAOS_STOCK it is plain Celery and knows nothing of tenants.
+CHAOS_ON says what it runs on (``plan.On``). On stock it is plain Celery and knows no tenants.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from celery.signals import worker_ready
 from celery.worker.request import Request
 
 from celery_fairness import Fairness, FairTask
+from celery_fairness.message.headers import COPY_HEADER
+from celery_fairness.worker.gate import NOT_BEGUN
+from celery_fairness.worker.request_mixin import failure_of
 from tests.chaos import ledger
 from tests.chaos.plan import LIMITS, TIERS
 
-STOCK = bool(os.environ.get("CHAOS_STOCK"))
+ON = os.environ.get("CHAOS_ON", "fairredis")
+STOCK = ON == "stock"
 LEASE_SECONDS = float(os.environ.get("CHAOS_LEASE_SECONDS", "3"))
 #: Which incarnation of which worker this is.
 WORKER = os.environ.get("CHAOS_WORKER", "")
@@ -43,10 +47,19 @@ if STOCK:
 else:
     app.conf.fairness = {
         "lease_seconds": LEASE_SECONDS,
-        "max_deliveries": 0,
         "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()},
         "tier_resolver": "tests.chaos.app:tier_of",
     }
+    if ON == "gate":
+        app.conf.fairness |= {
+            "redis_url": os.environ.get("CHAOS_REDIS_URL", "redis://"),
+            "tier_on_limit": "wait",
+            "redis_lost": "defer",
+            "snooze_seconds": 1.0,
+            "snooze_jitter_seconds": 0.5,
+        }
+    else:
+        app.conf.fairness |= {"max_deliveries": 0}
     Fairness(app)
 
 
@@ -60,13 +73,19 @@ _Request: Any = Request
 
 
 class SeenRequest(_Request):
-    """Says that a pool has a task, before an early ack."""
+    """Says that a pool has a task, before an early ack, and that a gate sent it back."""
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Write it down."""
         retries = self._request_dict["retries"]
         ledger.write("accepted", id=self.id, retries=retries, pid=pid, worker=WORKER)
         super().on_accepted(pid, time_accepted)
+
+    def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
+        """Write down that the body has not begun."""
+        if isinstance(failure_of(exc_info), NOT_BEGUN):
+            ledger.write("sent back", id=self.id, worker=WORKER)
+        return super().on_failure(exc_info, *args, **options)
 
 
 base: Any = Task if STOCK else FairTask
@@ -93,9 +112,14 @@ def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
         "pid": os.getpid(),
         "worker": WORKER,
     }
-    redelivered = bool((request.delivery_info or {}).get("redelivered"))
     ledger.write(
-        "start", tenant=tenant or "system", late=task.acks_late, redelivered=redelivered, **facts
+        "start",
+        tenant=tenant or "system",
+        late=task.acks_late,
+        redelivered=bool((request.delivery_info or {}).get("redelivered")),
+        # A gate publishes copies of one message.
+        message=(getattr(request, COPY_HEADER, None) or {}).get("message"),
+        **facts,
     )
     outcome = "error"
     try:

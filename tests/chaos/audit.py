@@ -1,4 +1,4 @@
-"""What is left in Redis when every task has ended, and must not be.
+"""What is left on the servers when every task has ended, and must not be.
 
 Numbers of the whole installation may stay: the clock, the sequence, tiers, counts, and the last
 answer of each claimant for as long as it may be asked for.
@@ -11,14 +11,16 @@ from typing import Any
 
 from redis import Redis
 
+from tests.support.rabbit import RabbitServer
+
 PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
     *("tasks", "messages", "ids", "running", "ends", "waiting", "closed", "virtual"),
     *("outcomes", "ended", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*", "expires:*"),
-    *("shelf:*", "parked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "shared", "tags:*", "charged"),
+    *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
+    *("waited:*", "opens", "shared", "tags:*", "charged", "reserved:*"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")
@@ -33,7 +35,7 @@ def leftovers(client: Redis, *, stock: bool = False) -> dict[str, str]:
     """
     patterns = OF_STOCK if stock else OF_TASKS
     prefix = "" if stock else PREFIX
-    found = {}
+    found: dict[str, str] = {}
     for key in sorted(client.scan_iter(count=1000)):
         name = key.removeprefix(prefix)
         if key.startswith(prefix) and any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -51,3 +53,8 @@ def _describe(client: Redis, key: str) -> str:
         "string": lambda: client.get(key),
     }
     return f"{kind} {str(sizes[kind]())[:300]}" if kind in sizes else kind
+
+
+def leftover_messages(server: RabbitServer) -> dict[str, str]:
+    """Return the queues of RabbitMQ that have messages, with how many."""
+    return {f"queue {name}": str(held) for name, held in server.messages().items() if held}

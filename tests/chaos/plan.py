@@ -11,6 +11,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
+#: What a run is on: ``fairredis``; RabbitMQ, with the gate and its parked tasks in Redis; plain
+#: Celery on ``redis://``.
+On = Literal["fairredis", "gate", "stock"]
+
 #: What each tenant may run at once; None is a task without a tenant.
 LIMITS: dict[str, int | None] = {
     **{f"one{number}": 1 for number in range(8)},

@@ -21,10 +21,11 @@ from typing import TypeVar
 
 from tests.chaos import audit, ledger
 from tests.chaos.fleet import Fleet, Worker
-from tests.chaos.plan import LIMITS, OF_REDIS, PACES, Fault, Plan, faults
+from tests.chaos.plan import LIMITS, OF_REDIS, PACES, Fault, On, Plan, faults
 from tests.chaos.story import Story
 from tests.chaos.verdict import Verdict, judge
 from tests.support.proxy import Proxy
+from tests.support.rabbit import RabbitServer
 from tests.support.redis_server import RedisServer
 
 TURN_SECONDS = 0.05
@@ -49,17 +50,16 @@ class Run:
     Args:
         plan: Amounts.
         seed: Decides faults and load.
-        stock: Plain Celery on ``redis://``.
+        name: What it is on.
         quick: Which form the load is of.
     """
 
-    def __init__(self, plan: Plan, seed: int, *, stock: bool, quick: bool) -> None:
+    def __init__(self, plan: Plan, seed: int, name: On, *, quick: bool) -> None:
         self.plan = plan
         self.seed = seed
-        self.stock = stock
-        self.quick = quick
-        name = "stock" if stock else "fairredis"
         self.name = name
+        self.stock = name == "stock"
+        self.quick = quick
         self.directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
         self.path = self.directory / "ledger.jsonl"
         self.events: list[ledger.Event] = []
@@ -86,6 +86,9 @@ class Run:
             self._client = self._server.client(decode_responses=True)
             stack.callback(self._client.close)
             self._proxy = stack.enter_context(Proxy(self._server.port))
+            self._rabbit = RabbitServer()
+            if self.name == "gate":
+                stack.enter_context(self._rabbit)
             self._fleet = Fleet(self.directory, (self._environ(False), self._environ(True)))
             stack.callback(self._fleet.close)
             self._fleet.open()
@@ -106,13 +109,15 @@ class Run:
     def _environ(self, by_proxy: bool) -> dict[str, str]:
         url = self._server.url
         url = self._proxy.url(url) if by_proxy else url
-        environ = {
-            "CHAOS_BROKER_URL": url if self.stock else f"fair{url}",
+        brokers = {"fairredis": f"fair{url}", "stock": url}
+        return {
+            "CHAOS_ON": self.name,
+            "CHAOS_BROKER_URL": brokers.get(self.name) or self._rabbit.url,
+            "CHAOS_REDIS_URL": url,
             "CHAOS_LEASE_SECONDS": str(self.plan.lease_seconds),
             "CHAOS_VISIBILITY_SECONDS": str(self.visibility_seconds),
             ledger.VARIABLE: str(self.path),
         }
-        return environ | ({"CHAOS_STOCK": "1"} if self.stock else {})
 
     def _story(self) -> Story:
         return Story(self.events, self.plan.lease_seconds)
@@ -314,6 +319,8 @@ class Run:
             for _ in range(10):
                 self._turn()
             left = audit.leftovers(self._client, stock=self.stock)
+            if self.name == "gate":
+                left |= audit.leftover_messages(self._rabbit)
             if not left or ledger.now() > ends_at:
                 return left
 

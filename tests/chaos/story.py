@@ -34,6 +34,7 @@ class Attempt:
     """One run of a body.
 
     Attributes:
+        message: The identity that all copies of its message have at a gate.
         over: When it ended or its process died; infinity where neither is known.
         outcome: ``ok``, ``retry``, ``error ...``; None where it did not end by itself.
     """
@@ -42,6 +43,7 @@ class Attempt:
     tenant: str
     late: bool
     redelivered: bool
+    message: str | None
     retries: int
     worker: str
     pid: int
@@ -91,8 +93,16 @@ class Story:
             self.attempts_of[attempt.id].append(attempt)
             self.of_tenant[attempt.tenant].append(attempt)
         self._accepted: dict[str, list[Event]] = defaultdict(list)
+        sent_back: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for event in kinds["sent back"]:
+            sent_back[event["id"], event["worker"]].append(event["at"])
         for event in kinds["accepted"]:
-            self._accepted[event["id"]].append(event)
+            # A worker has a message once at a time, so the next one that it sent back is this one.
+            until = min(
+                (at for at in sent_back[event["id"], event["worker"]] if at >= event["at"]),
+                default=inf,
+            )
+            self._accepted[event["id"]].append({**event, "until": until})
 
     def death(self, worker: str, pid: int, after: float, *, violent: bool = False) -> float:
         """Return when a process died, infinity where it lives; ``violent``: or ended in order."""
@@ -113,6 +123,7 @@ class Story:
             tenant=start["tenant"],
             late=start["late"],
             redelivered=start["redelivered"],
+            message=start.get("message"),
             retries=start["retries"],
             worker=start["worker"],
             pid=start["pid"],
@@ -173,7 +184,8 @@ class Story:
     def died_with_its_process(self, task_id: str) -> bool:
         """Say whether an early-acked task was given to a process that then died.
 
-        Its ack is sent when the pool takes it, so from then on nobody else has it. A worker that
+        Its ack is sent when the pool takes it, so from then on nobody else has it, until a gate
+        has sent it back. A worker that
         was asked to end waits for its bodies: what it leaves is lost.
         """
         attempts = self.attempts_of.get(task_id, ())
@@ -181,18 +193,19 @@ class Story:
         accepted = self._accepted.get(task_id, ())
         taken = [
             *(
-                (each["worker"], each["pid"], each["at"])
+                (each["worker"], each["pid"], each["at"], each["until"])
                 for each in accepted
                 if each["retries"] >= now_at
             ),
             *(
-                (each.worker, each.pid, each.begun)
+                (each.worker, each.pid, each.begun, inf)
                 for each in attempts
                 if each.retries >= now_at and each.outcome is None
             ),
         ]
         return any(
-            self.death(worker, pid, at - 0.5, violent=True) < inf for worker, pid, at in taken
+            self.death(worker, pid, at - 0.5, violent=True) < until
+            for worker, pid, at, until in taken
         )
 
     def unfinished(self) -> tuple[list[str], list[str]]:

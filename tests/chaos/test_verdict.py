@@ -145,6 +145,16 @@ def test_an_early_task_whose_process_lives_is_lost() -> None:
     assert verdict_on(sent(0, "a", late=False), begun, killed(2, worker="w.9")).lost == ["a"]
 
 
+@pytest.mark.parametrize(("died_at", "is_lost"), [(1.5, False), (2.5, True)])
+def test_an_early_task_that_a_gate_has_sent_back_is_not_its_workers_any_more(
+    died_at: float, is_lost: bool
+) -> None:
+    begun = ran(1, None, "a", late=False)[:1]
+    back: ledger.Event = {"event": "sent back", "at": 2, "id": "a", "worker": "w.1"}
+    verdict = verdict_on(sent(0, "a", late=False), begun, back, killed(died_at))
+    assert verdict.lost == (["a"] if is_lost else [])
+
+
 def test_a_retry_that_never_came_is_lost_though_the_process_of_the_first_try_died() -> None:
     first = ran(1, 2, "a", late=False, outcome="retry")
     assert verdict_on(sent(0, "a", late=False), first, killed(9)).lost == ["a"]
@@ -342,6 +352,15 @@ def test_an_end_that_is_reached_twice_is_counted_by_what_explains_it() -> None:
     assert verdict_on(ran(1, 2, "a"), of_two_messages).duplicates == {"a": SENT_TWICE}
 
 
+@pytest.mark.parametrize(("second", "why"), [("m", PROCESS_DIED), ("n", SENT_TWICE)])
+def test_the_copies_that_a_gate_made_of_one_message_are_of_one_sending(
+    second: str, why: str
+) -> None:
+    first, again = ran(1, 2, "a"), ran(3, 4, "a", worker="w.2")
+    first[1]["message"], again[1]["message"] = "m", second
+    assert verdict_on(first, again, killed(2.5)).duplicates == {"a": why}
+
+
 def test_a_retry_is_no_second_end() -> None:
     parts = [*ran(1, 2, "a", outcome="retry"), *ran(3, 4, "a", retries=1)]
     assert verdict_on(sent(0, "a"), parts).duplicates == {}
@@ -370,8 +389,8 @@ def test_what_is_left_in_redis_fails() -> None:
 def test_the_audit_finds_what_speaks_of_tasks_and_nothing_else(redis_url: str) -> None:
     client = Redis.from_url(redis_url, decode_responses=True)
     wrong = {"running", "ends", "leases:tenant:a", "tasks", "messages", "ids", "ring:q"}
-    wrong |= {"lane:a 0  q", "ended"}
-    for name in (*wrong, "sequence", "reply:7", "tiers"):
+    wrong |= {"lane:a 0  q", "ended", "reserved:k"}
+    for name in (*wrong, "reply:7", "tiers"):
         client.hset("{fairness}:" + name, "field", "1")
     client.hset("unacked", "tag", "1")
     assert leftovers(client).keys() == wrong

@@ -92,7 +92,7 @@ class Verdict:
         after_worker: Slots after a worker was killed.
         not_judged: Slots of killed processes that a freeze or a second death fell into.
         resumes: Work after outages.
-        leftovers: What Redis knows at the end.
+        leftovers: What Redis and RabbitMQ know at the end.
         crashed: Workers that ended by an error with the package in its traceback.
         crashed_by_celery: The others that ended by an error; Celery has some.
     """
@@ -216,7 +216,9 @@ def duplicates(story: Story) -> dict[str, str]:
 
 def _why_again(story: Story, attempts: list[Attempt]) -> str:
     """Say what could keep Redis from hearing in time that an attempt ended or went on."""
-    if sum(not each.redelivered for each in attempts) > 1:
+    # Copies that a gate made of one message are of one sending.
+    firsts = (each for each in attempts if each.message or not each.redelivered)
+    if len({each.message or each for each in firsts}) > 1:
         # Or a try died after its retry was sent, and sent it again.
         return SENT_TWICE
     # One that was claimed before a freeze may begin after the others.

@@ -41,12 +41,12 @@ PLANTED = {
 NOT_A_DEFECT = {
     "as many leases as it may hold": [],
     "more leases than it may hold": [("ZADD", f"leases:{KEY}", "inf", "other.1")],
-    "news since": [TWO, ("HSET", "news", "version", 1)],
+    "news since": [TWO, ("HSET", "clock", "version", 1)],
     "a put of another tier since": [TWO, ("ZADD", "closed", 0, KEY)],
     "paused before the news": [
         TWO,
         ("ZADD", "closed", -1, KEY),
-        ("HSET", "news", "version", 1),
+        ("HSET", "clock", "version", 1),
     ],
     "a time at which it is judged anew": [TWO, ("ZADD", "ends", FAR, f" {KEY}")],
     "a lease of the gate and a time": [

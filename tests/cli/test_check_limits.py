@@ -42,7 +42,7 @@ def test_nothing_is_found_while_tasks_come_and_go(client, coming_and_going, chec
 
 
 API, OWN, RATE, OFF = "api|1|||w", "own:d|2|||wp", "rate||2/60000||w", "off|0|||w"
-#: A class parked in the group of its shared limit, though it has a private one.
+#: A class blocked in the group of its shared limit, though it has a private one.
 GROUP = shape_of(API)
 BOTH = f"0,own:b|1|||wp,{API}"
 LANE_B = f"{BOTH} k"
@@ -99,14 +99,14 @@ PLANTED = {
         {("wait_without_task", f"group:{GROUP} q", "tenant:idle")},
     ),
     "a lane on a shelf that is not blocked": (
-        change("ZREM", "parked:tenant:b q", BOTH),
+        change("ZREM", "blocked:tenant:b q", BOTH),
         {
             ("blocked_lane_lost", SHELF_B, ""),
             ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
         },
     ),
     "a lane that is blocked elsewhere": (
-        change("ZADD", "parked:tenant:b q", 1, BOTH),
+        change("ZADD", "blocked:tenant:b q", 1, BOTH),
         {
             ("blocked_lane_lost", SHELF_B, ""),
             ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),

@@ -8,10 +8,14 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import tier_key
+from celery_fairness.errors import NotFound
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
 from tests.cli.clearing import bury, send, tag_of
 from tests.support.parts import parts_of
 
@@ -182,37 +186,76 @@ def test_the_gate_path_has_no_dead_letters(run, make_fairness, redis_url):
     assert "broker: expected fairredis://" in " ".join(done.output.split())
 
 
-def parked_at(fairness, *names, tenant="42"):
-    """Park tasks of the gate at a limit without slots."""
+def parked_at(fairness, *names, tenant="42", queue="celery", limiter=None, word="api|0|||w"):
+    """Park tasks of the gate, usually at a limit without slots."""
     for name in names:
-        message = {"headers": {"id": name, "task": "shop.t"}, "routing_key": "celery"}
-        lease = Lease(f"of {name}", f"{tier_key(tenant)},api")
-        request = SlotRequest(lease, tenant, "free", Copy(name), "n", "api|0|||w")
-        parking = parts_of(fairness).limiter.park(request, json.dumps(message))
+        message = {"headers": {"id": name, "task": "shop.t"}, "routing_key": queue}
+        lease = Lease(f"of {name}", f"{tier_key(tenant)},{word.partition('|')[0]}")
+        request = SlotRequest(lease, tenant, "free", Copy(name), "n", word)
+        parking = (limiter or parts_of(fairness).limiter).park(request, json.dumps(message))
         assert parking is Parking.PARKED
 
 
 def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
-    run, make_fairness, redis_url
+    run, make_fairness, redis_url, client
 ):
+    client.flushdb()
     fairness = make_fairness(url=redis_url)
     parked_at(fairness, "m1", "m2", "m3")
     parked_at(fairness, "m4", tenant="x" * 200)
     shown = run("task", "explain", "m2", of=fairness)
     assert shown.exit_code == 0
-    assert "1 task of its tenant before it at its limit" in shown.output
+    assert "1 task before it in its lane" in shown.output
     assert "blocked by api: paused, held 0 of 0" in shown.output
-    assert "4 tasks parked by a gate" in run("limit", "show", "api", of=fairness).output
+    assert "waiting 4" in run("limit", "show", "api", of=fairness).output.splitlines()
     assert (
         "m1: cancelled; it waited in queue celery"
         in run("task", "cancel", "m1", of=fairness).output
     )
     assert run("task", "cancel", "nobody", of=fairness).exit_code == 1
-    # What was cancelled before and is not promoted yet is counted once more.
-    assert "3 tasks cancelled" in run("tenant", "purge", "42", of=fairness).output
+    assert "2 tasks cancelled" in run("tenant", "purge", "42", of=fairness).output
     assert "1 task cancelled" in run("tenant", "purge", "x" * 200, of=fairness).output
-    given = parts_of(fairness).limiter.promote(16, "p").tasks
-    assert {task.copy.message for task in given if task.ended} == {"m1", "m2", "m3", "m4"}
+    assert parts_of(fairness).limiter.promote(16).tasks == ()
+    assert client.hgetall("{fairness}:ended") == {f"m{n}": "cancelled -" for n in range(1, 5)}
+    assert fairness.check().findings == ()
+    assert not client.exists("{fairness}:waiting_at")
+
+
+def test_the_parked_tasks_of_one_queue_and_broker_are_purged(make_fairness, redis_url, client):
+    client.flushdb()
+    fairness = make_fairness(url=redis_url)
+    parked_at(fairness, "m1", "m2")
+    parked_at(fairness, "m3", queue="other")
+    elsewhere = RedisLimiter(Connection(address_from_url(redis_url)), fairness.settings, broker="b")
+    parked_at(fairness, "m4", limiter=elsewhere)
+    assert parts_of(fairness).cancel_parked("celery") == 2
+    states = {f"m{n}": fairness.tasks.explain(f"m{n}").state for n in (3, 4)}
+    assert states == {"m3": "parked", "m4": "parked"}
+    for cancelled in ("m1", "m2"):
+        with pytest.raises(NotFound):
+            fairness.tasks.explain(cancelled)
+
+
+def test_the_queues_of_parked_tasks_are_shown_nowhere(run, make_fairness, redis_url, client):
+    client.flushdb()
+    gate = make_fairness(url=redis_url)
+    parked_at(gate, "m1", "m2")
+    parked_at(gate, "m3", word="db|1|||w")
+    assert len(parts_of(gate).limiter.promote(1).tasks) == 1
+    fairness = make_fairness()
+    assert fairness.stats.status().owners == ()
+    commands = ("status", "queue list", "limit list", "limit show api")
+    commands += ("tenant show 42", "task explain m1", "limit show api --json")
+    for command in commands:
+        shown = run(*command.split(), of=fairness)
+        assert shown.exit_code == 0, command
+        assert "@parked" not in shown.output, command
+    shown = run("tenant", "show", "42", of=fairness).output
+    assert "(parked) 0 2" in " ".join(shown.split())
+    keys = " ".join(run("limit", "list", of=fairness).output.split())
+    assert "api 0 0 2 of its tasks" in keys
+    assert "tenant:42 free 1 1 2 tier free" in keys
+    assert "(parked)" in run("limit", "show", "api", of=fairness).output
 
 
 @pytest.mark.parametrize("task_id", ["é", 'order"7', "a\\b", "a\nb", "a/b", "*", "x;touch${IFS}y"])

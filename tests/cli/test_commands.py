@@ -180,7 +180,6 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "pause_of": "",
             "cools_until": None,
         },
-        "parked": 0,
         "unknown": "",
         "known": True,
     }

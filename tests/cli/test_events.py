@@ -152,13 +152,18 @@ class Causes:
         limiter, words = parts_of(self.fairness).limiter, write_limits([Limit(KEY, 1)])
         first = SlotRequest(Lease("first.1", KEY), "", "", Copy("first"), "n1", words)
         limiter.acquire(first)
-        waits = SlotRequest(Lease("4fd6.1", KEY), "", "", Copy("4fd6"), "n2", words)
+        job = Job("4fd6", "shop.pay", "celery")
+        waits = SlotRequest(Lease("4fd6.1", KEY), "", "", Copy("4fd6"), "n2", words, job)
         limiter.acquire(waits)
         parked = json.dumps(json.loads(message()) | {"routing_key": "celery"})
         assert limiter.park(waits, parked) is Parking.PARKED
         limiter.release([first.lease])
-        assert len(limiter.promote(1, "p").tasks) == 1
-        assert limiter.unpark(["4fd6"], "failed") == 1
+        (task,) = limiter.promote(1).tasks
+        client = self.installation.client
+        seq, attempt, _, *rest = client.hget("{fairness}:tasks", "4fd6").split(" ")
+        nine = " ".join((seq, attempt, "9", *rest))
+        client.hset("{fairness}:tasks", "4fd6", nine)
+        limiter.end_promotion(task, "refused")
 
     def task_watched(self):
         self.fairness.events.trace(60)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from celery_fairness.errors import NotFound
 from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.ids import new_lease_id
@@ -74,20 +75,64 @@ def test_an_id_is_found_by_as_many_commands_however_many_tasks_are_parked(fairne
         for number in range(more):
             park(f"other{more}.{number}")
         park(f"ours{more}")
+        # The clock is due, however fast this machine is.
+        client.hincrby("{fairness}:clock", "seen", -50)
         before = commands()
         getattr(fairness.tasks, act)(f"ours{more}")
         used.append(commands() - before)
     assert used[0] == used[1]
 
 
-def test_the_index_of_ids_forgets_a_task_that_is_on_its_broker_again(fairness, client):
+@pytest.fixture
+def promoted(fairness):
+    """A task that was parked, and that a promoter has taken."""
     limiter = parts_of(fairness).limiter
     holder, parked = ask("holder"), ask("parked")
     assert isinstance(limiter.acquire(holder), Admitted)
     assert isinstance(limiter.acquire(parked), Rejected)
-    assert limiter.park(parked, "{}") is Parking.PARKED
-    assert client.hgetall("{fairness}:ids") == {"parked": "parked"}
+    message = {"headers": {"id": "parked", "task": "shop.pay"}, "routing_key": "q"}
+    assert limiter.park(parked, json.dumps(message)) is Parking.PARKED
     limiter.release([holder.lease])
-    assert len(limiter.promote(1, "s").tasks) == 1
-    limiter.unpark(["parked"])
+    (task,) = limiter.promote(1).tasks
+    return task
+
+
+def test_the_index_of_ids_forgets_a_task_that_is_on_its_broker_again(fairness, client, promoted):
+    assert client.hgetall("{fairness}:ids") == {"parked": "parked"}
+    parts_of(fairness).limiter.end_promotion(promoted, "sent")
     assert client.exists("{fairness}:ids") == 0
+
+
+def test_a_promoted_task_is_parked_until_its_broker_has_it(run, fairness, promoted):
+    found = fairness.tasks.explain("parked")
+    assert (found.state, found.queue, found.owner, found.limits) == ("parked", "q", "", ())
+    assert run("task", "explain", "parked", of=fairness).output.splitlines() == [
+        "task shop.pay[parked] of _system, queue q",
+        "no limit blocks it: a worker brings it back to its queue in its turn",
+    ]
+    # It is being published, so it cannot be cancelled here.
+    with pytest.raises(NotFound):
+        fairness.tasks.cancel("parked")
+    (lease,) = fairness.limits.inspect("api").leases
+    assert (lease.state, lease.queue, lease.task_id) == ("promoted", "q", "parked")
+    parts_of(fairness).limiter.end_promotion(promoted, "sent")
+    with pytest.raises(NotFound):
+        fairness.tasks.explain("parked")
+    (lease,) = fairness.limits.inspect("api").leases
+    assert (lease.state, lease.queue, lease.task, lease.task_id) == (
+        "sent",
+        "",
+        "shop.pay",
+        "parked",
+    )
+
+
+def test_a_task_that_could_not_be_published_waits_for_its_next_try(run, fairness, promoted):
+    parts_of(fairness).limiter.end_promotion(promoted, "unsent")
+    found = fairness.tasks.explain("parked")
+    assert (found.state, found.put_back_by) == ("parked", "")
+    assert 0 < found.due_in_seconds <= fairness.settings.lease_seconds / 16
+    assert "waits for its next try, " in run("task", "explain", "parked", of=fairness).output
+    cancelled = fairness.tasks.cancel("parked")
+    assert (cancelled.state, cancelled.queue) == ("cancelled", "q")
+    assert fairness.check().findings == ()

@@ -87,7 +87,7 @@ def test_what_cannot_be_meant_is_wrong_usage(run, client, args, problem):
     assert not client.exists("{fairness}:queue_limits")
 
 
-@pytest.mark.parametrize("queue", ["", 5, None, "\ud800"])
+@pytest.mark.parametrize("queue", ["", 5, None, "\ud800", "@parked:jobs"])
 def test_a_queue_is_named_by_text(fairness, queue):
     with pytest.raises(PolicyInvalid, match="queue: expected"):
         fairness.queues.set_limit(queue, global_limit=1)

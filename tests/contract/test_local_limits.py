@@ -101,16 +101,7 @@ def test_the_smaller_of_both_limits_holds_and_the_global_one_parks(limiter: Limi
     assert (answer.reason, answer.action) == (Reason.AT_CONCURRENCY_LIMIT, "wait")
 
 
-def test_a_task_that_its_worker_alone_refuses_is_not_parked(limiter: Limiter) -> None:
-    limit(limiter, 1)
-    starts(limiter, "w1", times=1)
-    request = ask("w1")
-    assert isinstance(limiter.acquire(request), Rejected)
-    assert limiter.park(request, "m") is Parking.ASK_AGAIN
-    assert limiter.look("queue:emails")["parked"] == 0
-
-
-def test_a_promoted_task_that_its_worker_refuses_gives_back_what_it_was_promised(
+def test_a_promoted_task_that_its_worker_refuses_gives_its_slots_back(
     limiter: Limiter,
 ) -> None:
     limit(limiter, 1, 2)
@@ -120,9 +111,9 @@ def test_a_promoted_task_that_its_worker_refuses_gives_back_what_it_was_promised
     assert isinstance(limiter.acquire(request), Rejected)
     assert limiter.park(request, "m") is Parking.PARKED
     limiter.release(other)
-    (promoted,) = limiter.promote(9, "s").tasks
-    limiter.unpark([promoted.copy.message])
-    # Nobody else has what it was promised, until its worker refuses it.
+    (promoted,) = limiter.promote(9).tasks
+    limiter.end_promotion(promoted, "sent")
+    # Nobody else has its slots, until its worker refuses it.
     assert starts(limiter, "w2") == []
     lease = Lease("w1@again", request.lease.key)
     again = replace(request, lease=lease, copy=promoted.copy, next_serial="later")
@@ -135,6 +126,24 @@ def test_a_promoted_task_that_its_worker_refuses_gives_back_what_it_was_promised
     assert isinstance(limiter.acquire(last), Rejected)
     limit(limiter, 1, 3)
     assert isinstance(limiter.acquire(last), Admitted)
+
+
+def test_a_promoted_task_that_its_worker_refuses_lets_another_one_go(limiter: Limiter) -> None:
+    limit(limiter, 1, 2)
+    assert len(starts(limiter, "w1", times=1)) == 1
+    other = starts(limiter, "w2", times=1)
+    first, second = ask("w1"), ask("w1")
+    for request in (first, second):
+        assert isinstance(limiter.acquire(request), Rejected)
+        assert limiter.park(request, "m") is Parking.PARKED
+    limiter.release(other)
+    (promoted,) = limiter.promote(9).tasks
+    assert limiter.promote(9).tasks == ()
+    again = replace(first, lease=Lease("w1@again", first.lease.key), copy=promoted.copy)
+    assert isinstance(limiter.acquire(again), Rejected)
+    (promoted,) = limiter.promote(9).tasks
+    assert second.copy is not None
+    assert promoted.copy.message == second.copy.message
 
 
 def test_what_is_refused_takes_no_slot(limiter: Limiter) -> None:

@@ -224,13 +224,13 @@ def test_s09_a_task_over_its_rate_waits_and_starts_when_that_is_open(
     answer = refused(limiter.acquire(late))
     assert (answer.action, limiter.counts()) == ("wait", {"limited": 1})
     assert limiter.park(late, "as it came") is Parking.PARKED
-    assert limiter.promote(1, "p").tasks == ()
-    assert limiter.look("api")["parked"] == 1
+    assert limiter.promote(1).tasks == ()
+    assert limiter.look("api")["waiting_count"] == 1
     for _ in range(13):
         clock.advance(5)
         limiter.renew([])
-    (task,) = limiter.promote(1, "p").tasks
-    assert (task.message, task.ended) == ("as it came", False)
+    (task,) = limiter.promote(1).tasks
+    assert task.message == "as it came"
     admitted(limiter.acquire(ask(once, copy=task.copy)))
 
 

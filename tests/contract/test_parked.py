@@ -13,16 +13,19 @@ from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import (
     Admitted,
     Lease,
     Parking,
     Promoted,
+    PromotionEnd,
     Reason,
     Rejected,
     SlotRequest,
 )
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler import calls
 from tests.contract.conftest import FrozenClock
 
 _serials = itertools.count(1)
@@ -56,7 +59,30 @@ def take(limiter: Limiter, *limits: Limit, tenant: str = "") -> Lease:
 def promote(
     limiter: Limiter, want: int = 16, enforcement: Enforcement = Enforcement.ON
 ) -> list[Promoted]:
-    return list(limiter.promote(want, f"p{next(_serials)}x", enforcement).tasks)
+    return list(limiter.promote(want, enforcement).tasks)
+
+
+def end_unstarted(limiter: Limiter, promoted: Promoted) -> None:
+    """What a worker does with a promoted task that was revoked."""
+    limiter.release([Lease(promoted.copy.serial, "")])
+
+
+def cancel(limiter: RedisLimiter, *tags: str) -> int:
+    """What a person does; return how many of them waited."""
+    args = calls.cancel_args(tags, 15_000, limiter._now_text())
+    return sum(calls.read_done(limiter.connection.run(calls.CANCEL, limiter.prefix, args)))
+
+
+def outcome(limiter: RedisLimiter) -> tuple[str, str]:
+    """Return the tag and the state of the task whose result is written next; "" for none."""
+    found = limiter.next_outcome("")
+    return (found.tag, found.state) if found else ("", "")
+
+
+def let_a_lease_end(limiter: Limiter, clock: FrozenClock) -> None:
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
 
 
 def names(tasks: list[Promoted]) -> list[str]:
@@ -97,11 +123,11 @@ def test_nothing_that_ends_between_refusal_and_parking_is_missed(limiter: Limite
     request = ask("a", ONE)
     assert isinstance(limiter.acquire(request), Rejected)
     limiter.release([held])
-    assert limiter.park(request, "message") is Parking.ASK_AGAIN
-    assert isinstance(limiter.acquire(request), Admitted)
+    assert limiter.park(request, "message of a") is Parking.PARKED
+    assert names(promote(limiter)) == ["a"]
 
 
-def test_a_limit_that_drops_by_then_has_its_say(limiter: Limiter) -> None:
+def test_a_limit_that_drops_by_then_has_its_say(limiter: RedisLimiter) -> None:
     take(limiter, ONE)
     drops = Limit("db", 1, on_limit="drop")
     request = ask("a", ONE, drops)
@@ -109,10 +135,9 @@ def test_a_limit_that_drops_by_then_has_its_say(limiter: Limiter) -> None:
     assert isinstance(answer, Rejected)
     assert answer.action == "wait"
     take(limiter, drops)
-    assert limiter.park(request, "message") is Parking.ASK_AGAIN
-    answer = limiter.acquire(request)
-    assert isinstance(answer, Rejected)
-    assert (answer.action, answer.key) == ("drop", "db")
+    assert limiter.park(request, "message of a") is Parking.PARKED
+    assert promote(limiter) == []
+    assert outcome(limiter) == ("a", "dropped")
 
 
 def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
@@ -180,10 +205,8 @@ def test_a_promise_ends_after_a_lease_and_a_late_one_takes_its_old_place(
     park(limiter, second)
     limiter.release([held])
     (promoted,) = promote(limiter)
-    assert limiter.unpark(["a"]) == 1
-    for _ in range(4):
-        clock.advance(5)
-        limiter.renew([])
+    limiter.end_promotion(promoted, "sent")
+    let_a_lease_end(limiter, clock)
     (other,) = promote(limiter)
     assert other.copy.message == "b"
     came = again(second, other)
@@ -204,57 +227,35 @@ def test_a_promoter_that_died_is_followed_by_another_and_one_copy_starts(
     limiter.release([held])
     (first,) = promote(limiter)
     assert promote(limiter) == []
-    for _ in range(4):
-        clock.advance(5)
-        limiter.renew([])
+    let_a_lease_end(limiter, clock)
     (second,) = promote(limiter)
     assert second.copy.message == first.copy.message == "a"
     assert second.copy.serial != first.copy.serial
     # The dead one's had arrived.
-    came = again(request, first)
-    assert isinstance(limiter.acquire(came), Admitted)
-    answer = limiter.acquire(again(request, second))
+    answer = limiter.acquire(again(request, first))
     assert isinstance(answer, Rejected)
     assert answer.reason is Reason.SUPERSEDED
+    came = again(request, second)
+    assert isinstance(limiter.acquire(came), Admitted)
     limiter.release([came.lease])
-    assert limiter.promote(1, "x").sleep_seconds is None
+    assert promote(limiter) == []
+    assert limiter.promote(1).sleep_seconds == 5.0
 
 
 def test_what_a_dead_promoter_had_waits_again_in_its_place(
-    limiter: Limiter, clock: FrozenClock
+    limiter: RedisLimiter, clock: FrozenClock
 ) -> None:
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE))
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
-    assert limiter.unpark(["a"], "cancelled") == 0
-    for _ in range(4):
-        clock.advance(5)
-        limiter.renew([])
-    drops = Limit("api", 1, on_limit="drop")
-    take(limiter, drops)
-    assert promote(limiter) == []
-    assert limiter.look("api")["parked"] == 1
-    assert limiter.unpark(["a"], "cancelled") == 1
-
-
-@pytest.mark.parametrize("how", ["cancelled", "expired"])
-def test_what_is_to_be_ended_is_ended_also_where_its_promoter_dies(
-    limiter: Limiter, clock: FrozenClock, how: str
-) -> None:
-    held = take(limiter, ONE)
-    park(limiter, ask("a", ONE), expires_ms=clock.now_ms + 10 if how == "expired" else None)
-    if how == "cancelled":
-        assert limiter.unpark(["a"], "cancelled") == 1
-    clock.advance(0.01)
-    assert [each.ended for each in promote(limiter)] == [True]
-    limiter.release([held])
-    again = []
-    for _ in range(4):
-        clock.advance(5)
-        limiter.renew([])
-        again += promote(limiter)
-    assert [each.ended for each in again] == [True]
+    park(limiter, ask("b", ONE))
+    assert cancel(limiter, "a") == 0
+    let_a_lease_end(limiter, clock)
+    assert names(promote(limiter)) == ["a"]
+    let_a_lease_end(limiter, clock)
+    assert cancel(limiter, "a") == 1
+    assert names(promote(limiter)) == ["b"]
 
 
 def test_a_task_whose_copy_has_started_is_not_promoted_again(
@@ -265,16 +266,9 @@ def test_a_task_whose_copy_has_started_is_not_promoted_again(
     park(limiter, request)
     limiter.release([held])
     (first,) = promote(limiter)
-    for _ in range(4):
-        clock.advance(5)
-        limiter.renew([])
-    take(limiter, TWO)
-    assert isinstance(limiter.acquire(ask("low", ONE)), Rejected)
-    assert promote(limiter) == []
-    # It comes to a gate that asks nothing, and waits here no longer.
-    came = again(request, first)
-    assert isinstance(limiter.acquire(came, Enforcement.OFF), Admitted)
-    assert limiter.look("api")["parked"] == 0
+    let_a_lease_end(limiter, clock)
+    # It comes to a gate, and waits here no longer.
+    assert isinstance(limiter.acquire(again(request, first)), Admitted)
     assert promote(limiter, 16, Enforcement.OFF) == []
 
 
@@ -296,10 +290,8 @@ def test_a_task_that_needs_two_limits_moves_from_one_to_the_other_with_its_age(
     api, db = take(limiter, ONE), take(limiter, OTHER)
     park(limiter, ask("a", ONE, OTHER))
     park(limiter, ask("b", OTHER))
-    assert (limiter.look("api")["parked"], limiter.look("db")["parked"]) == (1, 1)
     limiter.release([api])
     assert promote(limiter) == []
-    assert (limiter.look("api")["parked"], limiter.look("db")["parked"]) == (0, 2)
     limiter.release([db])
     assert names(promote(limiter)) == ["a"]
 
@@ -336,9 +328,10 @@ def test_what_was_promised_to_a_task_that_ended_is_given_to_the_next(limiter: Li
     park(limiter, request)
     park(limiter, ask("b", ONE))
     limiter.release([held])
-    assert names(promote(limiter)) == ["a"]
-    assert limiter.unpark(["a"]) == 1
-    limiter.release_reservation("a", ["api"])
+    (promoted,) = promote(limiter)
+    limiter.end_promotion(promoted, "sent")
+    assert promote(limiter) == []
+    end_unstarted(limiter, promoted)
     assert names(promote(limiter)) == ["b"]
 
 
@@ -377,31 +370,50 @@ def test_a_lease_that_ended_makes_room_within_a_second(
     assert names(promote(limiter)) == ["a"]
 
 
-def test_what_expires_is_given_to_be_ended_whatever_its_limits_say(
-    limiter: Limiter, clock: FrozenClock
+def test_what_expires_ends_whatever_its_limits_say(
+    limiter: RedisLimiter, clock: FrozenClock
 ) -> None:
-    take(limiter, ONE)
+    held = take(limiter, ONE)
     park(limiter, ask("a", ONE), clock.now_ms + 4_000)
     park(limiter, ask("b", ONE))
     clock.advance(3.999)
-    assert promote(limiter) == []
+    assert (promote(limiter), outcome(limiter)) == ([], ("", ""))
     clock.advance(0.001)
-    (given,) = promote(limiter)
-    assert (given.copy.message, given.ended) == ("a", True)
+    assert (promote(limiter), outcome(limiter)) == ([], ("a", "expired"))
+    limiter.release([held])
+    assert names(promote(limiter)) == ["b"]
 
 
-def test_what_is_cancelled_is_given_to_be_ended_and_a_promoted_one_is_not(
-    limiter: Limiter,
-) -> None:
+def test_a_promoted_task_still_expires(limiter: RedisLimiter, clock: FrozenClock) -> None:
+    held = take(limiter, ONE)
+    park(limiter, ask("a", ONE), clock.now_ms + 20_000)
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]
+    let_a_lease_end(limiter, clock)
+    clock.advance(5)
+    assert (promote(limiter), outcome(limiter)) == ([], ("a", "expired"))
+
+
+def test_what_waits_is_cancelled_and_what_is_promoted_is_not(limiter: RedisLimiter) -> None:
     held = take(limiter, ONE)
     for name in "abc":
         park(limiter, ask(name, ONE))
-    assert limiter.unpark(["b", "nobody"], "cancelled") == 1
-    (given,) = promote(limiter)
-    assert (given.copy.message, given.ended) == ("b", True)
+    assert cancel(limiter, "b", "nobody") == 1
+    assert (promote(limiter), outcome(limiter)) == ([], ("b", "cancelled"))
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
-    assert limiter.unpark(["a"], "cancelled") == 0
+    assert cancel(limiter, "a") == 0
+
+
+@pytest.mark.parametrize("key", ["api", "tenant:42"])
+def test_who_enforces_nothing_promotes_what_is_paused_too(
+    limiter: Limiter, stop: Callable[..., None], key: str
+) -> None:
+    take(limiter, ONE)
+    park(limiter, ask("a", ONE, tenant="42"))
+    stop("pause", key)
+    assert promote(limiter) == []
+    assert names(promote(limiter, 16, Enforcement.OFF)) == ["a"]
 
 
 def test_off_promotes_everything_a_bounded_number_at_a_time(
@@ -416,49 +428,24 @@ def test_off_promotes_everything_a_bounded_number_at_a_time(
     assert rest == [["d", "e", "f", "g", "h", "i", "j"], []]
 
 
-def test_one_call_promotes_a_bounded_number_of_one_key(
-    limiter: Limiter, override: Callable[..., None], clock: FrozenClock
-) -> None:
-    take(limiter, ONE)
-    for name in "abcdefghij":
-        park(limiter, ask(name, ONE))
-    override("api", None, concurrency=20)
-    clock.advance(1)
-    assert [len(promote(limiter, 64)) for _ in range(3)] == [8, 2, 0]
-
-
-def test_one_call_looks_at_a_bounded_number_of_keys(limiter: Limiter) -> None:
-    keys = [Limit(f"api{number:02}", 1) for number in range(20)]
-    held = [take(limiter, key) for key in keys]
-    for key in keys:
-        park(limiter, ask(key.key, key))
-    limiter.release(held)
-    assert [len(promote(limiter, 64)) for _ in range(3)] == [16, 4, 0]
-
-
-def test_a_promoter_that_says_late_what_it_published_is_believed(
+def test_a_promoter_that_says_late_what_it_published_is_too_late(
     limiter: Limiter, clock: FrozenClock, stop: Callable[..., None]
 ) -> None:
     held = take(limiter, ONE)
-    expires_ms = clock.now_ms + 60_000
-    park(limiter, ask("a", ONE), expires_ms)
+    park(limiter, ask("a", ONE))
     park(limiter, ask("b", ONE))
     limiter.release([held])
-    assert names(promote(limiter)) == ["a"]
+    (promoted,) = promote(limiter)
     stop("pause", "api", 0.0)
-    for _ in range(4):
-        clock.advance(5)
-        limiter.renew([])
-    assert promote(limiter) == []
-    assert limiter.look("api")["parked"] == 2
-    assert limiter.unpark(["a"]) == 1
-    assert limiter.look("api")["parked"] == 1
-    clock.now_ms = expires_ms
-    assert promote(limiter) == []
+    let_a_lease_end(limiter, clock)
+    limiter.end_promotion(promoted, "sent")
+    stop("resume", "api", 0.0)
+    # Its lease has ended, and nobody can say whether the copy is on the broker. A gate starts one.
+    assert names(promote(limiter)) == ["a"]
 
 
 def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was_published(
-    limiter: Limiter, stop: Callable[..., None]
+    limiter: RedisLimiter, stop: Callable[..., None]
 ) -> None:
     held = take(limiter, ONE)
     request = ask("a", ONE)
@@ -467,7 +454,7 @@ def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was
     (promoted,) = promote(limiter)
     stop("pause", "api", 0.0)
     park(limiter, again(request, promoted))
-    assert limiter.unpark(["a"], "cancelled") == 1
+    assert cancel(limiter, "a") == 1
 
 
 def test_a_tenant_of_a_tier_that_nobody_knows_is_parked_by_the_default_tiers_limit(
@@ -490,7 +477,6 @@ def test_a_tier_parks_where_its_setting_says_so(
     request = ask("a", tenant="42")
     park(limiter, request)
     park(limiter, ask("b", ONE, tenant="42"))
-    assert limiter.look("tenant:42")["parked"] == 2
     take(limiter, tenant="43")
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
@@ -513,29 +499,12 @@ def test_a_tiers_slot_that_is_promised_is_not_taken_though_nobody_else_waits(
 
 
 def test_a_task_that_is_parked_costs_nothing_of_what_has_no_place_here(limiter: Limiter) -> None:
-    assert limiter.promote(1, "x").sleep_seconds is None
+    assert limiter.promote(1).sleep_seconds == 5.0
     take(limiter, ONE)
     park(limiter, ask("a", ONE))
-    assert limiter.promote(1, "x").sleep_seconds == 1.0
+    assert limiter.promote(1).sleep_seconds == 1.0
     with pytest.raises(ValueError, match="copy: expected"):
         limiter.park(replace(ask("b", ONE), copy=None), "message")
-
-
-def test_a_key_that_is_freed_comes_behind_those_that_are_due_since_longer(
-    limiter: Limiter, clock: FrozenClock
-) -> None:
-    """Else keys that are freed all the time would keep the others from being looked at."""
-    take(limiter, ONE)
-    held = take(limiter, OTHER)
-    park(limiter, ask("a", ONE))
-    clock.advance(0.1)
-    park(limiter, ask("b", OTHER))
-    clock.advance(1.5)
-    limiter.release([held])
-    given = limiter.promote(1, "s")
-    assert names(list(given.tasks)) == ["b"]
-    # The other was looked at, and is closed.
-    assert given.sleep_seconds == 1.0
 
 
 def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter) -> None:
@@ -543,33 +512,37 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
     park(limiter, request)
     limiter.release([held])
     (promoted,) = promote(limiter)
-    take(limiter, Limit("api"))
+    end_unstarted(limiter, promoted)
+    held_by_others = take(limiter, Limit("api", 2, on_limit="drop"))
     park(limiter, again(request, promoted))
-    assert limiter.unpark(["a"]) == 0
-    assert limiter.look("api")["parked"] == 1
+    limiter.end_promotion(promoted, "sent")
+    limiter.release([held_by_others])
+    assert names(promote(limiter)) == ["a"]
 
 
+@pytest.mark.parametrize("how", ["unsent", "refused"])
 def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_nothing(
-    limiter: Limiter, clock: FrozenClock
+    limiter: RedisLimiter, clock: FrozenClock, how: PromotionEnd
 ) -> None:
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE))
     limiter.release([held])
-    assert names(promote(limiter)) == ["a"]
+    (given,) = promote(limiter)
     pauses = []
-    for tries in range(1, 7):
-        assert limiter.put_off("a") == tries
+    for _ in range(9):
+        limiter.end_promotion(given, how)
         # Another takes the slot, which nothing reserves.
         limiter.release([take(limiter, ONE)])
-        looks = 0
-        while not (given := promote(limiter)):
+        looks, found = 0, promote(limiter)
+        while not found:
             clock.advance(0.5)
-            looks += 1
-        assert names(given) == ["a"]
+            looks, found = looks + 1, promote(limiter)
+        assert names(found) == ["a"]
+        given = found[0]
         pauses.append(looks / 2)
     # From a sixteenth of a lease of 15 seconds to a whole one.
-    assert pauses == [1, 2, 4, 7.5, 15, 15]
-    assert limiter.unpark(["a"], "failed") == 1
-    assert limiter.unpark(["a"], "failed") == 0
-    assert limiter.put_off("a") == 0
-    assert limiter.promote(1, "x").sleep_seconds is None
+    assert pauses == [1, 2, 4, 7.5, 15, 15, 15, 15, 15]
+    limiter.end_promotion(given, how)
+    assert outcome(limiter) == (("a", "unpublished") if how == "refused" else ("", ""))
+    clock.advance(15)
+    assert names(promote(limiter)) == ([] if how == "refused" else ["a"])

@@ -75,14 +75,13 @@ def test_parked_tasks_use_a_rate_and_a_throttle(
             look_at = look_at if len(starts) > before else clock.now_ms
         if look_at > clock.now_ms:
             continue
-        given = limiter.promote(16, f"p{next(_serials)}x")
+        given = limiter.promote(16)
         for task in given.tasks:
             name = task.copy.message
-            limiter.unpark([name])
+            limiter.end_promotion(task, "sent")
             coming.append((clock.now_ms + broker_ms, name, again(requests[name], task)))
             coming.sort(key=lambda each: each[0])
-        sleep = 1.0 if given.sleep_seconds is None else given.sleep_seconds
-        look_at = clock.now_ms + max(1, round(sleep * 1_000))
+        look_at = clock.now_ms + max(1, round(given.sleep_seconds * 1_000))
     assert len(starts) >= 0.95 * allowed
     for first, last in zip(starts, starts[most:], strict=False):
         # Throttled starts may make up for a tenth of their interval.

@@ -23,7 +23,7 @@ OF_TASKS = (
     *("tasks", "messages", "ids", "running", "ends", "leases:*", "waiting", "account:*", "closed"),
     *("outcomes", "ended"),
     *("lane:*", "names:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
-    *("shelf:*", "parked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
+    *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
     *("waited:*", "opens", "looks", "shared", "tags:*"),
 )
 

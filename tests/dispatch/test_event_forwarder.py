@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.control.events import EventStream
+from celery_fairness.control.events import EventsApi
 from celery_fairness.control.scan import Reader
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.address import address_from_url
@@ -54,7 +54,7 @@ class Workers:
             return dispatcher.enabled
 
         return EventForwarder(
-            sends, lambda: nullcontext(dispatcher), EventStream(self.reader, SOURCE)
+            sends, lambda: nullcontext(dispatcher), self.reader, EventsApi(self.reader, SOURCE)
         ), dispatcher
 
     def happen(self, *keys: str) -> None:
@@ -84,7 +84,7 @@ def test_events_are_sent_as_the_open_job_spec_has_them(workers):
     assert forwarder.look() == 0
     workers.happen("a")
     assert forwarder.look() == 1
-    (event,) = EventStream(workers.reader, SOURCE).page(None, (), 2).events[1:]
+    (event,) = EventsApi(workers.reader, SOURCE).read(limit=2).events[1:]
     ((kind, fields),) = dispatcher.sent
     assert kind == "fairness-paused"
     assert fields == {

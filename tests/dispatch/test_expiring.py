@@ -44,7 +44,7 @@ def test_a_task_that_waits_for_its_tenants_slot_expires_there(
     assert_nothing_left(memory)
 
 
-def test_a_task_that_is_parked_expires_without_a_start_and_its_chord_fails(
+def test_a_task_that_waits_at_a_limit_expires_without_a_start_and_its_chord_fails(
     fair_shop: Shop, memory: Redis
 ) -> None:
     fair_shop.worker(app=KINDS, concurrency=1)

@@ -35,7 +35,7 @@ def test_a_starting_worker_heals_a_redis_that_forgot(
         start_worker("demo_site", pool="solo", concurrency=1, env=site_environment)
         free = json.loads(client.hget("{fairness}:tiers", "free"))
         assert free["concurrency"] == 2
-        assert client.hget("{fairness}:news", "source") == "database"
+        assert client.hget("{fairness}:clock", "tiers_source") == "database"
         acme = client.hgetall("{fairness}:tenant:acme")
         assert acme == {"tier": "pro", "concurrency": "6"}
 

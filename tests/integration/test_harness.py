@@ -153,6 +153,18 @@ def test_a_durable_queue_of_rabbit_survives_its_death(rabbit_server, rabbit_url)
         assert queue(channel).get() is not None
 
 
+def test_rabbit_says_how_many_messages_its_queues_have(rabbit_server, rabbit_url):
+    with kombu.Connection(rabbit_url) as connection:
+        for name, amount in (("some of it", 2), ("none", 0)):
+            queue = connection.SimpleQueue(name)
+            for _ in range(amount):
+                queue.put("x")
+        # One is delivered, and not acknowledged.
+        assert connection.SimpleQueue("some of it").get(timeout=RESULT_SECONDS)
+        eventually(lambda: rabbit_server.messages()["some of it"] == 2)
+        assert rabbit_server.messages()["none"] == 0
+
+
 def test_a_worker_behind_a_cut_wire_comes_back(client, start_worker, redis_server, redis_url):
     with Proxy(redis_server.port) as wire:
         worker = start_worker(APP, env={"CELERY_BROKER_URL": wire.url(redis_url)})

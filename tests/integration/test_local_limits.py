@@ -64,7 +64,7 @@ def test_a_number_that_people_set_holds_for_what_runs_and_what_it_refuses_goes_e
     shop.fairness.queues.set_limit("celery", local_limit=2)
     third = shop.send("work", user="u2")
     await_count(shop, "rescheduled", 1)
-    assert shop.fairness.limits.inspect(QUEUE).parked == 0
+    assert shop.fairness.limits.inspect(QUEUE).waiting_count == 0
     # The other worker may run it.
     other = shop.worker(pool="threads", concurrency=1)
     assert third.get(timeout=RESULT_SECONDS) == "done"

@@ -143,10 +143,8 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     held = [send("41", mail), send("42", paused), send("43")]
 
     def stopped_tasks_wait() -> None:
-        assert [parts_of(fairness).limiter.look(key)["parked"] for key in ("mail", "paused")] == [
-            1,
-            1,
-        ]
+        look = parts_of(fairness).limiter.look
+        assert [look(key)["waiting_count"] for key in ("mail", "paused")] == [1, 1]
         # Who is refused by the tier comes again and again.
         before = fairness.stats.rejections().tiers.get("free", 0)
         eventually(
@@ -159,8 +157,8 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
 
     eventually(
         lambda: (
-            parts_of(fairness).limiter.look("mail")["parked"]
-            + parts_of(fairness).limiter.look("paused")["parked"]
+            parts_of(fairness).limiter.look("mail")["waiting_count"]
+            + parts_of(fairness).limiter.look("paused")["waiting_count"]
             == 2
         )
     )
@@ -173,11 +171,12 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     stopped_tasks_wait()
     gate = shop.gate_file()
     raised = [send(f"5{n}", api, gate=str(gate)) for n in range(3)]
-    eventually(
-        lambda: (
-            (fairness.limits.inspect("api").held, fairness.limits.inspect("api").parked) == (2, 1)
-        )
-    )
+
+    def two_run_and_one_waits() -> None:
+        found = fairness.limits.inspect("api")
+        assert (found.held, found.waiting_count) == (2, 1)
+
+    eventually(two_run_and_one_waits)
     assert fairness.limits.inspect("api").rate.current_count == 2
     eventually(lambda: len(shop.ledger("start")) == 2)
     gate.touch()

@@ -18,8 +18,8 @@ from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from tests.integration.conftest import RESULT_SECONDS, Shop
-from tests.integration.test_gate_limits import KEY, LONG, key_taken
+from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
+from tests.integration.test_gate_limits import LONG, key_taken
 from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked, send
 from tests.support.local_process import LocalProcess
 from tests.support.parts import parts_of
@@ -145,22 +145,29 @@ def test_a_sentinel_group(tmp_path: Path) -> None:
             sentinel.discard_log()
 
 
-def test_a_parked_task_comes_back_on_the_broker_that_it_came_from(
-    make_shop: Callable[..., Shop], redis_url: str
+@pytest.mark.parametrize("broker", ["redis", *RABBITMQ])
+def test_each_of_two_brokers_gets_its_own_parked_tasks(
+    make_shop: Callable[..., Shop], redis_url: str, broker: str
 ) -> None:
     quick = {**LONG, "lease_seconds": 2}
     ours = make_shop("redis", fairness=quick)
     variables = {"CELERY_BROKER_URL": redis_url.removesuffix("/0") + "/5"}
-    theirs = make_shop("redis", fairness={**quick, "redis_url": redis_url}, variables=variables)
+    where = {"variables": variables} if broker == "redis" else {}
+    theirs = make_shop(broker, fairness={**quick, "redis_url": redis_url}, **where)
     worker = ours.worker(pool="threads", concurrency=2)
+    theirs.worker(pool="threads", concurrency=2)
     with key_taken(ours):
         result = send(ours, "42", ONE)
         await_parked(ours, 1)
         worker.terminate()
-        # Nobody is there for it but workers of another broker.
-        other = theirs.worker(pool="threads", concurrency=2)
-    other.wait_for_log("tasks of another broker are parked")
-    assert parts_of(ours.fairness).limiter.look(KEY)["parked"] == 1
+        others = [send(theirs, user, ONE) for user in ("42", "43")]
+        await_parked(ours, 3)
+    # The first is not in the way of the others, and only workers of its own broker publish it.
+    for each in others:
+        assert each.get(timeout=RESULT_SECONDS) == "done"
+    await_parked(ours, 1)
+    assert ours.ledger("start") == []
     ours.worker(pool="threads", concurrency=2)
     assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert len(theirs.ledger("start")) == 2
     assert_nothing_parked(ours)

@@ -12,5 +12,5 @@ violation. It needs no server, and it shares no code with the package.
 
     none ──park──> waits ──claim──> claimed ──sent──> none, the lease stays
                      ^                 │
-                     └──lease ends─────┘     the start of a copy, or an outcome, ends each state
+                     └──lease ends─────┘     a copy at a gate, or an outcome, ends each state
 """

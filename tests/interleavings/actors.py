@@ -86,7 +86,7 @@ def of_broker(world: World) -> Iterator[Step]:
         then = world.without(message)
         if world.tasks[task].expired:
             # Celery ends it before the gate.
-            then.set(task, is_over=True)
+            protocol.revoke(then, message)
             yield PROGRESS, f"a worker revokes {what}", then
             if world.troubles:
                 then = world.without(message)
@@ -132,12 +132,9 @@ def of_workers(world: World) -> Iterator[Step]:
     for worker in dict.fromkeys(world.workers):
         what, does = name_of(worker), worker.does
         then = world.without(worker)
-        if does == ASKS:
-            protocol.acquire(then, worker)
-            yield PROGRESS, f"a gate asks again for {what}", then
-        elif does == PARKS:
-            again = protocol.park(then, worker)
-            then.add(worker._replace(does=ASKS if again else ACKS))
+        if does == PARKS:
+            protocol.park(then, worker)
+            then.add(worker._replace(does=ACKS))
             yield PROGRESS, f"a gate parks {what}", then
         elif does == SENDS_BACK:
             then.add(Copy(worker.task, worker.sends))
@@ -178,8 +175,12 @@ def of_time(world: World) -> Iterator[Step]:
     if world.keys[RATE].counted or world.window:
         then = world.copy()
         then.window = False
-        protocol.end_window(then)
+        then.set_key(RATE, counted=False)
         yield PROGRESS, "the window passes", then
+    if protocol.is_due(world):
+        then = world.copy()
+        protocol.look(then)
+        yield PROGRESS, "claims look at the rate again", then
     if world.outsider:
         then = world.copy()
         then.outsider = False
@@ -228,8 +229,7 @@ def ending_of(world: World, lease: Lease) -> str | None:
     if any(hand.does != STUCK for hand in hands):
         return TROUBLE
     is_coming = any(message.task == lease.task for message in world.messages)
-    asks = any((worker.task, worker.does) == (lease.task, ASKS) for worker in world.workers)
-    return TROUBLE if is_coming or asks else PROGRESS
+    return TROUBLE if is_coming else PROGRESS
 
 
 def of_operators(world: World) -> Iterator[Step]:

@@ -1,7 +1,7 @@
 """The functions of the scheduler. Each is one atomic call.
 
 Invariant: at most one serial of a task is valid after a claim, that of the claim's lease. So a copy
-that is not superseded adopts the live promotion lease by its name, and no other copy meets one.
+that is not superseded ends the live promotion lease of its name, and no other copy meets one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.interleavings.world import (
     SLOT,
     STORES,
     WAITS,
+    Copy,
     Lease,
     Promoter,
     Worker,
@@ -77,34 +78,32 @@ def is_blocked_at(world: World, key: int) -> bool:
 
 
 def block(world: World, task: int, key: int) -> None:
-    """Block the lane of a task at a key, and note when its window ends."""
+    """Block the lane of a task at a key. A timer looks at a rate again."""
     world.set(task, record=WAITS, blocked_at=key)
-    if key == RATE and world.keys[RATE].counted:
+    if key == RATE and (world.keys[RATE].counted or world.scenario.rules.a_reservation_is_timed):
         world.set_key(RATE, timed=True)
 
 
-def count_start(world: World) -> None:
-    """Count a start of the rate."""
-    world.set_key(RATE, counted=True)
-    if world.scenario.rules.a_start_sets_the_timer and is_blocked_at(world, RATE):
-        world.set_key(RATE, timed=True)
+def is_due(world: World) -> bool:
+    """Return whether the timer of the rate finds it open."""
+    rate = world.keys[RATE]
+    is_reserved = world.scenario.rules.reservations_count and any(x.reserved for x in world.tasks)
+    return rate.timed and not (rate.held or rate.counted or is_reserved)
 
 
-def end_window(world: World) -> None:
-    """The window of the rate is over."""
-    timed = world.keys[RATE].timed
-    world.set_key(RATE, counted=False, timed=False)
-    if timed:
-        wake(world, (RATE,))
+def look(world: World) -> None:
+    """The timer of the rate lets claims look at its lanes."""
+    world.set_key(RATE, timed=False)
+    wake(world, (RATE,))
 
 
 # -- leases and records -----------------------------------------------------------------------
 
 
-def promotion_of(world: World, task: int) -> Lease | None:
-    """Return the live promotion lease of a task."""
+def promotion_of(world: World, task: int, serial: int) -> Lease | None:
+    """Return the live promotion lease of a copy."""
     for lease in world.leases:
-        if lease.task == task and lease.state in (CLAIMED, SENT):
+        if lease[:2] == (task, serial) and lease.state in (CLAIMED, SENT):
             return lease
     return None
 
@@ -122,6 +121,12 @@ def end_lease(world: World, lease: Lease) -> None:
             world.set(task, reserved=False)
     if rules.each_end_wakes:
         wake(world, world.scenario.keys[task])
+
+
+def end_promotion(world: World, promotion: Lease) -> None:
+    """End the promotion of a copy that came to a gate or was revoked. Its task waits no more."""
+    world.remove(promotion)
+    world.set(promotion.task, reserved=False)
 
 
 def delete_record(world: World, task: int) -> None:
@@ -171,26 +176,22 @@ def acquire(world: World, worker: Worker, local: bool = False, repeated: bool = 
     if is_superseded(world, task, serial):
         world.add(worker._replace(does=ACKS))
         return
-    promotion = promotion_of(world, task)
-    adopts = promotion and promotion.name == serial
-    on_hold = is_on_hold(world, task)
-    if adopts:
-        closed = on_hold and rules.adoption_asks_holds
-    else:
-        closed = closed_key(world, task) is not None or is_behind(world, task)
-    if closed or local:
-        if promotion and promotion.name == serial and not on_hold and not local:
-            world.problem = "a promoted task is rejected by its own limit"
-        reject(world, worker, promotion, by_worker=local and not closed)
-        return
-    if adopts:
-        world.remove(promotion)
-    world.add(Lease(task, 0, RUNS))
-    if RATE in world.scenario.keys[task] and (not adopts or rules.rates_count_at_arrival):
-        count_start(world)
-    world.set(task, reserved=False)
+    promotion = promotion_of(world, task, serial)
+    if promotion and rules.arrival_ends_the_promotion:
+        end_promotion(world, promotion)
     if rules.arrival_ends_the_record:
         delete_record(world, task)
+    closed = closed_key(world, task) is not None or is_behind(world, task)
+    if promotion and not rules.promotions_are_judged_again:
+        closed = False
+    if closed or local:
+        if promotion and not is_on_hold(world, task) and not local:
+            world.problem = "a promoted task is rejected by its own limit"
+        reject(world, worker, by_worker=local and not closed)
+        return
+    world.add(Lease(task, 0, RUNS))
+    if RATE in world.scenario.keys[task] and (not promotion or rules.rates_count_at_arrival):
+        world.set_key(RATE, counted=True)
     is_remembered = serial != FIRST or world.tasks[task].current is not None
     if is_remembered and rules.a_start_makes_others_stale:
         world.set(task, admitted=serial)
@@ -200,15 +201,15 @@ def acquire(world: World, worker: Worker, local: bool = False, repeated: bool = 
         world.add(Lease(task, 0, ORPHAN))
         if promotion:
             world.problem = "a promoted task is rejected by its own limit"
-        reject(world, worker, None, by_worker=False)
+        reject(world, worker, by_worker=False)
         return
     world.problem = start(world, worker)
 
 
-def reject(world: World, worker: Worker, promotion: Lease | None, by_worker: bool) -> None:
+def reject(world: World, worker: Worker, by_worker: bool) -> None:
     """Reject a copy. A limit of the worker sends it back, other limits let it wait."""
-    if promotion and world.scenario.rules.a_rejection_ends_the_promotion:
-        end_lease(world, promotion)
+    if world.scenario.rules.each_end_wakes:
+        wake(world, world.scenario.keys[worker.task])
     sends = world.fresh_name(worker.task, FIRST_SENT_BACK) if by_worker else NEVER
     remember(world, worker.task, worker.serial, sends)
     world.add(worker._replace(does=SENDS_BACK if by_worker else PARKS, sends=sends))
@@ -239,24 +240,31 @@ def start(world: World, worker: Worker) -> str:
     return problem
 
 
-def park(world: World, worker: Worker) -> bool:
-    """Store the task of a rejected copy. Return whether the gate must ask again."""
+def revoke(world: World, copy: Copy) -> None:
+    """A worker ends a copy before it comes to a gate. The worker releases the lease of its name."""
+    world.set(copy.task, is_over=True)
+    promotion = promotion_of(world, copy.task, copy.serial)
+    if promotion:
+        end_promotion(world, promotion)
+        wake(world, world.scenario.keys[copy.task])
+    if promotion or world.tasks[copy.task].record == WAITS:
+        delete_record(world, copy.task)
+
+
+def park(world: World, worker: Worker) -> None:
+    """Store the task of a rejected copy. Its lane is blocked at once if a limit is closed."""
     rules, task = world.scenario.rules, worker.task
     if is_superseded(world, task, worker.serial):
-        return False
+        return
     key = closed_key(world, task)
-    if key is None and not is_behind(world, task) and rules.park_asks_limits_again:
-        return True
-    if key is None and not (rules.behind_others_is_not_blocked and rules.park_asks_limits_again):
+    if key is None and not rules.park_asks_limits_again:
         key = world.scenario.keys[task][0]
     if not world.tasks[task].record:
         world.set(task, record=WAITS, attempts=0)
         if key is not None:
             block(world, task, key)
     world.set(task, newcomer=False)
-    if rules.park_makes_serials_stale:
-        remember(world, task, NEVER, NEVER)
-    return False
+    remember(world, task, NEVER, NEVER)
 
 
 def settle_done(world: World, worker: Worker) -> None:
@@ -292,7 +300,7 @@ def claim(world: World, task: int) -> None:
         world.set(task, expires=False)
     world.add(Lease(task, name, CLAIMED))
     if RATE in world.scenario.keys[task] and not rules.rates_count_at_arrival:
-        count_start(world)
+        world.set_key(RATE, counted=True)
     world.add(Promoter(task, name, CLAIMED))
 
 

@@ -17,16 +17,14 @@ class Rules:
     a_start_makes_others_stale: bool = True
     #: `sent` without the claimed lease of its name changes nothing.
     late_sent_is_a_no_op: bool = True
-    #: A copy that could adopt a lease is rejected during a pause or a cool-down.
-    adoption_asks_holds: bool = True
-    #: A rejected copy ends the promotion lease and the reservation in the same call.
-    a_rejection_ends_the_promotion: bool = True
-    #: The start of a copy deletes the waiting or claimed record of its tag.
+    #: A promoted copy is judged at the gate, so it is rejected during a pause or a cool-down.
+    promotions_are_judged_again: bool = True
+    #: A copy that comes to a gate ends its promotion lease and its reservation in the same call.
+    arrival_ends_the_promotion: bool = True
+    #: A copy that comes to a gate deletes the waiting or claimed record of its tag.
     arrival_ends_the_record: bool = True
-    #: `park` looks at the limits again, and stores nothing if the task may start.
+    #: `park` looks at the limits again, and blocks no lane whose limits are open.
     park_asks_limits_again: bool = True
-    #: `park` leaves no published serial valid.
-    park_makes_serials_stale: bool = True
     #: An outcome leaves no published serial valid.
     an_outcome_makes_serials_stale: bool = True
     #: A task that was claimed expires again when its record is back.
@@ -43,10 +41,8 @@ class Rules:
     reservations_end_with_the_lease: bool = True
     #: Each end of a lease wakes the lanes at its keys.
     each_end_wakes: bool = True
-    #: A start of a rate at which lanes are blocked sets the timer of the window.
-    a_start_sets_the_timer: bool = True
-    #: A task that is only behind others is not blocked at a limit that is open.
-    behind_others_is_not_blocked: bool = True
+    #: A lane that only a reservation blocks has a timer too, because a start may take its place.
+    a_reservation_is_timed: bool = True
     #: A repeated `acquire` of the same attempt is granted.
     own_lease_first: bool = True
     #: The end of a body does not delete a waiting record of its tag. Its result is not stored yet.

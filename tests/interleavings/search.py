@@ -10,12 +10,13 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from tests.interleavings.actors import PROGRESS, steps
-from tests.interleavings.protocol import closed_key, is_blocked_at, is_on_hold
+from tests.interleavings.protocol import closed_key, is_blocked_at, is_due, is_on_hold
 from tests.interleavings.world import (
     ACKS,
     CLAIMED,
     NEVER,
     PUBLISHED,
+    RATE,
     STORES,
     Lease,
     Scenario,
@@ -156,7 +157,8 @@ def asleep(world: World) -> str:
     """Return whether a lane is blocked, its limits are open, and no claim looks at it."""
     for task, kept in enumerate(world.tasks):
         at = kept.blocked_at
-        if at != NEVER and not world.keys[at].available and closed_key(world, task) is None:
+        is_seen = at == NEVER or world.keys[at].available or (at == RATE and is_due(world))
+        if not is_seen and closed_key(world, task) is None:
             return "a task waits at open limits"
     return ""
 

@@ -34,31 +34,28 @@ SCENARIOS = {
     "two tasks, one with a second limit": Scenario(keys=OTHER_LIMITS, troubles=1),
 }
 
+OWN_LIMIT = "a promoted task is rejected by its own limit"
+
 #: By rule: where its absence shows, and what is broken then.
 BROKEN = {
     "names_never_repeat": ("one task", "a task is lost"),
     "copies_are_checked": ("one task", "a body starts twice"),
     "a_start_makes_others_stale": ("one task", "a body starts twice"),
     "late_sent_is_a_no_op": ("one task", "a task is lost"),
-    "adoption_asks_holds": ("one task", "a body starts during a hold"),
-    "a_rejection_ends_the_promotion": ("one task", "a task is lost"),
+    "promotions_are_judged_again": ("one task", "a body starts during a hold"),
+    "arrival_ends_the_promotion": ("one task", OWN_LIMIT),
     "arrival_ends_the_record": ("one task", "a task waits at open limits"),
     "park_asks_limits_again": ("one task", "a task waits at open limits"),
-    "park_makes_serials_stale": ("one task", "a task is lost"),
     "an_outcome_makes_serials_stale": ("one task", "a body starts after its outcome"),
     "promotion_is_no_start": ("one task", "an expired task waits"),
-    "promotions_count_as_slots": ("two tasks of one slot", "more running than the limit"),
+    "promotions_count_as_slots": ("two tasks of one slot", OWN_LIMIT),
     "promotions_are_not_renewed": ("one task", "a slot is held for nothing"),
-    "rates_count_at_arrival": ("one task", "more starts in a window than the rate"),
-    "reservations_count": ("two tasks of one rate", "more starts in a window than the rate"),
+    "rates_count_at_arrival": ("one task", OWN_LIMIT),
+    "reservations_count": ("two tasks of one rate", OWN_LIMIT),
     "reservations_end_with_the_lease": ("one task", "a slot is held for nothing"),
     "each_end_wakes": ("one task", "a task waits at open limits"),
-    "a_start_sets_the_timer": ("two tasks of one rate", "a task waits at open limits"),
-    "behind_others_is_not_blocked": (
-        "two tasks, one with a second limit",
-        "a task waits at open limits",
-    ),
-    "own_lease_first": ("one task", "a promoted task is rejected by its own limit"),
+    "a_reservation_is_timed": ("two tasks of one rate", "a task waits at open limits"),
+    "own_lease_first": ("one task", OWN_LIMIT),
     "done_withdraws_nothing": ("one task", "a task is lost"),
 }
 

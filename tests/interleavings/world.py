@@ -100,7 +100,7 @@ class Key(NamedTuple):
     held: bool = False
     counted: bool = False
     available: bool = False
-    #: Whether the end of the window wakes the lanes that are blocked here.
+    #: Whether a timer wakes the lanes that are blocked here.
     timed: bool = False
 
 

@@ -263,7 +263,7 @@ def test_a_late_end_withdraws_its_task_whatever_keys_it_names(dispatch, client, 
     assert client.hkeys(PREFIX + "tasks") == ["t2"]
 
 
-def test_a_purge_that_leaves_only_parked_lanes_leaves_their_tenant_in_no_ring(dispatch, client):
+def test_a_purge_that_leaves_only_blocked_lanes_leaves_their_tenant_in_no_ring(dispatch, client):
     """A purge is made in parts; claims come between them."""
     closed = "api|0|||w"
     for _ in range(102):

@@ -30,7 +30,7 @@ def outcomes_of(dispatch):
 
 def nothing_is_left(client):
     """But for what lives for ever, or ends by itself."""
-    kept = {"clock", "sequence", "tiers", "news", "counts", "exceeded", "events"}
+    kept = {"clock", "tiers", "counts", "exceeded", "events"}
     kept |= {"people_events", "cancel_events", "trouble_events"}
     names = [key.removeprefix(PREFIX) for key in client.keys(f"{PREFIX}*")]
     left = {name.partition(":")[0] for name in names} - kept
@@ -46,7 +46,7 @@ def at_its_tier(dispatch):
     return task
 
 
-def parked(dispatch):
+def blocked(dispatch):
     limits = write_limits((Limit("api", 1),))
     dispatch.put("a", limits=limits)
     (task,) = dispatch.claim().tasks
@@ -80,7 +80,7 @@ def tried_again_later(dispatch):
     return task
 
 
-PLACES = [at_its_tier, parked, passed_over, until_its_eta, tried_again_later]
+PLACES = [at_its_tier, blocked, passed_over, until_its_eta, tried_again_later]
 
 
 @pytest.mark.parametrize("wait", PLACES)

@@ -95,7 +95,7 @@ def with_many_kinds(dispatch):
     return held
 
 
-def test_a_lane_is_parked_whole_however_many_kinds_it_has(dispatch, client):
+def test_a_lane_is_blocked_whole_however_many_kinds_it_has(dispatch, client):
     held = with_many_kinds(dispatch)
     dispatch.put("b")
     assert [task.key for task in dispatch.claim().tasks] == ["tenant:b"]

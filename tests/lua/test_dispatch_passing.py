@@ -143,7 +143,7 @@ def test_who_passes_nothing_over_pays_nothing_for_it(dispatch, commands):
         return ran
 
     usual = cost()
-    assert usual["hget"] == 4, "news, the ring's time, and the head and the message of the task"
+    assert usual["hget"] == 3, "the ring's time, and the head and the message of the task"
     assert cost(never=("z",)) == usual
 
 
@@ -181,7 +181,7 @@ def test_a_purge_silences_both_bells_and_finds_what_was_passed_over(dispatch, cl
     dispatch.claim(want=1, never=("x", "y"))
     assert dispatch.run(calls.PURGE, ["q"]) == 3
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    assert left == {"clock", "sequence", "events", "people_events"}
+    assert left == {"clock", "events", "people_events"}
 
 
 def test_a_task_that_was_passed_over_is_withdrawn_when_its_end_comes_late(dispatch, client):
@@ -193,7 +193,6 @@ def test_a_task_that_was_passed_over_is_withdrawn_when_its_end_comes_late(dispat
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
     assert left - {"events"} == {
         "clock",
-        "sequence",
         "reply:w1",
         "counts",
         "trouble_events",

@@ -33,7 +33,7 @@ def full(dispatch, tenants):
     waiting(dispatch, 20)
 
 
-def parked(dispatch, tenants):
+def blocked(dispatch, tenants):
     """As many that wait for a limit, and others that do not."""
     dispatch.put("holds", limits=API)
     assert dispatch.claim(want=1).tasks
@@ -56,7 +56,7 @@ def cost(dispatch, commands):
     return [sum(ran.values()) for ran in (of_claim, of_settle, of_put)]
 
 
-@pytest.mark.parametrize("crowd", [waiting, full, parked])
+@pytest.mark.parametrize("crowd", [waiting, full, blocked])
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
 def test_a_claim_and_an_end_cost_no_more_with_many_tenants(
     redis_url, client, commands, scope, crowd

@@ -142,7 +142,7 @@ def test_a_task_that_was_parked_starts_once(make_limiter, client, clock):
     limiter.park(refused, "message")
     limiter.release([held])
     clock.advance(1)
-    (task,) = limiter.promote(1, "p").tasks
+    (task,) = limiter.promote(1).tasks
     admit(limiter, ask(copy=task.copy))
     assert counted(client, clock) == {"started free q": "2", "refused free q": "1"}
 

@@ -16,7 +16,7 @@ from celery_fairness.store.keys import Names
 NAMES = Names("fairness")
 #: Keys that live for ever: one of each, whatever happens (docs/reference/redis-keys.md).
 FOR_EVER = {
-    *(NAMES.clock, NAMES.tiers, NAMES.news, NAMES.counts, NAMES.events, NAMES.exceeded),
+    *(NAMES.clock, NAMES.tiers, NAMES.counts, NAMES.events, NAMES.exceeded),
 }
 
 #: Commands of the dearest call, its own FCALL included.
@@ -177,7 +177,6 @@ def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
     expected = {
         NAMES.of("copy", "m1"): twenty_minutes,
         NAMES.of("copy", "m2"): twenty_minutes,
-        f"{NAMES.prefix}freed:tenant:42": twenty_minutes,
         NAMES.tenant("42"): resolved,
         NAMES.tenant("8"): resolved,
     }
@@ -278,7 +277,7 @@ BIG = 2**31 + 7
 
 def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
     limiter = make_limiter(frozen=True, tiers={"free": {"concurrency": 1_000_000}})
-    client.hset(NAMES.news, "version", BIG)
+    client.hset(NAMES.clock, "version", BIG)
     client.hset(NAMES.counts, "refused:free", BIG)
     clock.now_ms = 2**42 + 1
     answer = limiter.acquire(ask())

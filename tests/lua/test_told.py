@@ -175,15 +175,15 @@ def test_a_parked_task_that_waits_for_longer_than_copies_are_kept_is_released(
     park(limiter, ask("t1", ONE))
     client.delete(NAMES.of("copy", "t1"))
     limiter.release([lease])
-    (task,) = limiter.promote(1, "p").tasks
-    limiter.unpark(["t1"])
+    (task,) = limiter.promote(1).tasks
+    limiter.end_promotion(task, "sent")
     # It is refused once more, and goes back to its place.
     stop_key(limiter, clock, "pause", "api")
     park(limiter, ask("t1", ONE, serial=task.copy.serial))
     client.delete(NAMES.of("copy", "t1"))
     stop_key(limiter, clock, "resume", "api")
     clock.advance(1)
-    (task,) = limiter.promote(1, "p").tasks
+    (task,) = limiter.promote(1).tasks
     admit(limiter, ask("t1", ONE, serial=task.copy.serial))
     assert [what for (what,) in told(client) if "." not in what] == ["exceeded", "released"]
 
@@ -256,7 +256,7 @@ def test_what_is_promised_to_others_counts_as_held(limiter, client, clock, limit
     park(limiter, ask("t1", limit))
     limiter.release([held])
     clock.advance(1.1)
-    assert len(limiter.promote(1, "p").tasks) == 1
+    assert len(limiter.promote(1).tasks) == 1
     refuse(limiter, ask("t2", limit))
     strategy = "concurrency" if limit.concurrency else "rate"
     assert told(client, "job_id", "strategy", "limit", "current")[1:] == [

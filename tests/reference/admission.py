@@ -98,7 +98,7 @@ class Admission:
         epoch: When this memory began.
         claimed: The keys of each lease of a claim.
         others: Leases whose task is not in Redis: of gates, and those that were registered again.
-        reservations: By key, starts that are reserved for promoted tasks, with their ends.
+        reservations: By key, the promotions that reserve a start, with their ends.
         logs: By key, the starts that rates and throttles count.
     """
 
@@ -184,9 +184,7 @@ class Admission:
         """Return how many starts of a key are reserved for tasks on their way to a gate."""
         return sum(end > self.time for end in self.reservations[key].values())
 
-    def closed_ms(
-        self, limit: Limit, rules: Any, ahead: int = 0, early: bool = False
-    ) -> tuple[float, float]:
+    def closed_ms(self, limit: Limit, rules: Any, early: bool = False) -> tuple[float, float]:
         """Return how long a limit allows no start, and when a task may be tried again.
 
         - A hold stops every start, even if limits are not enforced.
@@ -197,14 +195,13 @@ class Admission:
         Args:
             limit: With the numbers that judge it.
             rules: Of the worker.
-            ahead: Starts that are reserved for other tasks.
             early: The task has a way before it, so a throttle may be a little early.
         """
         hold = self.hold_ms(limit)
         if hold == NEVER or rules.enforcement != "on":
             return hold, AGAIN_MS if hold == NEVER else hold
-        wait = again = 0.0
-        if limit.concurrency is not None and self.held(limit.key) + ahead >= limit.concurrency:
+        wait, again, ahead = 0.0, 0.0, self.reserved(limit.key)
+        if limit.concurrency is not None and self.held(limit.key) >= limit.concurrency:
             wait, again = NEVER, AGAIN_MS
         log = self.logs.get(limit.key)
         if log or ahead:
@@ -218,13 +215,13 @@ class Admission:
             wait, again = max(wait, *waits), max(again, *waits)
         return max(wait, hold), hold or again
 
-    def rejection(self, words: str, rules: Any) -> Rejected | None:
+    def rejection(self, words: str, rules: Any, early: bool = False) -> Rejected | None:
         """Return why no task with these limits may start now, or None if all limits allow it.
 
         `drop` wins, then `reschedule`, then `wait`. A hold never drops.
         """
         limits = [self.numbers(limit) for limit in read_limits(words)]
-        closed = [(limit, *self.closed_ms(limit, rules)) for limit in limits]
+        closed = [(limit, *self.closed_ms(limit, rules, early)) for limit in limits]
         closed = [each for each in closed if each[1] > 0]
         if not closed:
             return None
@@ -301,6 +298,17 @@ class Admission:
             if limit.rates or limit.throttle or limit.key in self.logs:
                 self.logs.setdefault(limit.key, StartLog()).start(limit, self.time)
 
+    def reserve(self, words: str, name: str, ends: int) -> None:
+        """A promoted task reserves a start of each rate and throttle."""
+        for limit in map(self.numbers, read_limits(words)):
+            if limit.rates or limit.throttle:
+                self.reservations[limit.key][name] = ends
+
+    def end_reservations(self, name: str) -> None:
+        """A promotion ends."""
+        for reserved in self.reservations.values():
+            reserved.pop(name, None)
+
     def give_starts_back(self, words: str, at: int) -> None:
         """A start of a time does not count for rates and throttles."""
         for limit in one_per_key(tuple(map(self.numbers, read_limits(words)))):
@@ -311,12 +319,6 @@ class Admission:
     def forget_starts(self) -> None:
         """A log in which no start is young enough to matter is forgotten."""
         self.logs = {k: log for k, log in self.logs.items() if log.forgotten_at > self.time}
-
-    def forget_cooled(self, most: int) -> None:
-        """Cool-downs that are over are deleted, at most so many, the first ones first."""
-        over = sorted((ends, key) for key, ends in self.cooled.items() if ends <= self.time)
-        for _, key in over[:most]:
-            del self.cooled[key]
 
     def end_holds(self, most: int) -> set[str]:
         """Overrides and pauses end, at most so many of each, the first ones first.

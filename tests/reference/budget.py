@@ -19,6 +19,7 @@ class Budget:
         looks: Waiting limits, of all keys.
         idle: Keys that nothing has used for long, forgotten.
         unit_bytes: Bytes of a message that count as one step.
+        tries: Times that a broker may reject a parked task.
         taken: Weight of the tasks of a claim. A task weighs its limits, its units, and one more.
     """
 
@@ -32,3 +33,4 @@ class Budget:
     idle: int = 256
     unit_bytes: int = 16_384
     taken: int = 256
+    tries: int = 10

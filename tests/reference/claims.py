@@ -15,7 +15,7 @@ from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed
 from tests.reference.order import Rounds
 from tests.reference.statistics import check_minute, check_rejections, start_of
-from tests.reference.tasks import Charge, Lease, Task, charge_of
+from tests.reference.tasks import Charge, Lease, Task, charge_of, is_parked
 
 if TYPE_CHECKING:
     from tests.reference.reference import Reference
@@ -47,6 +47,8 @@ class Claim:
 
     Attributes:
         skips: It may leave tasks in their places for reasons of its own process.
+        promotes: It is the claim of a promoter: what it takes is published, and starts later.
+        lets_all: It does so for a worker that enforces nothing, and takes what is stopped too.
         exact: The bounds of a call cannot have cut this claim short.
         given: The tasks that it was given so far.
         held: By key, the slots that its process holds.
@@ -55,6 +57,8 @@ class Claim:
     def __init__(self, state: Reference, rules: Any, passing: Any, queues: Sequence[str]) -> None:
         self.state, self.admission = state, state.admission
         self.rules, self.passing = rules, passing
+        self.promotes = is_parked(queues[0])
+        self.lets_all = self.promotes and rules.enforcement != "on"
         self.queues = [queue for queue in dict.fromkeys(queues) if any(state.waiting(queue))]
         rows = (state.admission.queue_limits.get(queue) for queue in queues)
         has_local = any(row and row.limit.local is not None for row in rows)
@@ -114,7 +118,7 @@ class Claim:
                 if task and task.place == "waiting" and task.queue == queue:
                     acted.append((task, eta_ms))
         for task, eta_ms in acted:
-            rejected = self.admission.rejection(task.limits, self.rules)
+            rejected = self._rejection(task, self.promotes)
             is_right = eta_ms is None or rejected is None or rejected.action != DROP
             require(is_right, "drop wins over reschedule", tag=task.tag, rejected=rejected)
             self._again[task.tag] = {limit.key: again for limit, again in self._closed(task)}
@@ -122,13 +126,22 @@ class Claim:
             self.state.leave(task, "" if eta_ms is None else "delayed")
         return acted
 
+    def _rejection(self, task: Task, early: bool = False) -> Any:
+        """Return why the limits of a task let it not start now. A promotion may be early."""
+        return None if self.lets_all else self.admission.rejection(task.limits, self.rules, early)
+
+    def _is_tenant_open(self, task: Task) -> bool:
+        return self.lets_all or self.state.is_tenant_open(task, self.rules)
+
     def _closed(self, task: Task) -> list[tuple[Limit, float]]:
         """Return the limits that reject a task, each with the time of the next try."""
         whole = self.admission.whole(task.queue)
         words = ",".join(filter(None, (whole and word_of(whole), task.limits)))
         limits = [self.admission.numbers(limit) for limit in read_limits(words)]
-        closed = [(limit, *self.admission.closed_ms(limit, self.rules)) for limit in limits]
-        return [(limit, again) for limit, wait, again in closed if wait > 0]
+        closed = [
+            (limit, *self.admission.closed_ms(limit, self.rules, self.promotes)) for limit in limits
+        ]
+        return [] if self.lets_all else [(x, again) for x, wait, again in closed if wait > 0]
 
     def check_action(self, task: Task, eta_ms: int | None, seen: Observed) -> None:
         """A claim drops or puts back a task only if a limit that rejects it demands so.
@@ -207,10 +220,7 @@ class Claim:
         for task in heads.values():
             kind = (task.key, task.limits)
             if kind not in closed:
-                is_open = self.state.is_tenant_open(task, self.rules)
-                closed[kind] = not is_open or bool(
-                    self.admission.rejection(task.limits, self.rules)
-                )
+                closed[kind] = not self._is_tenant_open(task) or bool(self._rejection(task))
         return [task for task in heads.values() if not closed[task.key, task.limits]]
 
     def check_start(self, claimed: Any, owner: str, rounds: Rounds) -> None:
@@ -233,15 +243,14 @@ class Claim:
         require(self.takes(task), "a process gets only what it takes", tag=tag)
         entitled = self.state.entitlement(task, rules)[0]
         require(
-            self.state.is_tenant_open(task, rules),
+            self._is_tenant_open(task),
             "a tenant never runs more tasks than its tier allows",
             key=task.key,
             limit=entitled,
             held=self.admission.held(task.key),
         )
-        rejected = self.admission.rejection(task.limits, rules) or self.admission.whole_rejection(
-            task.queue, rules
-        )
+        rejected = self._rejection(task, self.promotes)
+        rejected = rejected or self.admission.whole_rejection(task.queue, rules)
         rule = "no task starts that a limit rejects"
         require(not rejected, rule, tag=tag, limits=limits, rejected=rejected)
         is_expired = 0 < task.expires_ms <= self.state.now
@@ -347,35 +356,46 @@ class Claim:
         by_runtime = rules.fairness_by == "runtime"
         charged = self.state.charges[task.key] = charge_of(amount, weight)
         finish = self.state.turns[task.queue].serve(task.key, charged, by_runtime)
-        self.admission.count_starts(limits)
         task.attempt += 1
+        tier = self.state.tier_of(task, rules)
+        ends = self.state.time + rules.lease_ms
+        keys = keys_of(task.key, limits)
+        lease = Lease(name, task, owner, ends, self.state.time, limits, keys)
+        self.state.leave(task, "leased")
+        self.state.leases[name] = lease
+        self.admission.claimed[name] = keys
+        self.given.append(task)
+        self.held.update(lease.keys)
+        if self.promotes:
+            # The gate counts its start, and reports it. Until then it may expire.
+            lease.state = "promoted"
+            self.admission.reserve(limits, name, ends)
+            copies = self.state.copies[task.tag]
+            copies.name(name, name)
+            copies.attempts = task.attempt
+            return
+        self.admission.count_starts(limits)
+        lease.charge = Charge(amount, weight, finish) if by_runtime else None
         waited_ms = self.state.now - (task.since_ms or 0) if task.attempt == 1 else None
         how = start_of(waited_ms, task.is_noisy)
-        self.starts[how, self.state.tier_of(task, rules), task.queue] += 1
+        self.starts[how, tier, task.queue] += 1
         if task.rejected_by and not task.is_released:
             key, strategy = task.rejected_by
             self.state.book.expect(RELEASED, task.tag, task.queue, key=key, strategy=strategy)
             task.is_released = True
         # A task that was claimed once does not expire any more.
         task.expires_ms = 0
-        charge = Charge(amount, weight, finish) if by_runtime else None
-        ends = self.state.time + rules.lease_ms
-        keys = keys_of(task.key, limits)
-        lease = Lease(name, task, owner, ends, self.state.time, limits, keys, charge=charge)
-        self.state.leave(task, "leased")
-        self.state.leases[name] = lease
-        self.admission.claimed[name] = keys
-        self.given.append(task)
-        self.held.update(lease.keys)
 
     def is_rejected(self, event: Event) -> bool:
         """Whether a limit rejects a task that was never reported, and the event names this limit.
+
+        The gate reported the rejection of a parked task.
 
         No limit opens while a claim runs, so a limit that rejected the task still does so.
         """
         task, fields = self.state.tasks.get(event.tag), dict(event.fields)
         is_new = task and task.rejected_by is None and not task.is_released
-        if not task or not is_new or task.place not in ("waiting", "delayed"):
+        if self.promotes or not task or not is_new or task.place not in ("waiting", "delayed"):
             return False
         key, strategy = fields["key"], fields["strategy"]
         task.rejected_by = (key, strategy)
@@ -388,7 +408,12 @@ class Claim:
         return any(strategy in self._strategies(limit, fields["limit"]) for limit in closed)
 
     def check_statistics(self, seen: Observed) -> None:
-        """A claim counts its starts, and the rejections that it meets."""
+        """A claim counts its starts, and the rejections that it meets.
+
+        For parked tasks the gate does. A claim that drops or puts back counts that.
+        """
+        is_quiet = self.promotes and not self._again
+        require(not (is_quiet and seen.rejections), "a gate counts rejections of parked tasks")
         check_minute(seen.minute, self.starts)
         exceeded = [dict(event.fields) for event in seen.events if event.type == EXCEEDED]
         reported = Counter((fields["strategy"], fields["key"]) for fields in exceeded)
@@ -428,6 +453,8 @@ class Claim:
         rules = self.rules
         require(not given or sleep_ms == 0, "a claim that gives a task asks again")
         longest = min(SLEEP_MS, rules.lease_ms // 3)
+        if self.promotes and not self.queues:
+            longest = rules.lease_ms // 3
         require(0 <= sleep_ms <= longest, "a sleep is short", sleep_ms=sleep_ms, longest=longest)
         weight = sum(self._weight(each) for each in self.given)
         is_short = given < want and weight < self.state.budget.taken
@@ -474,9 +501,9 @@ class Claim:
             soonest += [(task.eta_ms - self.state.now, task.tag) for task in delayed]
             whole = self.admission.whole_rejection(queue, self.rules)
             for task in self.state.waiting(queue):
-                if not self.takes(task) or not self.state.is_tenant_open(task, self.rules):
+                if not self.takes(task) or not self._is_tenant_open(task):
                     continue
-                rejected = self.admission.rejection(task.limits, self.rules)
+                rejected = self._rejection(task)
                 waits = [each.wait_ms for each in (whole, rejected) if each]
                 if waits:
                     soonest.append((max(waits), task.tag))

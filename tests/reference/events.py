@@ -22,6 +22,7 @@ OF_OUTCOME = {
     "dead": "fairness.dead_lettered",
     "dropped": "rate_limit.dropped",
     "expired": "fairness.expired",
+    "unpublished": "fairness.unpublished",
     "unreadable": "fairness.dead_lettered",
 }
 EXCEEDED, RELEASED = "rate_limit.exceeded", "rate_limit.released"

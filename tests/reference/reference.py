@@ -26,6 +26,7 @@ from tests.reference.admission import (
     whole_key,
 )
 from tests.reference.claims import Claim
+from tests.reference.copies import NOBODY, Copies
 from tests.reference.events import OF_OUTCOME, Book, Event
 from tests.reference.objection import require
 from tests.reference.observed import Observed
@@ -38,6 +39,10 @@ REGISTER_MS = 10
 FORGOTTEN_AT_MOST = 64
 #: A renewal, and a start at a gate, end at most this many leases.
 ENDED_AT_MOST = 64
+#: A parked task that could not be published pauses for this part of a lease at first.
+FIRST_PAUSE = 1 / 16
+#: Outcomes of promotions alone.
+OF_PROMOTIONS = ("sent", "unsent", "refused")
 #: The last run is one part of this many in the mean run time of a tenant.
 MEAN_PARTS = 8
 
@@ -67,6 +72,8 @@ class Reference:
         #: By tag, the name of the outcome that was handed out last.
         self.handed_out: dict[str, str] = {}
         self.replies: dict[str, tuple[int, list[str]]] = {}
+        #: By message, which of its copies may run.
+        self.copies: dict[str, Copies] = defaultdict(Copies)
         #: By queue, logical and server time of its last claim.
         self.claimed_at: dict[str, tuple[int, int]] = {}
         #: Outcomes that this call must have left: tag, state and queue.
@@ -129,11 +136,11 @@ class Reference:
         found = [task for task in found if queue in (None, task.queue)]
         return sorted(found, key=lambda task: (task.eta_ms, task.seq))
 
-    def _next_seq(self) -> int:
+    def next_seq(self) -> int:
         self.sequence += 1
         return self.sequence
 
-    def _wait(self, task: Task, is_put: bool = False) -> None:
+    def wait(self, task: Task, is_put: bool = False) -> None:
         """A task begins to wait. The stored tier is that of the last put that carried one."""
         account = self.accounts.get(task.key)
         if account is None:
@@ -167,16 +174,21 @@ class Reference:
             del self.passed[pair]
 
     def end(self, task: Task, state: str, queue: str, **fields: str) -> None:
-        """A task ends without a worker, which leaves an outcome and an event with ``fields``."""
+        """A task ends without a worker, which leaves an outcome and an event with ``fields``.
+
+        No copy of a parked task may run after that.
+        """
         self._ended.append((task.tag, state, queue))
-        self.book.expect(OF_OUTCOME[state], task.tag, queue, **fields)
+        self.book.expect(OF_OUTCOME[state], task.tag, task.route, **fields)
+        if task.is_parked:
+            self.copies[task.tag].name(NOBODY, NOBODY)
 
     @property
     def is_wide(self) -> bool:
         """Whether the bounds of a call are those of production, so that few tasks are no crowd."""
         return bool(self.budget.moves >= 64 and self.budget.unit_bytes >= 16_384)
 
-    def _finish(self, seen: Observed, is_rejected: Callable[[Event], bool] | None = None) -> None:
+    def finish(self, seen: Observed, is_rejected: Callable[[Event], bool] | None = None) -> None:
         """Invariant 2: a task is at every instant in exactly one place."""
         by_place = defaultdict(set)
         for task in self.tasks.values():
@@ -245,21 +257,21 @@ class Reference:
             full = self._full(task, waiting.bounds)
         if full or isinstance(answer, tuple):
             require(answer == full, "above max_waiting a put fails", expected=full, got=answer)
-            return self._finish(seen)
+            return self.finish(seen)
         expected = 0 if self._is_known(task) else 2 if is_later else 1
         require(answer == expected, "a put is dropped only while its task exists", want=expected)
         if not expected:
-            return self._finish(seen)
+            return self.finish(seen)
         self.admission.declare(task.limits, waiting.is_new)
         task.limits = self.admission.in_partition(task.queue, task.limits, "")
-        task.seq = self._next_seq()
+        task.seq = self.next_seq()
         self.tasks[task.tag] = task
         if is_later:
             task.place = "delayed"
             task.eta_ms = min(waiting.eta_ms, task.expires_ms or waiting.eta_ms)
         else:
-            self._wait(task, is_put=True)
-        return self._finish(seen)
+            self.wait(task, is_put=True)
+        return self.finish(seen)
 
     def _is_known(self, task: Task) -> bool:
         return task.tag in self.tasks or task.tag in self.outcomes
@@ -293,7 +305,7 @@ class Reference:
         expected = [self._settle(end, rules, seen) for end in ends]
         got = [int(each) for each in answer]
         require(got == expected, "a settle tells what it found", expected=expected, got=got)
-        self._finish(seen)
+        self.finish(seen)
 
     def _settle(self, end: Any, rules: Any, seen: Observed) -> int:
         """Apply one end.
@@ -304,6 +316,8 @@ class Reference:
         lease, verdict = self.leases.get(end.lease), end.verdict.value
         if lease is None:
             return self._settle_late(end, verdict, seen)
+        if lease.is_promotion:
+            return self._settle_promotion(lease, verdict, rules)
         if not end.begun and lease.state == "claimed":
             self.admission.give_starts_back(lease.limits, lease.since)
         if verdict in ("begun", "acked"):
@@ -311,24 +325,48 @@ class Reference:
             lease.state = verdict if lease.state != "acked" else "acked"
             return 1
         task = lease.task
-        self._end_lease(lease)
+        self.end_lease(lease)
         if verdict == "done" or lease.state == "acked":
             del self.tasks[task.tag]
         elif verdict == "tail":
-            task.seq = self._next_seq()
-            self._wait(task)
+            task.seq = self.next_seq()
+            self.wait(task)
         elif verdict == "died":
             self._after_death(task, rules)
         elif verdict == "unreadable":
             task.place = "dead"
             self._end_dead(task, "unreadable")
         else:
-            self._wait(task)
+            self.wait(task)
+        return 1
+
+    def _settle_promotion(self, lease: Lease, verdict: str, rules: Any) -> int:
+        """A promoter has published a task, or not. The copy that was sent keeps the slots."""
+        task, was_sent = lease.task, lease.state == "sent"
+        if verdict == "sent":
+            lease.state = verdict
+            if not was_sent:
+                del self.tasks[task.tag]
+            return 1
+        self.end_lease(lease)
+        if was_sent:
+            return 1
+        tries = task.deaths + 1
+        if verdict == "done":
+            del self.tasks[task.tag]
+        elif verdict == "refused" and tries >= self.budget.tries:
+            del self.tasks[task.tag]
+            self.end(task, "unpublished", task.queue)
+        elif verdict in ("unsent", "refused"):
+            pause_ms = min(rules.lease_ms, rules.lease_ms * FIRST_PAUSE * 2**task.deaths)
+            task.place, task.deaths, task.eta_ms = "delayed", tries, round(self.now + pause_ms)
+        else:
+            self.wait(task)
         return 1
 
     def _settle_late(self, end: Any, verdict: str, seen: Observed) -> int:
         """The lease had ended. If its task waits again unclaimed, it must not run twice."""
-        if verdict == "begun":
+        if verdict == "begun" or verdict in OF_PROMOTIONS:
             return 0
         released = verdict != "acked" and self.admission.others.pop(end.lease, None) is not None
         if verdict not in ("done", "acked"):
@@ -336,13 +374,14 @@ class Reference:
         task = self.tasks.get(end.lease.rsplit(".", 2)[0])
         if task is None or task.place not in ("waiting", "delayed"):
             return int(released)
-        self._remove(task)
+        self.remove(task)
         return 2
 
-    def _end_lease(self, lease: Lease) -> None:
+    def end_lease(self, lease: Lease) -> None:
         """A lease ends: its slots are free, and a charge by run time is corrected."""
         del self.leases[lease.name]
         del self.admission.claimed[lease.name]
+        self.admission.end_reservations(lease.name)
         if lease.charge:
             seconds = max(0, self.time - lease.since) / 1000
             key, charge = lease.task.key, lease.charge
@@ -362,7 +401,7 @@ class Reference:
             task.place = "dead"
             self._end_dead(task, "dead")
         else:
-            self._wait(task)
+            self.wait(task)
 
     def _end_dead(self, task: Task, reason: str) -> None:
         self.end(task, reason, task.queue, reason=reason, deaths=str(task.deaths))
@@ -394,11 +433,11 @@ class Reference:
         if epoch not in (None, self.admission.epoch):
             rule = "a worker registers its leases again before it claims"
             require(not answer.tasks and answer.sleep_ms == REGISTER_MS, rule)
-            return self._finish(seen)
+            return self.finish(seen)
         last_number, last_leases = self.replies.get(owner, (None, []))
         if last_number == number:
             self._check_replay(last_leases, answer)
-            return self._finish(seen)
+            return self.finish(seen)
         self._do_what_is_due(queues, rules, seen)
         self.claimed_at |= dict.fromkeys(queues, (self.time, self.now))
         claim = Claim(self, rules, passing, queues)
@@ -407,12 +446,13 @@ class Reference:
             self.replies[owner] = (number, [each.lease for each in answer.tasks])
         if answer.sleep_ms:
             self.admission.is_changed = False
-        self._finish(seen, claim.is_rejected)
+        self.finish(seen, claim.is_rejected)
         return claim.check_statistics(seen)
 
     def _check_replay(self, leases: Sequence[str], answer: Any) -> None:
         """The same request number has the same answer, less what has ended since."""
-        alive = [name for name in leases if name in self.leases]
+        leases = [name for name in leases if name in self.leases]
+        alive = [name for name in leases if self.leases[name].state != "sent"]
         got = [each.lease for each in answer.tasks]
         require(got == alive, "a claim sent again has the same answer", expected=alive, got=got)
         require(answer.sleep_ms == 0, "a claim sent again asks again")
@@ -420,9 +460,9 @@ class Reference:
     def _do_what_is_due(self, queues: Sequence[str], rules: Any, seen: Observed) -> None:
         """Do a bounded part of the due work."""
         ended_holds = self.admission.end_holds(self.budget.due)
+        self._bring_forward(ended_holds, seen)
         self.end_leases(rules, seen, self.budget.due)
         self.admission.forget_starts()
-        self.admission.forget_cooled(self.budget.due)
         for queue in dict.fromkeys(queues):
             self._bring_in(queue, ended_holds, seen)
         for queue in dict.fromkeys(queues):
@@ -432,7 +472,7 @@ class Reference:
         """A lease that nobody renewed ends, and its task waits again in its place.
 
         An acknowledged task does not run again. A begun one has lost its process. If the task is
-        not in Redis, only its slots are free.
+        not in Redis, only its slots are free. A promotion that was not sent gives its task back.
         """
         others = self.admission.others
         gone = [lease for lease in self.leases.values() if lease.name not in seen.leases]
@@ -448,8 +488,12 @@ class Reference:
         for name in gone_others:
             del others[name]
         for lease in gone:
-            self._end_lease(lease)
+            self.end_lease(lease)
             task = lease.task
+            if lease.is_promotion:
+                if lease.state == "promoted":
+                    self.wait(task)
+                continue
             fields = {"owner": lease.owner, "state": lease.state}
             self.book.expect("fairness.lease_expired", task.tag, task.queue, **fields)
             if lease.state == "acked":
@@ -458,7 +502,7 @@ class Reference:
             elif lease.state == "begun":
                 self._after_death(task, rules)
             else:
-                self._wait(task)
+                self.wait(task)
         count = len(gone) + len(gone_others)
         require(count <= most, "a call ends a bounded number of leases")
         is_done = count == most or all(at > self.time for at in kept)
@@ -466,6 +510,8 @@ class Reference:
 
     def _bring_in(self, queue: str, ended_holds: set[str], seen: Observed) -> None:
         """Tasks whose time has come wait now, in the order of their times, last in their lanes.
+
+        A parked task keeps its place for good.
 
         A task that a limit put back comes at once if the hold or override of its key has ended.
         """
@@ -481,8 +527,9 @@ class Reference:
         for task in moved:
             rule = "a delayed task waits until its time, the first ones come first"
             require(task.eta_ms <= first, rule, tag=task.tag, eta=task.eta_ms, now=self.now)
-            task.seq = self._next_seq()
-            self._wait(task)
+            if not task.is_parked:
+                task.seq = self.next_seq()
+            self.wait(task)
 
     def _expire(self, queue: str, seen: Observed) -> None:
         """A waiting task that has never started ends when its expiry has come."""
@@ -554,11 +601,15 @@ class Reference:
         ended = self.admission.end_holds(FORGOTTEN_AT_MOST)
         self.admission.is_changed |= any(key.startswith("tenant:") for key in ended)
         self.admission.forget_starts()
-        self.admission.forget_cooled(FORGOTTEN_AT_MOST)
+        self._bring_forward(ended, seen)
+        self.finish(seen)
+
+    def _bring_forward(self, ended_holds: set[str], seen: Observed) -> None:
+        """Tasks of any queue that a key put back are due when the hold of the key ends."""
         for task in self.delayed():
-            if task.put_back_by & ended and seen.delayed[task.queue].get(task.tag) == self.now:
+            eta = seen.delayed[task.queue].get(task.tag)
+            if task.put_back_by & ended_holds and eta == self.now:
                 task.eta_ms = self.now
-        self._finish(seen)
 
     def next_outcome(self, written: str, rules: Any, answer: Any, seen: Observed) -> None:
         """A worker gets the outcome that waits longest, and again after a lease if it is lost."""
@@ -573,7 +624,7 @@ class Reference:
         expected = min(due)[2] if due else None
         got = answer.tag if answer else None
         require(got == expected, "the next outcome is handed out", expected=expected, got=got)
-        self._finish(seen)
+        self.finish(seen)
         if answer:
             self.outcomes[answer.tag] = self.time + rules.lease_ms
             self.handed_out[answer.tag] = answer.name
@@ -595,12 +646,12 @@ class Reference:
             expected.append(is_there or is_gone)
             if task is not None and is_there:
                 cancelled.add(task.tag)
-                self._remove(task)
+                self.remove(task)
                 self.end(task, "cancelled", task.queue)
         require(answer == expected, "what waits is cancelled", expected=expected, got=answer)
-        self._finish(seen)
+        self.finish(seen)
 
-    def _remove(self, task: Task) -> None:
+    def remove(self, task: Task) -> None:
         if task.place == "waiting":
             self.leave(task)
         else:
@@ -613,10 +664,10 @@ class Reference:
         require(is_right, "a purge forgets what waits in its queue", gone=gone)
         require(answer == len(gone), "a purge counts", expected=len(gone), got=answer)
         for task in gone:
-            self._remove(task)
+            self.remove(task)
         is_done = not self.delayed(queue) and not any(self.waiting(queue))
         require(is_done or answer == self.budget.purged, "a purge goes on while something is left")
-        self._finish(seen)
+        self.finish(seen)
 
     def requeue(self, task: Task, answer: int, seen: Observed) -> None:
         """A dead letter waits again, last in its lane, with no deaths."""
@@ -625,10 +676,10 @@ class Reference:
             self.outcomes.pop(task.tag, None)
             # The task may end again before the result of its first end is written.
             self.handed_out.pop(task.tag, None)
-            task.seq, task.deaths = self._next_seq(), 0
-            self._wait(task)
+            task.seq, task.deaths = self.next_seq(), 0
+            self.wait(task)
             self.book.expect("fairness.requeued", task.tag, task.queue)
-        self._finish(seen)
+        self.finish(seen)
 
     def move(
         self,
@@ -657,9 +708,9 @@ class Reference:
             task.limits = self.admission.in_partition(target, ",".join(left), part)
             task.queue, task.put_back_by = target, frozenset()
             if is_waiting:
-                self._wait(task)
+                self.wait(task)
         require(answer == expected, "what waits is moved", expected=expected, got=answer)
-        self._finish(seen)
+        self.finish(seen)
 
     def size(self, queue: str, answer: tuple[int, int]) -> None:
         """A queue counts the tasks that wait, and those that wait for their time."""
@@ -691,7 +742,7 @@ class Reference:
         expected = (max(0, self.admission.cooled.get(key, 0) - self.time), pause_ms)
         got = (answer.cool_ms, NEVER if answer.pause_ms is None else answer.pause_ms)
         require(got == expected, "a hold lasts as long as it was set", expected=expected, got=got)
-        self._finish(seen)
+        self.finish(seen)
 
     def override(
         self,
@@ -711,7 +762,7 @@ class Reference:
             if numbers is not None:
                 self.admission.overrides[key] = (dict(numbers), ends)
             self._change(key, seen)
-        self._finish(seen)
+        self.finish(seen)
 
     def _change(self, key: str, seen: Observed) -> None:
         """People changed a key: tasks that it has put back are due now.
@@ -769,7 +820,7 @@ class Reference:
             self.admission.queue_limits.pop(queue, None)
         if not (before and how == "know"):
             self._change(key, seen)
-        self._finish(seen)
+        self.finish(seen)
 
     def publish_tiers(self, tiers: Iterable[Any]) -> None:
         """The published table replaces the one before."""

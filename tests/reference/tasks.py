@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +11,11 @@ from tests.reference.order import Span
 
 #: A charge is at least and at most this, for every cost and weight.
 LEAST_CHARGE, LARGEST_CHARGE = 1e-6, 1e6
+
+
+def is_parked(queue: str) -> bool:
+    """Whether a queue has the parked tasks of a broker."""
+    return queue.startswith("@parked:")
 
 
 @dataclass
@@ -56,6 +62,16 @@ class Task:
         return ":".join(filter(None, ("tenant", self.tenant, self.service)))
 
     @property
+    def is_parked(self) -> bool:
+        """Whether a gate has parked it."""
+        return is_parked(self.queue)
+
+    @property
+    def route(self) -> str:
+        """The queue in its events: a parked task's is the routing key of its message."""
+        return str(json.loads(self.message)["routing_key"]) if self.is_parked else self.queue
+
+    @property
     def lane(self) -> tuple[str, str, int, str]:
         """Tasks of one lane are first in, first out."""
         return self.queue, self.key, self.rank, self.limits
@@ -74,7 +90,8 @@ class Lease:
     """One attempt of one task: it holds a slot of each of its keys.
 
     Attributes:
-        state: ``claimed``, ``begun`` or ``acked``.
+        state: ``claimed``, ``begun`` or ``acked``. A promotion is ``promoted``, or ``sent`` when
+            its broker has the copy.
         limits: Those of its task, and that of the queue as a whole.
         keys: Every key once, the tenant's first.
     """
@@ -88,6 +105,11 @@ class Lease:
     keys: tuple[str, ...]
     state: str = "claimed"
     charge: Charge | None = None
+
+    @property
+    def is_promotion(self) -> bool:
+        """Whether a promoter has it."""
+        return self.state in ("promoted", "sent")
 
 
 @dataclass

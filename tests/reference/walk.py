@@ -34,11 +34,11 @@ LATE = 850
 #: Claims after which everything must have ended.
 ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
-KEPT = {"clock", "sequence", "tiers", "news", "counts", "events", "exceeded", "minute", "reply"}
+KEPT = {"clock", "tiers", "counts", "events", "exceeded", "minute", "reply"}
 #: Keys of dead letters.
 RECORDS = {"dead", "tasks", "messages", "ids", "queues"}
 #: Keys that end by themselves.
-ENDING = {"pace", "rescheduled", "declared"}
+ENDING = {"pace", "rescheduled", "declared", "copy", "freed"}
 
 
 def message_of(number: int) -> str:
@@ -74,6 +74,7 @@ def constants_of(budget: Any) -> dict[str, int]:
         "IDLE_AT_MOST": budget.idle,
         "UNIT_BYTES": budget.unit_bytes,
         "TAKEN_AT_MOST": budget.taken,
+        "TRIES_AT_MOST": budget.tries,
     }
 
 
@@ -90,7 +91,8 @@ class Walk:
     def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
         self.client, self.prefix, self.scene = client, prefix, scene
         self.library = made or library_of(scene.budget)
-        self.observer = Observer(prefix, scene.queues, has_events=True)
+        self.queues = self.queues_of(scene)
+        self.observer = Observer(prefix, self.queues, has_events=True)
         self.now = START_MS
         self.granted: list[Claimed] = []
         self.tags = 0
@@ -101,6 +103,10 @@ class Walk:
         self.reference = Reference(scene.budget)
         #: Queues for which a worker took the wake-up and has not claimed since.
         self.heard: set[str] = set()
+
+    def queues_of(self, scene: Scene) -> tuple[str, ...]:
+        """Return all queues that are observed."""
+        return scene.queues
 
     def run(self, operation: Operation) -> None:
         """Run one operation.
@@ -115,7 +121,7 @@ class Walk:
         try:
             getattr(self, f"do_{name}")(*values)
             if self.seen is not None:
-                self.reference.check_wakes(self.scene.queues, self.seen, self.heard, self.rules())
+                self.reference.check_wakes(self.queues, self.seen, self.heard, self.rules())
         except Objection as error:
             raise Objection(f"{name}{tuple(values)!r} answered {self.answer!r}: {error}") from None
 

@@ -105,7 +105,7 @@ def test_the_obituary_names_the_limit_that_dropped_it(shop):
     assert shop.dropped() == []
 
 
-def park(shop, on_limit, times=2):
+def block(shop, on_limit, times=2):
     """Let tasks of b wait at one limit until it opens; the next start closes another of theirs."""
     shop.put("a", WAIT)
     assert shop.claim()[0] == [1]
@@ -141,19 +141,19 @@ class TestMovesOfOneClaim:
 
     def test_of_a_group_too(self, make_shop):
         shop = make_shop(budget=Budget(moves=3))
-        park(shop, "drop", times=6)
+        block(shop, "drop", times=6)
         assert shop.claim(want=1)[0] == [2]
         shop.end()
         assert [shop.claim() for _ in range(2)] == [([], 0), ([], 1000)]
         assert shop.counts()["dropped"] == 5
 
 
-class TestParked:
+class TestBlocked:
     """A lane that waited at one limit is met by another, which drops it or has it tried again."""
 
     @pytest.mark.parametrize("on_limit", ["drop", "reschedule"])
     def test_its_head_goes_and_the_group_with_its_last(self, shop, on_limit):
-        park(shop, on_limit)
+        block(shop, on_limit)
         assert shop.claim(want=1)[0] == [2]
         shop.end()
         assert shop.size() == (1, 0)
@@ -162,7 +162,7 @@ class TestParked:
         assert shop.size()[0] == 0
 
     def test_others_of_the_group_go_on(self, shop):
-        both = park(shop, "drop", times=3)
+        both = block(shop, "drop", times=3)
         shop.put("c", *both, times=2)
         assert shop.claim(want=1)[0] == [2]
         shop.end()
@@ -172,7 +172,7 @@ class TestParked:
         assert [number for number, _ in shop.dropped()] == [3, 4, 5, 6]
 
     def test_what_this_process_does_not_take_another_drops(self, shop):
-        park(shop, "drop")
+        block(shop, "drop")
         assert shop.claim(want=1)[0] == [2]
         shop.end()
         assert shop.claim(never=["x"])[0] == []
@@ -181,7 +181,7 @@ class TestParked:
         assert shop.counts()["dropped"] == 1
 
     def test_a_tenant_at_its_tiers_limit_is_not_dropped(self, shop):
-        park(shop, "drop")
+        block(shop, "drop")
         assert shop.claim(want=1)[0] == [2]
         shop.put("b", queue="p")
         assert shop.claim(queues=["p"])[0] == [4]
@@ -196,7 +196,7 @@ class TestParked:
         assert shop.counts()["dropped"] == 1
 
     def test_a_task_of_a_higher_rank_goes_first(self, shop):
-        park(shop, "drop")
+        block(shop, "drop")
         assert shop.claim(want=1)[0] == [2]
         shop.end()
         shop.put("b", rank=9)

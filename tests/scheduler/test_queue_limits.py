@@ -265,7 +265,7 @@ def test_s30_each_partition_has_the_numbers_for_itself(shop):
     assert shop.claim()[0] == [3]
 
 
-def test_new_numbers_act_on_parked_partitions_also_where_these_were_paused(shop):
+def test_new_numbers_act_on_blocked_partitions_also_where_these_were_paused(shop):
     shop.limit_queue(how="declare", parts=True, concurrency=0)
     for number in range(40):
         shop.put("a", part(str(number)), times=2)

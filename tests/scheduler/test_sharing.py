@@ -42,6 +42,26 @@ def test_a_shared_limit_is_divided_among_tenants_and_not_among_their_tasks(shop)
     assert Counter(starts(shop, 36)) == {"big": 9, "a": 9, "b": 9, "c": 9}
 
 
+@pytest.mark.parametrize("own", ["account", "zone"])
+def test_a_tenant_that_waits_at_its_own_limit_too_has_no_more_turns(shop, own):
+    """An end frees both keys, and one of the two limits is looked at first."""
+    for tenant in "ab":
+        shop.put(tenant, Limit(f"{own}:{tenant}", 1), Limit("api", 1), times=9)
+    shop.claim(1)
+    seen = Counter(shop_starts_holding(shop, 14, ("q",)))
+    assert seen == pytest.approx({"a": 7, "b": 7}, abs=1)
+
+
+@pytest.mark.parametrize("wide", [Limit("api", 1, rates=((1000, 1000),)), Limit("api", 2)])
+def test_a_tenant_with_other_numbers_of_the_key_has_no_more_turns(shop, wide):
+    for limit in (Limit("api", 1), wide):
+        shop.put("a", limit, times=9)
+    shop.put("b", Limit("api", 1), times=9)
+    shop.claim(1)
+    # The first two may be of one tenant, because only the second claim meets the limit.
+    assert shop_starts_holding(shop, 13, ("q",))[1:].count("b") == 6
+
+
 def test_it_is_divided_over_all_queues(shop):
     """One tenant alone in a queue gets no more than one of many in another."""
     shop.put("alone", Limit("api", 1), queue="p", times=60)

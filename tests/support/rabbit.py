@@ -10,6 +10,7 @@ no port with a bound socket.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -147,6 +148,14 @@ class RabbitServer:
     def connections(self) -> int:
         """How many clients are connected."""
         return int(self._call("length(rabbit_networking:connections())."))
+
+    def messages(self) -> dict[str, int]:
+        """How many messages each queue has, with those that are delivered and not acknowledged."""
+        told = self._call(
+            "[{binary_to_list(element(4, amqqueue:get_name(Q))), N} || Q <- rabbit_amqqueue:list(),"
+            " {messages, N} <- rabbit_amqqueue:info(Q, [messages])]."
+        )
+        return {name: int(held) for name, held in re.findall(r'"([^"]*)", ?(\d+)', told)}
 
     def close_connections(self) -> int:
         """Close every client's connection from the broker's side; returns how many."""

@@ -35,19 +35,14 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     ended = set(client.hkeys(f"{prefix}ended"))
     assert ended == set(client.zrange(f"{prefix}outcomes", 0, -1))
     tags = set(client.hkeys(f"{prefix}tasks"))
-    known = lanes + later + len(claimed(client, prefix)) + len(dead | ended)
+    # The broker of a promotion that was sent has its task.
+    running = [row for row in claimed(client, prefix).values() if " sent@" not in row]
+    known = lanes + later + len(running) + len(dead | ended)
     assert len(tags) == known
     assert tags == set(client.hkeys(f"{prefix}messages"))
     found = [tag for text in client.hvals(f"{prefix}ids") for tag in text.split(" ")]
     assert len(found) == len(set(found))
-    assert set(found) <= tags | set(client.hkeys(f"{prefix}gate_tasks"))
-    at_key: dict[str, int] = {}
-    for name in names("gate_at"):
-        key = name.partition(" ")[2].partition("|")[0]
-        at_key[key] = at_key.get(key, 0) + client.zcard(f"{prefix}gate_at:{name}")
-    assert {
-        key: int(number) for key, number in client.hgetall(f"{prefix}gate_waiting").items()
-    } == at_key
+    assert set(found) <= tags
 
 
 def claimed(client: Any, prefix: str) -> dict[str, str]:

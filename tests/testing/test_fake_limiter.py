@@ -11,6 +11,7 @@ from celery_fairness.limiter.types import (
     Admitted,
     Lease,
     Parking,
+    Promoted,
     Promotion,
     Reason,
     Rejected,
@@ -85,12 +86,15 @@ def test_after_a_lost_memory_leases_are_entered_again_in_the_next_epoch(limiter)
 
 def test_parking_and_promotion_are_what_a_test_says(limiter):
     assert limiter.park(REQUEST, "{}") is Parking.PARKED
-    limiter.parking = Parking.ELSEWHERE
-    assert limiter.park(REQUEST, "{}") is Parking.ELSEWHERE
-    limiter.promotions = [Promotion((), 1.0)]
-    assert limiter.promote(1, "s") == Promotion((), 1.0)
-    assert limiter.promote(1, "s") == Promotion((), None)
-    assert [limiter.put_off(tag) for tag in ("a", "b", "a")] == [1, 1, 2]
+    limiter.parking = Parking.SUPERSEDED
+    assert limiter.park(REQUEST, "{}", rank=9) is Parking.SUPERSEDED
+    assert [args[-1] for args in limiter.called("park")] == [0, 9]
+    task = Promoted(Copy("a", "a.1.p"), "{}")
+    limiter.promotions = [Promotion((task,), 1.0)]
+    assert limiter.promote(1) == Promotion((task,), 1.0)
+    assert limiter.promote(1).tasks == ()
+    limiter.end_promotion(task, "sent")
+    assert limiter.called("end_promotion") == [(task, "sent")]
     assert limiter.supersede(Copy("a"), "s")
 
 

@@ -139,9 +139,7 @@ def settled(client: Redis, prefix: str = "") -> None:
         left = [
             key
             for key in client.scan_iter(f"{prefix}{{fairness}}:*")
-            if not key.endswith(
-                (":clock", ":sequence", ":counts", ":events", "_events", ":exceeded")
-            )
+            if not key.endswith((":clock", ":counts", ":events", "_events", ":exceeded"))
             and ":minute:" not in key
             and ":reply:" not in key
             and ":bell:" not in key

@@ -96,7 +96,7 @@ def test_apps_with_different_prefixes_do_not_meet(connect: Connect) -> None:
 def test_namespaces_do_not_meet(connect: Connect, client: Redis) -> None:
     publish(connect(fairness={"namespace": "other"}), "jobs", 1)
     Inbox(connect(), "jobs").nothing_comes()
-    assert client.exists("{other}:sequence")
+    assert client.exists("{other}:clock")
 
 
 def test_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
         with server.client() as client:
             for database in (0, 2):
                 client.select(database)
-                assert client.exists("{fairness}:sequence"), database
+                assert client.exists("{fairness}:clock"), database
         for connection in (connect(f"fairredis+socket://{path}"),):
             works(connection.clone())
 
@@ -311,7 +311,7 @@ def test_a_sentinel_group_with_several_hosts(connect: Connect, sentinels) -> Non
     switched.switch(url.split(";")[1])
     works(switched)
     with master.client() as client:
-        assert client.exists("{fairness}:sequence")
+        assert client.exists("{fairness}:clock")
     # Whichever host is asked, it is one Redis and one book.
     assert len(sessions()) == 1
 

@@ -17,6 +17,7 @@ from celery_fairness.scheduler.types import Bounds
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
+NAME = "expected text that is not empty and does not begin with @parked:"
 OPTIONS = DispatchOptions(
     waiting_of_tiers=(("free", 7), ("pro", None)), waiting_of_queues=(("jobs", 9),)
 )
@@ -58,8 +59,9 @@ def test_another_one_is_an_error_that_names_it(most):
                 "by_args, by_kind, missing, max_waiting, got: 'max'"
             ),
         ),
-        ({"": {}}, "queue name: expected text that is not empty, got: ''"),
-        ({3: {}}, "queue name: expected text that is not empty, got: 3"),
+        ({"": {}}, f"queue name: {NAME}, got: ''"),
+        ({3: {}}, f"queue name: {NAME}, got: 3"),
+        ({"@parked:jobs": {}}, f"queue name: {NAME}, got: '@parked:jobs'"),
     ],
 )
 def test_what_is_said_of_a_queue_is_understood_or_refused(queues, problem):

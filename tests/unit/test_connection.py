@@ -166,7 +166,7 @@ def test_a_server_that_hangs_costs_a_bounded_wait(connect, redis_server, retries
 def test_an_answer_that_was_not_waited_for_is_not_the_nexts(connect, monkeypatch, error):
     connection = connect()
     assert connection.read("ECHO", "first") == "first"
-    used = connection._idle[0].connection
+    used = connection._own.idle[0].connection
 
     def killed():
         raise error
@@ -207,7 +207,7 @@ def test_a_posted_call_runs_at_once_and_its_answer_is_not_the_nexts(connect, red
     connection.post(*taken)
     assert release(connection) == [Settled.LATE]
     assert connection.read("ECHO", "next") == "next"
-    assert len(connection._idle) == 1
+    assert len(connection._own.idle) == 1
 
 
 def test_the_first_posted_call_is_waited_for(connect, redis_server, taken):
@@ -271,10 +271,21 @@ def test_a_posted_call_that_the_wire_lost_is_run_by_the_next_call(
         assert held(redis_server) == 0
 
 
+def test_a_server_that_is_gone_after_a_posted_call_is_said_once(connect, redis_server, taken):
+    with Proxy(redis_server.port) as wire:
+        connection = connect(wire.url(redis_server.url), retries=1)
+        release(connection)
+        connection.post(*taken)
+        wire.refuse()
+        with pytest.raises(LimiterUnavailable) as raised:
+            connection.run(*end_of("l2"))
+        assert str(raised.value).count("does not answer") == 1
+
+
 def test_a_posted_call_on_a_dead_connection_is_sent_on_another(connect, redis_server, taken):
     connection = connect()
     release(connection)
-    connection._idle[0].connection.disconnect()
+    connection._own.idle[0].connection.disconnect()
     connection.post(*taken)
     assert connection.read("PING") == "PONG"
     assert held(redis_server) == 0
@@ -290,7 +301,7 @@ def test_an_error_of_the_server_leaves_the_connection_good(connect):
     connection.read("SET", "{test}:text", "x")
     with pytest.raises(LimiterUnavailable, match="WRONGTYPE"):
         connection.read("HGETALL", "{test}:text")
-    assert len(connection._idle) == 1
+    assert len(connection._own.idle) == 1
     assert connection.read("GET", "{test}:text") == "x"
 
 
@@ -370,6 +381,6 @@ def test_an_answer_is_looked_for_before_it_is_slept_for(connect, monkeypatch):
     connection = connect()
     for _ in range(2):
         release(connection)
-    (line,) = connection._idle
+    (line,) = connection._own.idle
     assert looked == [line.connection] * len(looked)
     assert len(looked) >= 2

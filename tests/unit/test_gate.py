@@ -35,12 +35,13 @@ class FakeResender(Resender):
         self.taken = []
         self.fails_with = None
         self.stopping = False
+        self._driver = "redis"
 
     def take(self, task, request, copy, content_type):
         if self.fails_with is not None:
             raise self.fails_with
         self.taken.append(SimpleNamespace(task=task, request=request, copy=copy, type=content_type))
-        return {"headers": {"id": request.id, "expires": request.expires}}
+        return {"headers": {"id": request.id, "expires": request.expires}, "priority": 2}
 
     def send(self, task, request, refused, serial, countdown_seconds, content_type):
         if self.fails_with is not None:

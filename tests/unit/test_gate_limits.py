@@ -251,6 +251,11 @@ class TestParents:
         assert is_ignored(deliver(world, ONE, parent_id="p1"))
         assert self.SAYS.format("tenant:42") in caplog.text
 
+    def test_a_retry_does_not_wait_for_its_own_first_try(self, world, parent, caplog):
+        parent("api", name="t1")
+        assert is_ignored(deliver(world, ONE, parent_id="t1"))
+        assert "its parent" not in caplog.text
+
     def test_nothing_is_said_of_what_has_room_or_others_hold(self, world, parent, caplog):
         occupy(world, "api|1|||w")
         parent("mine", "counted")
@@ -284,7 +289,7 @@ def test_what_a_throttle_lets_start_in_a_moment_waits_in_the_worker(
     answer = deliver(world, spaced, id="t2")
     assert ("traced" if answer == "traced" else "parked") == outcome
     assert waited == slept
-    assert world.limiter.look("api")["parked"] == (outcome == "parked")
+    assert world.limiter.look("api")["waiting_count"] == (outcome == "parked")
 
 
 def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_sent_back(
@@ -294,7 +299,7 @@ def test_who_finds_a_moments_throttle_taken_again_and_again_is_parked_and_not_se
     spaced = {"key": "api", "throttle": {"limit": 100, "period": "PT1S"}}
     assert deliver(world, spaced) == "traced"
     assert deliver(world, spaced, id="t2") != "traced"
-    assert (world.limiter.look("api")["parked"], countdowns(world)) == (1, [])
+    assert (world.limiter.look("api")["waiting_count"], countdowns(world)) == (1, [])
 
 
 def test_a_task_without_the_value_that_its_queue_asks_for_is_charged_to_a_tenant_of_its_own(

@@ -10,9 +10,12 @@ import pytest
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery
+from celery.worker import state
 from celery.worker.request import Request, create_request_cls
 
 from celery_fairness import Fairness, FairTask
+from celery_fairness.limiter.types import Lease
+from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.worker.gate import ATTEMPT_KEY
 from celery_fairness.worker.gated_request import FairRequestMixin
 from tests.support.parts import parts_of
@@ -77,12 +80,25 @@ def app():
     app.close()
 
 
+@pytest.fixture(autouse=True)
+def nothing_revoked():
+    """Celery notes the expired tasks of the process."""
+    yield
+    state.revoked.clear()
+
+
 @pytest.fixture
 def told(app) -> list[tuple[str, str]]:
     return parts_of(Fairness.of(app)).lease_renewer.told
 
 
-def make_request(app: Celery, base: Any = Request, accept: bool = True, **kwargs: Any) -> Any:
+def make_request(
+    app: Celery,
+    base: Any = Request,
+    accept: bool = True,
+    headers: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
     if "requests.work" not in app.tasks:
 
         @app.task(base=FairTask, tenant="user", name="requests.work", shared=False, acks_late=True)
@@ -90,7 +106,9 @@ def make_request(app: Celery, base: Any = Request, accept: bool = True, **kwargs
 
     task = app.tasks["requests.work"]
     cls = create_request_cls(FairRequestMixin.before(base), task, Pool(), "host", None, app=app)
-    request = cls(Message(task.name, **kwargs), app=app, task=task, hostname="host")
+    message = Message(task.name, **kwargs)
+    message.headers.update(headers or {})
+    request = cls(message, app=app, task=task, hostname="host")
     if accept:
         request.on_accepted(os.getpid(), 0.0)
     return request
@@ -140,6 +158,35 @@ def test_a_greenlet_is_not_taken_for_a_process(app, told):
     request = make_request(app, user="42", accept=False)
     request.on_accepted(id(request), 0.0)
     assert told == [("accepted", "tenant:42")]
+
+
+@pytest.mark.parametrize(
+    ("expires", "serial", "released"),
+    [
+        ("1970-01-01T00:00:00+00:00", "m1.1.p", [([Lease("m1.1.p", "tenant:42")], False)]),
+        # It may still start.
+        ("2970-01-01T00:00:00+00:00", "m1.1.p", []),
+        # Nobody promoted it.
+        ("1970-01-01T00:00:00+00:00", "", []),
+    ],
+)
+def test_a_promoted_copy_that_is_revoked_gives_its_slots_back(app, expires, serial, released):
+    limiter = FakeLimiter()
+    vars(parts_of(Fairness.of(app)))["limiter"] = limiter
+    headers = {"expires": expires, "fairness_copy": {"message": "m1", "serial": serial}}
+    request = make_request(app, accept=False, headers=headers, user="42")
+    assert request.revoked() == (not expires.startswith("2"))
+    assert limiter.called("release") == released
+
+
+def test_a_copy_is_revoked_though_redis_does_not_answer(app):
+    limiter = FakeLimiter()
+    limiter.away = True
+    vars(parts_of(Fairness.of(app)))["limiter"] = limiter
+    copy = {"message": "m1", "serial": "m1.1.p"}
+    headers = {"expires": "1970-01-01T00:00:00+00:00", "fairness_copy": copy}
+    assert make_request(app, accept=False, headers=headers, user="42").revoked()
+    assert len(limiter.called("release")) == 1
 
 
 def test_a_soft_limit_ends_nothing(app, told):

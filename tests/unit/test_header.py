@@ -158,6 +158,12 @@ def test_every_serial_is_another_and_can_be_read_back():
     assert parse_copy({"message": "m1", "serial": serials[0]}) == Copy("m1", serials[0])
 
 
+def test_the_name_of_a_promotion_can_be_read_back():
+    message = first_copy()["message"]
+    wire = {"message": message, "serial": f"{message}.1000.0a1b2c3d4e5f"}
+    assert parse_copy(wire) == Copy(**wire)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -171,7 +177,9 @@ def test_every_serial_is_another_and_can_be_read_back():
         {"message": "m1", "serial": None},
         {"message": "", "serial": ""},
         {"message": "m" * 65, "serial": ""},
-        {"message": "m1", "serial": "s" * 65},
+        {"message": "m1", "serial": "s" * 129},
+        {"message": "m1", "serial": "a:b"},
+        {"message": "a.b", "serial": ""},
         {"message": "a:b", "serial": ""},
         {"message": "a\n", "serial": ""},
         {"message": "{a}", "serial": ""},

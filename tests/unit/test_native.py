@@ -74,3 +74,42 @@ def test_a_native_thread_does_not_keep_the_process_alive():
     ran = threading.Event()
     start_thread(ran.set)
     assert ran.wait(20)
+
+
+SHARES = """
+from gevent import monkey; monkey.patch_all()
+import sys, gevent
+from celery_fairness.store.address import address_from_url
+from celery_fairness.store.connection import Connection
+from celery_fairness.util.threads import Bell, start_thread
+redis, bell, said = Connection(address_from_url(sys.argv[1])), Bell(), []
+
+def ask():
+    for _ in range(2):
+        said.append(redis.read("ECHO", "heard"))
+        said.extend(redis.read_together([("ECHO", "heard")]))
+
+def ask_beside():
+    try:
+        ask()
+    except BaseException as error:
+        said.append(repr(error))
+    bell.ring()
+
+gevent.spawn(ask).get()
+start_thread(ask_beside)
+assert bell.wait(20)
+gevent.spawn(ask).get()
+print(*said)
+"""
+
+
+def test_greenlets_and_a_native_thread_share_a_connection(redis_url):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SHARES, redis_url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["heard"] * 12, (done.stdout, done.stderr)

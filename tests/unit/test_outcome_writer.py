@@ -13,7 +13,12 @@ import pytest
 from celery import Celery, signals
 from celery.exceptions import TaskRevokedError, WorkerLostError
 
-from celery_fairness.errors import DeliveriesExhausted, MessageUnreadable, RateLimitDropped
+from celery_fairness.errors import (
+    DeliveriesExhausted,
+    MessageUnreadable,
+    PublishFailed,
+    RateLimitDropped,
+)
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.worker import outcome_reporter
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
@@ -66,6 +71,23 @@ def outcome_of(state="acked", tenant="42", embed=None, body=None, **headers):
         "properties": {"body_encoding": "base64", "delivery_tag": "tag", "delivery_info": {}},
     }
     return Outcome(1, "tag", "1-a", state, "q", tenant, 5, json.dumps(message))
+
+
+def parked_of(state, exchange=""):
+    """The same of a task that a gate had parked."""
+    found = json.loads(outcome_of().message)
+    message = {
+        "body": found["body"],
+        "binary": True,
+        "priority": None,
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "headers": found["headers"],
+        "properties": {"correlation_id": ID},
+        "exchange": exchange,
+        "routing_key": "emails",
+    }
+    return Outcome(1, "tag", "-", state, "@parked:b", "42", 10, json.dumps(message))
 
 
 def state_and_error(app):
@@ -155,6 +177,46 @@ def test_a_task_that_expired_while_it_waited_is_revoked_and_said_to_have_expired
     assert (name, fields["uuid"], fields["expired"]) == ("task-revoked", ID, True)
 
 
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("cancelled", "was cancelled: it has not run"),
+        ("expired", "expired in queue emails: it has not run"),
+    ],
+)
+def test_a_parked_task_that_ended_is_revoked_and_the_log_names_its_own_queue(
+    app, consumer, said, state, says
+):
+    write(parked_of(state), consumer)
+    found, error = state_and_error(app)
+    assert (found, type(error), str(error)) == ("REVOKED", TaskRevokedError, state)
+    assert said() == [("INFO", f"task shop.work[id1] of tenant '42' {says}")]
+    ((name, fields),) = consumer.event_dispatcher.sent
+    assert (name, fields["expired"]) == ("task-revoked", state == "expired")
+
+
+def test_a_parked_task_that_its_broker_rejected_failed_and_names_where(app, consumer, said):
+    write(parked_of("unpublished", "topics"), consumer)
+    state, error = state_and_error(app)
+    assert (state, type(error)) == ("FAILURE", PublishFailed)
+    place = error.task, error.task_id, error.exchange, error.routing_key
+    assert place == ("shop.work", ID, "topics", "emails")
+    ((level, text),) = said()
+    assert level == "ERROR"
+    assert text.startswith("task shop.work[id1] of tenant '42' has not run: a limit rejected it")
+    assert text.endswith("to queue emails")
+
+
+def test_the_callers_of_a_parked_task_hear_that_it_ended(app, consumer):
+    after = app.signature("shop.work").set(task_id="id2")
+    outcome = parked_of("unpublished")
+    message = json.loads(outcome.message)
+    body = json.dumps([[], {}, {**EMBED, "chain": [after]}])
+    message.update(body=body, binary=False)
+    write(outcome._replace(message=json.dumps(message)), consumer)
+    assert app.AsyncResult("id2").state == "FAILURE"
+
+
 def test_a_task_that_ended_while_its_copy_was_cancelled_keeps_its_result(app, consumer, said):
     app.backend.store_result(ID, "done", "SUCCESS")
     write(outcome_of("cancelled"), consumer)
@@ -174,13 +236,14 @@ def test_a_task_that_a_limit_dropped_failed_and_names_the_limit(app, consumer, s
     assert (name, "RateLimitDropped" in fields["exception"]) == ("task-failed", True)
 
 
+@pytest.mark.parametrize("queue", ["q", "@parked:b"])
 @pytest.mark.parametrize("message", ["", "[]", "{}", '{"properties": 1}', "[" * 100_000])
-def test_of_what_is_no_message_it_is_only_said_that_it_was_lost(consumer, said, message):
-    write(outcome_of("unreadable")._replace(message=message), consumer)
+def test_of_what_is_no_message_it_is_only_said_that_it_was_lost(consumer, said, message, queue):
+    write(outcome_of("unreadable")._replace(message=message, queue=queue), consumer)
     ((level, text),) = said()
-    assert (level, text.partition(":")[0]) == (
-        "ERROR",
-        "a lost task of queue q has no result, its message cannot be read",
+    assert level == "ERROR"
+    assert text.startswith(
+        f"a lost task of queue {queue} has no result, its message cannot be read: "
     )
 
 

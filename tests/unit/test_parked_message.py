@@ -10,7 +10,7 @@ from kombu.transport import memory
 
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import Copy
-from celery_fairness.worker.parked_message import LONG_AGO, as_text, expires_ms
+from celery_fairness.worker.parked_message import as_text, expires_ms, read_parked
 from tests.support.parts import parts_of
 from tests.unit.test_resend import EXPIRES, HEADER, OLD, raw, request, resender, work
 
@@ -54,15 +54,37 @@ def test_the_brokers_own_expiry_is_left_out(resender, work):
     assert "expiration" not in raw()["properties"]
 
 
-def test_what_is_to_be_ended_has_expired(resender, work):
-    _, parked = promoted(resender, work)
-    resender.promote(Promoted(parked.copy, parked.message, ended=True))
-    assert raw()["headers"]["expires"] == LONG_AGO
-
-
 def test_a_message_that_never_expires_says_none(resender, work):
     message, _ = promoted(resender, work, expires=None)
     assert expires_ms(message) is None
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-python-serialize"])
+def test_it_is_read_without_being_published(resender, work, content_type):
+    text = as_text(resender.take(work, request(), OLD, content_type))
+    message = read_parked(text, {content_type})
+    args, kwargs, embedded = message.decode()
+    assert (list(args), kwargs, embedded["chain"][0]["task"]) == (
+        ["r"],
+        {"user": "42"},
+        "shop.next",
+    )
+    assert (message.headers["id"], message.headers["fairness"]) == ("t1", HEADER)
+    assert message.delivery_info == {"exchange": "", "routing_key": "analysis_default"}
+    assert message.properties["correlation_id"] == "t1"
+
+
+@pytest.mark.parametrize(
+    ("driver", "ranks"), [("redis", [9, 9, 2, 0]), ("amqp", [0, 0, 7, 9]), ("memory", [0, 0, 7, 9])]
+)
+def test_its_rank_is_the_order_of_its_broker(resender, work, driver, ranks):
+    resender._driver = driver
+    found = []
+    for priority in (None, 0, 7, 99):
+        place = {"routing_key": "q", "exchange": "", "priority": priority}
+        message = resender.take(work, request(delivery_info=place), OLD, "application/json")
+        found.append(resender.rank_of(message))
+    assert found == ranks
 
 
 def test_a_header_that_json_cannot_hold_is_an_error(resender, work):

@@ -1,7 +1,7 @@
 --[[
-  parking: groups of parked lanes, the limit at which each group waits, and the limits that may be open.
+  blocking: groups of blocked lanes, the limit at which each group waits, and the limits that may be open.
 
-  A group holds the parked lanes of one queue that have the same shared limits, and these limits name it. If a
+  A group holds the blocked lanes of one queue that have the same shared limits, and these limits name it. If a
   private limit rejected a class, the lanes of the class are a group of their own, named "KEY CLASS". Classes that
   differ only by the size of their numbers share one group.
 
@@ -26,7 +26,9 @@ end
 
 function Blocked.shut(ctx, queue, limit, rules)
   local closed = Config.stopped_ms(ctx, limit, rules) > 0 and Blocked.PAUSED or Blocked.CLOSED
-  closed = closed - (limit.version or 0) / Blocked.VERSIONS
+  -- Parked tasks of several queues wait in one, so the version of all numbers stands for that of each queue.
+  local version = limit.version and Promotions.is_parked(queue) and Config.queues_version(ctx) or limit.version or 0
+  closed = closed - version / Blocked.VERSIONS
   redis.call("ZADD", ctx.prefix .. "candidates:" .. queue, string.format("%.17g", closed), limit.name)
 end
 
@@ -89,7 +91,7 @@ function Blocked.aged(ctx, queue, group, key, tag)
   return tag + (tonumber(order or 0) % Lanes.AFTER_ALL) * AGE
 end
 
--- Adds a tenant with a parked lane to a group. A new group waits at `limit`, and a known group stays at its
+-- Adds a tenant with a blocked lane to a group. A new group waits at `limit`, and a known group stays at its
 -- limit.
 function Blocked.enter_group(ctx, queue, group, key, limit, rules)
   local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
@@ -144,7 +146,7 @@ function Blocked.served(ctx, queue, found, task, turns)
 end
 
 --[[
-  park: a lane leaves the sight of the claims while a limit is closed, and comes back later.
+  block: a lane leaves the sight of the claims while a limit is closed, and comes back later.
 ]]
 
 -- One command names at most 1000 lanes, because a call passes a limited number of words.
@@ -172,14 +174,14 @@ function Blocked.move_class(ctx, queue, key, class, from, to)
   return #names
 end
 
--- Parks the class of a lane that a limit rejected. If the limit is the tenant's own, the class waits alone.
-function Blocked.park(ctx, queue, key, lane, limit, rules, turns)
+-- Blocks the class of a lane that a limit rejected. If the limit is the tenant's own, the class waits alone.
+function Blocked.block(ctx, queue, key, lane, limit, rules, turns)
   local before, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   local group = limit.private and Lanes.own_group(key, class) or Lanes.shared_of(class)
   if before == group then
     Blocked.move_group(ctx, queue, group, limit, rules)
   else
-    redis.call("ZADD", ctx.prefix .. "parked:" .. key .. " " .. queue, limit.private and 1 or 0, class)
+    redis.call("ZADD", ctx.prefix .. "blocked:" .. key .. " " .. queue, limit.private and 1 or 0, class)
     Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
       Lanes.order_name(key, group, queue)) - 1)
     Lanes.left_group(ctx, queue, key, before)
@@ -190,9 +192,9 @@ end
 
 -- Makes the class of a lane ready again without a look at its limits. The claim that meets a lane of it judges its
 -- limits. Each lane stands at the place of its first task.
-function Blocked.unpark(ctx, queue, key, lane, turns)
+function Blocked.unblock(ctx, queue, key, lane, turns)
   local group, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
-  redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, class)
+  redis.call("ZREM", ctx.prefix .. "blocked:" .. key .. " " .. queue, class)
   Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
     Lanes.order_name(key, nil, queue)) - 1)
   Lanes.left_group(ctx, queue, key, group)
@@ -203,7 +205,7 @@ function Blocked.unpark(ctx, queue, key, lane, turns)
 end
 
 --[[
-  candidates: the tenant whose turn it is among the parked lanes of a queue whose limit has opened.
+  candidates: the tenant whose turn it is among the blocked lanes of a queue whose limit has opened.
 
   A claim moves each lane that it meets and that may not start to a place at which no claim looks. Each of these
   costs one move, and one more for each further name of a class. The table `turns` belongs to one claim:
@@ -256,6 +258,26 @@ function Blocked.another_first(ctx, queue, turns, name, tag)
   return false
 end
 
+-- A claim compares a lane with at most this many limits of each of its keys.
+local RIVALS_AT_MOST = 8
+
+-- Returns whether, at a key of a lane, another tenant of the queue is due before `key`. That tenant waits at another
+-- limit, so the order of the lane's own limit does not compare the two.
+function Blocked.rival_first(ctx, queue, group, name, key, lane)
+  for limit_key in string.gmatch("," .. Lanes.limits_of(lane), ",([^|]+)|") do
+    local waited = redis.call("LRANGE", ctx.prefix .. "waited:" .. limit_key, 0, RIVALS_AT_MOST - 1)
+    local tag
+    for index = 1, #waited do
+      local rival, where = string.match(waited[index], "^(%S+) (.*)$")
+      if where == queue and rival ~= name then
+        tag = tag or Blocked.aged(ctx, queue, group, key, Blocked.shared_start(ctx, limit_key, key))
+        if Blocked.is_before(ctx, queue, rival, tag) then return true end
+      end
+    end
+  end
+  return false
+end
+
 -- Returns whether this process takes the tasks of a lane.
 function Blocked.takes(ctx, lane, look, rules)
   if not look then return true end
@@ -286,13 +308,14 @@ function Blocked.wait_on(ctx, queue, name, key, lane, refused, rules, turns)
     Blocked.shut(ctx, queue, refused, rules)
     Blocked.arm(ctx, refused, rules)
   else
-    Blocked.park(ctx, queue, key, lane, refused, rules, turns)
+    Blocked.block(ctx, queue, key, lane, refused, rules, turns)
   end
 end
 
--- Looks at the tenant whose turn it is in a group. Returns the lane that may be served, or nil and whether to
--- go on.
-function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, look)
+-- Looks at the tenant whose turn it is in a group. `has_rivals` is whether another limit of the queue may be open.
+-- Returns the lane that may be served. Otherwise returns nil, whether to go on, and whether the turn is left to another
+-- limit.
+function Blocked.look_at_group(ctx, queue, name, group, first, has_rivals, rules, turns, look)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
   local now = tonumber(redis.call("ZSCORE", ctx.prefix .. "tags:" .. limit_key, key) or 0)
@@ -308,7 +331,7 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
   local verdict = Tenants.judge(ctx, key, rules, queue)
   if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not verdict.open
     or not Blocked.takes(ctx, lane, look, rules) then
-    return Blocked.move(turns, Blocked.unpark, ctx, queue, key, lane, turns)
+    return Blocked.move(turns, Blocked.unblock, ctx, queue, key, lane, turns)
   end
   if refused then
     return Blocked.move(turns, Blocked.act, ctx, queue, key, lane, group, other ~= nil, refused, rules, turns)
@@ -317,7 +340,7 @@ function Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, loo
     turns.left[#turns.left + 1] = queue
     return nil, false
   end
-  redis.call("ZADD", ctx.prefix .. "candidates:" .. queue, rules.logical, name)
+  if has_rivals and Blocked.rival_first(ctx, queue, group, name, key, lane) then return nil, Blocked.spend(turns), true end
   local start, is_out = Blocked.start_of(ctx, queue, key, rules)
   return {key = key, others = other ~= nil, lane = lane, group = group, name = name,
     tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
@@ -333,37 +356,59 @@ end
 
 -- A claim that takes the highest rank first compares at most 8 open limits of a queue.
 local LIMITS_AT_MOST = 8
+-- Looks of one millisecond are this part of one apart.
+local SAME_LOOK = 1 / 1024
 
-function Blocked.first_but(names, met)
+-- The next look at an open limit comes after those at all others, also at those with a look in the same millisecond.
+function Blocked.look_later(ctx, queue, name, has_rivals, rules)
+  local candidates, at = ctx.prefix .. "candidates:" .. queue, rules.logical
+  local last = has_rivals and redis.call("ZRANGE", candidates, -1, -1, "WITHSCORES")
+  if last and last[1] ~= name then at = math.max(at, tonumber(last[2]) + SAME_LOOK) end
+  redis.call("ZADD", candidates, string.format("%.17g", at), name)
+end
+
+function Blocked.first_but(names, met, passed)
   for index = 1, #names do
-    if not met[names[index]] then return names[index] end
+    if not met[names[index]] and not passed[names[index]] then return names[index] end
   end
 end
 
 -- Returns the next lane at an open limit that is not in `met`, or nil if there is none. `known` is the turn
--- that the task served before has stored (served).
+-- that the task served before has stored (served). A limit leaves its turn to another limit if a tenant is due
+-- before there. If each leaves it to another, the first of them has its turn.
 function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
+  local passed, count, may_pass = {}, 0, true
   for _ = 0, turns.moves + 1 do
-    local name, group, first, alone
+    local name, group, first, alone, has_rivals
     if known then
       name, group, first, alone = known.name, known.group, known.first, true
     else
       local names = redis.call(
-        "ZRANGEBYSCORE", ctx.prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 2 + #met)
-      name = Blocked.first_but(names, met)
+        "ZRANGEBYSCORE", ctx.prefix .. "candidates:" .. queue, 0, "+inf", "LIMIT", 0, 2 + #met + count)
+      name = Blocked.first_but(names, met, passed)
+      if not name and count > 0 then
+        passed, count, may_pass = {}, 0, false
+        name = Blocked.first_but(names, met, passed)
+      end
       if not name then return nil end
       local groups = redis.call("ZRANGE", ctx.prefix .. "wait:" .. name .. " " .. queue, 0, 1)
-      group, alone = groups[1], not names[2] and not groups[2]
+      group, has_rivals = groups[1], names[2] ~= nil
+      alone = not has_rivals and not groups[2]
       first = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
     end
     known = nil
-    local found, goes_on = Blocked.look_at_group(ctx, queue, name, group, first, rules, turns, look)
-    if found then found.alone = alone end
+    local found, goes_on, is_passed =
+      Blocked.look_at_group(ctx, queue, name, group, first, may_pass and has_rivals, rules, turns, look)
+    if is_passed then passed[name], count = true, count + 1 end
+    if found then
+      found.alone = alone
+      Blocked.look_later(ctx, queue, name, has_rivals, rules)
+    end
     if not goes_on then return found end
   end
 end
 
--- Returns the next of the parked lanes of a queue whose limits have opened, or nil if there is none.
+-- Returns the next of the blocked lanes of a queue whose limits have opened, or nil if there is none.
 function Blocked.of_groups(ctx, queue, rules, turns, look, known)
   local best, met = nil, {}
   for _ = 1, LIMITS_AT_MOST do
@@ -385,6 +430,8 @@ end
 ]]
 
 function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
+  -- The gate has counted and reported the rejection of a parked task.
+  if rules.promotes then return end
   local closed = Limits.why_closed(ctx, limit, rules)
   Stats.count_exceeded(ctx, closed.strategy, closed.key)
   local task = Events.unreported_of(ctx, queue, key, lane)

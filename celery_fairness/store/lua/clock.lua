@@ -43,11 +43,12 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local now = Clock.server_now(frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring",
-    "parked", "paced", "watched", "ranked", "took", "schema", USED)
+    "parked", "paced", "watched", "ranked", "took", "schema", USED, "version")
   Clock.check_schema(kept[12])
   local said = {
     limited = kept[4], steered = kept[5], expiring = kept[6], parked = kept[7], paced = kept[8],
     watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], took = kept[11], used = kept[13],
+    version = tonumber(kept[14] or 0),
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, said, nil end

@@ -93,6 +93,11 @@ function Config.queue_row(ctx, queue, rules)
   return rules.rows[queue]
 end
 
+-- Returns the version of the numbers of all queues.
+function Config.queues_version(ctx)
+  return tonumber(redis.call("HGET", ctx.prefix .. "clock", "queues_version") or 0)
+end
+
 -- Returns the limit of the queue to which a key belongs, as a whole or for a partition, or nil if it is no such key.
 function Config.row_of_key(ctx, key, rules)
   local whole = string.match(key, "^queue:[^:]+")
@@ -278,9 +283,5 @@ function Config.look_again(ctx, keys)
   for index = 1, #keys do
     local key = keys[index]
     if redis.call("EXISTS", ctx.prefix .. "waited:" .. key) == 1 then redis.call("ZADD", ctx.prefix .. "opens", 0, key) end
-    if redis.call("EXISTS", ctx.prefix .. "gate_places:" .. key) == 1 then
-      redis.call("ZADD", ctx.prefix .. "gate_looks", 0, key)
-      Parked.ring_gate(ctx)
-    end
   end
 end

@@ -8,9 +8,9 @@
     next      the serial that its rejection publishes; noted before it is published, because a note
               that came later could be lost, and the task with it
     admitted  the serial of the copy that started
-    seq       since when it waits, if it was parked (functions/park.lua)
+    seq       its place, if it was parked (functions/park.lua)
+    attempts  how often it was promoted, so that no two promotions have one name
     told      what was reported of its rejections (events.lua)
-    tries     how often it could not be published from its parked place (functions/put_off.lua)
 
   Only one of all copies starts. If there is an admitted copy, it is that one. Otherwise it is the current or the
   next. A rejection deletes the next of the rejection before. If the same serial is delivered again because its
@@ -25,9 +25,9 @@
 -- recognize it.
 function Copies.superseded(copy, message, serial)
   if message == "" then return false, {told = "-"} end
-  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "told")
+  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "told", "attempts")
   local current, following, admitted = kept[1], kept[2], kept[3]
-  local memory = {known = current or admitted, seq = kept[4], told = kept[5] or ""}
+  local memory = {known = current or admitted, seq = kept[4], told = kept[5] or "", attempts = kept[6] or "0"}
   if admitted then return admitted ~= serial, memory end
   return current and current ~= serial and following ~= serial, memory
 end
@@ -43,5 +43,28 @@ function Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   if message == "" then return end
   if serial == "" and not memory.known then return end
   redis.call("HSET", copy, "admitted", serial, "told", memory.told)
+  redis.call("PEXPIRE", copy, keep_ms)
+end
+
+-- No copy of a task that waits here may run.
+function Copies.copy_parked(ctx, tag, serial, seq, memory, keep_ms)
+  local copy = ctx.prefix .. "copy:" .. tag
+  redis.call("HDEL", copy, "admitted")
+  redis.call("HSET", copy, "current", serial, "next", serial, "seq", seq, "told", memory.told)
+  redis.call("PEXPIRE", copy, keep_ms)
+end
+
+-- No copy of a task that ended here may run. If the memory of its copies is over, no copy is on the broker.
+function Copies.copy_ended(ctx, tag)
+  local copy = ctx.prefix .. "copy:" .. tag
+  if redis.call("EXISTS", copy) == 1 then redis.call("HSET", copy, "current", "-", "next", "-") end
+end
+
+-- The copy that a promoter publishes is the only one that may run. The task may have waited for longer than the memory
+-- of its copies is kept.
+function Copies.copy_promoted(ctx, task, lease, keep_ms)
+  local copy = ctx.prefix .. "copy:" .. task.tag
+  redis.call("HSET", copy, "current", lease, "next", lease, "attempts", task.attempt, "seq", Rates.whole(task.seq),
+    "told", task.blocked)
   redis.call("PEXPIRE", copy, keep_ms)
 end

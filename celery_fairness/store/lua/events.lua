@@ -37,7 +37,8 @@ end
 -- `task` has an id, a name and a queue. A message of another protocol has neither id nor name in its headers, and
 -- then the tag stands for the id.
 function Events.write_event_of(ctx, what, task, ...)
-  Events.write_event(ctx, what, "job_id", Events.id_of(task), "job_type", task.name, "queue", task.queue, ...)
+  Events.write_event(ctx, what, "job_id", Events.id_of(task), "job_type", task.name,
+    "queue", Promotions.is_parked(task.queue) and Promotions.route_of(ctx, task) or task.queue, ...)
 end
 
 function Events.id_of(task)
@@ -155,6 +156,7 @@ end
 
 -- A tenant is at its tier's limit. `lane` is the first of its lanes.
 function Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
+  if rules.promotes then return end
   Stats.count_exceeded(ctx, verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end

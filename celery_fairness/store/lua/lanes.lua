@@ -7,7 +7,7 @@
   A lane is named `CLASS NAME`. Its class is `RANK`, or `RANK,LIMITS` if its tasks have limits beside the tier's. A
   limit that rejects a lane rejects all lanes of its class.
 
-  A lane stands in `ready:KEY QUEUE`, or in `shelf:KEY GROUP QUEUE` if its class is parked. The order is by rank, then
+  A lane stands in `ready:KEY QUEUE`, or in `shelf:KEY GROUP QUEUE` if its class is blocked. The order is by rank, then
   by the sequence number of the first task at the last note. So the tasks of one rank go in the order of their
   numbers, whatever their names.
 ]]
@@ -43,7 +43,7 @@ function Lanes.order_name(key, group, queue)
 end
 
 -- Returns whether `found` goes before the member that stands at `start`. `rank` is that member's rank, if the
--- highest rank goes first. If both are equal, `found` goes first, because a parked task was met before.
+-- highest rank goes first. If both are equal, `found` goes first, because a blocked task was met before.
 function Lanes.goes_first(found, rank, start)
   local its = string.sub(found.lane, 1, 1)
   if rank and its ~= rank then return its > rank end
@@ -63,7 +63,7 @@ function Lanes.first_of(ctx, queue, key, lane)
   return first[1], tonumber(first[2])
 end
 
--- Returns the first lane of a tenant that is ready, or that is parked in a group.
+-- Returns the first lane of a tenant that is ready, or that is blocked in a group.
 function Lanes.first_lane(ctx, queue, key, group)
   return redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0)[1]
 end
@@ -96,7 +96,7 @@ function Lanes.note_alone(ctx, queue, key, order, joined)
 end
 
 --[[
-  groups: the group in which the lanes of a parked class wait.
+  groups: the group in which the lanes of a blocked class wait.
 ]]
 
 -- Returns the group of a class that waits alone.
@@ -113,17 +113,17 @@ function Lanes.shared_of(class)
   return table.concat(shared, ",")
 end
 
--- Returns the group in which a lane or a class waits, or nil if it is ready. A lane without limits is never parked.
+-- Returns the group in which a lane or a class waits, or nil if it is ready. A lane without limits is never blocked.
 function Lanes.group_of(ctx, queue, key, lane)
   local class = Lanes.class_of(lane)
-  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. "parked:" .. key .. " " .. queue, class)
+  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. "blocked:" .. key .. " " .. queue, class)
   if not alone then return nil end
   return alone == "1" and Lanes.own_group(key, class) or Lanes.shared_of(class)
 end
 
--- Returns the groups of the parked classes of a tenant up to the index `last`, each once.
+-- Returns the groups of the blocked classes of a tenant up to the index `last`, each once.
 function Lanes.groups_of(ctx, queue, key, last)
-  local classes = redis.call("ZRANGE", ctx.prefix .. "parked:" .. key .. " " .. queue, 0, last)
+  local classes = redis.call("ZRANGE", ctx.prefix .. "blocked:" .. key .. " " .. queue, 0, last)
   local groups, seen = {}, {}
   for index = 1, #classes do
     local group = Lanes.group_of(ctx, queue, key, classes[index])
@@ -132,7 +132,7 @@ function Lanes.groups_of(ctx, queue, key, last)
   return groups
 end
 
--- Returns the lanes of a tenant in a queue: the ready ones, and those of each parked class. `most` is how many it
+-- Returns the lanes of a tenant in a queue: the ready ones, and those of each blocked class. `most` is how many it
 -- reads of each order.
 function Lanes.all_of(ctx, key, queue, most)
   local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, most - 1)
@@ -231,13 +231,15 @@ function Lanes.leave_ring(ctx, queue, key)
   Priorities.rank_again(ctx, queue, key)
 end
 
--- Forgets an empty lane, and that its class is parked if no lane of the class is left.
+-- Forgets an empty lane, and that its class is blocked if no lane of the class is left.
 function Lanes.forget_lane(ctx, queue, key, lane)
   local class = Lanes.class_of(lane)
   if #class == 1 then return end
   local names = ctx.prefix .. Lanes.names_name(key, class, queue)
   redis.call("SREM", names, Lanes.name_of(lane))
-  if redis.call("EXISTS", names) == 0 then redis.call("ZREM", ctx.prefix .. "parked:" .. key .. " " .. queue, class) end
+  if redis.call("EXISTS", names) == 0 then
+    redis.call("ZREM", ctx.prefix .. "blocked:" .. key .. " " .. queue, class)
+  end
 end
 
 -- Removes the first task of a lane. Returns its tag, or nil if somebody has deleted the lane. Also returns whether
@@ -348,7 +350,7 @@ function Lanes.forget_waiting(ctx, queue)
     local group
     local lane = Lanes.first_lane(ctx, queue, key)
     if not lane then
-      -- Nothing of this tenant is ready, so the first lane of a parked class is next.
+      -- Nothing of this tenant is ready, so the first lane of a blocked class is next.
       group = Lanes.groups_of(ctx, queue, key, 0)[1]
       lane = Lanes.first_lane(ctx, queue, key, group)
     end

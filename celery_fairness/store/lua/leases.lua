@@ -30,7 +30,7 @@ function Leases.worker_of(lease)
 end
 
 -- A lease begins whose task is not here. The keys have commas between them. `limits` are those of the task, "" if
--- they are not known. `task` has its id, its name and its queue.
+-- they are not known. `task` has its id, its name and its queue. Returns false if the lease is held already.
 function Leases.hold(ctx, lease, keys, limits, task, rules, ends_at)
   if not string.match(keys, "^tenant:") and not string.match(keys, "^" .. Tasks.SYSTEM) then
     keys = Tasks.SYSTEM .. "," .. keys
@@ -39,13 +39,14 @@ function Leases.hold(ctx, lease, keys, limits, task, rules, ends_at)
     redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
     rules.limited = "1"
   end
+  if redis.call("ZADD", ctx.prefix .. "ends", "NX", ends_at, lease) == 0 then return false end
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
     since = Start.since_now(rules, task.name), keys = keys, charge = limits, name = task.name, id = task.id,
     queue = task.queue}
   for key in string.gmatch(keys, "[^,]+") do Leases.begin_lease(ctx, key, lease, rules) end
-  redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)
   Tasks.write_running(ctx, lease, row)
   WorkerLimit.count(ctx, row, 1)
+  return true
 end
 
 -- A claim gives a worker a lease that this worker has registered again. That happens if an older memory gives the
@@ -69,6 +70,7 @@ function Leases.end_lease(ctx, lease, field, row, rules, at)
   for key in string.gmatch(row.keys, "[^,]+") do
     redis.call("ZREM", ctx.prefix .. "leases:" .. key, lease)
   end
+  if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row.keys) end
   if rules.paced then Backoff.note_end(ctx, row, at or rules.logical) end
   Leases.freed(row.keys, rules)
 end
@@ -79,7 +81,6 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   if not row then return false end
   Leases.end_lease(ctx, lease, lease, row, rules, at)
   WorkerLimit.count(ctx, row, -1)
-  Leases.note_freed(ctx, row.keys)
   -- No forecast uses the slots of a tenant alone.
   if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then Start.note_took(rules, row.name, row.since) end
   if rules.watched then Events.tell_gate_ended(ctx, row, outcome, at or rules.logical) end
@@ -97,7 +98,6 @@ function Leases.open_freed(ctx, rules)
   local ended = rules.freed
   if not ended then return end
   rules.freed = nil
-  if rules.parked then Parked.look_at_freed(ctx, ended, rules) end
   if rules.limited then return Wake.free_all(ctx, ended, rules) end
   for index = 1, #ended do Tenants.reopen(ctx, string.match(ended[index], "^[^,]+"), rules) end
 end
@@ -166,31 +166,15 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
   for index = 1, #limits do
     local limit = limits[index]
     Leases.begin_lease(ctx, limit.key, lease, rules)
-    if counts then Rates.count_start(ctx, limit, rules.logical) end
+    if rules.promotes then
+      Promotions.reserve(ctx, limit, lease, rules)
+    elseif counts then
+      Rates.count_start(ctx, limit, rules.logical)
+    end
     Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then
       local tag = limit.key == found.limit_key and found.due
       task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount, tag)
     end
   end
-end
-
---[[
-  freed: since when a tenant has a free slot while a task of it waits for its snooze.
-
-  `freed:KEY` is "" since the tier last rejected a task, because no slot was free then. Otherwise it is the server's
-  time (ms) at which a slot was given back last. If a tier has not rejected a task of a tenant for long, the tenant
-  has no such key. Then one EXISTS is the whole cost of a slot that is given back.
-]]
-
--- A rejected task comes back within keep_ms.
-function Leases.note_rejected(ctx, key, keep_ms)
-  redis.call("SET", ctx.prefix .. "freed:" .. key, "", "PX", keep_ms)
-end
-
--- A lease of these keys has ended at a gate. The tenant's key comes first.
-function Leases.note_freed(ctx, keys)
-  local freed_key = ctx.prefix .. "freed:" .. string.match(keys, "^[^,]+")
-  if redis.call("EXISTS", freed_key) == 0 then return end
-  redis.call("SET", freed_key, Rates.whole(Clock.server_now("")), "KEEPTTL")
 end

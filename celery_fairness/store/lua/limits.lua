@@ -17,15 +17,8 @@
 -- is less than 10 ms, it is early by 10 ms, but by at most two intervals. The gate lets a task that comes too
 -- soon wait for that time.
 local EARLY, EARLY_MS = 0.1, 10
--- A parked task may start without news, so a call looks at its limit again after this time.
-Limits.LOOK_AT_LIMIT_MS = 1000
-
--- Returns how many promoted tasks of a key have not come to a gate yet. A new task does not take the starts
--- that were promised to them.
-function Limits.promised(ctx, key, rules)
-  if not rules.ahead then return 0 end
-  return redis.call("ZCOUNT", ctx.prefix .. "gate_promised:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
-end
+-- A promotion may end at any moment, so a limit whose starts are all reserved is looked at again after this time.
+local RESERVED_MS = 1000
 
 -- Returns how many leases a key has. A function that removes no lease within its call may keep the number in
 -- `rules.held`.
@@ -41,6 +34,7 @@ end
 -- - the reason: "paused", "cools", "full", "rate" or "throttle"
 -- - the number that is used up, if the reason is one of the last three
 function Limits.wait_ms(ctx, limit, rules)
+  if rules.lets_all_start then return 0 end
   local stopped = Config.stopped_ms(ctx, limit, rules)
   if stopped > 0 then
     local again = stopped == math.huge and Backoff.TRY_AGAIN_MS or stopped
@@ -48,17 +42,16 @@ function Limits.wait_ms(ctx, limit, rules)
   end
   if rules.enforcement ~= "on" then return 0 end
   local wait, again, why, number, logical = 0, 0, nil, nil, rules.logical
-  local ahead = Limits.promised(ctx, limit.key, rules)
-  if limit.concurrency and Limits.held_of(ctx, limit.key, rules) + ahead >= limit.concurrency then
+  if limit.concurrency and Limits.held_of(ctx, limit.key, rules) >= limit.concurrency then
     wait, again, why, number = math.huge, Backoff.TRY_AGAIN_MS, "full", limit.concurrency
   end
   if limit.rates == "" and limit.throttle == "" then return wait, again, why, number end
+  local ahead = Promotions.reserved(ctx, limit.key, rules)
   local window = redis.call("HMGET", ctx.prefix .. "window:" .. limit.key, "count", "ideal")
   if not window[1] and ahead == 0 then return wait, again, why, number end
   local count, ideal = tonumber(window[1]) or 0, tonumber(window[2]) or logical
   for starts, period_ms in Rates.windows_of(limit.rates) do
-    -- All starts of the window are promised, and the first of the promised tasks may start now.
-    local rate = math.min(Limits.LOOK_AT_LIMIT_MS, period_ms)
+    local rate = math.min(RESERVED_MS, period_ms)
     if ahead < starts then
       rate = Rates.rate_wait_ms(ctx, limit.key, count, starts - ahead, period_ms, logical)
     end
@@ -115,14 +108,10 @@ function Limits.refusal(ctx, words, rules)
   return at and Limits.refused_by(at, action, by, again_ms, why, longest)
 end
 
--- A task with these keys begins to wait (by 1), or waits no longer (by -1). The keys have commas between them.
--- `waiting_at` counts for each key the tasks that wait with a limit of it, for people who look.
-function Limits.count_waiting(ctx, keys, by)
-  for key in string.gmatch(keys, "[^,]+") do
-    if redis.call("HINCRBY", ctx.prefix .. "waiting_at", key, by) <= 0 then
-      redis.call("HDEL", ctx.prefix .. "waiting_at", key)
-    end
-  end
+-- A task with a limit of this key begins to wait (by 1), or waits no longer (by -1). `waiting_at` counts these tasks for
+-- each key, for people who look.
+function Limits.count_waiting(ctx, key, by)
+  if redis.call("HINCRBY", ctx.prefix .. "waiting_at", key, by) <= 0 then redis.call("HDEL", ctx.prefix .. "waiting_at", key) end
 end
 
 -- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
@@ -231,8 +220,7 @@ function Limits.why_closed(ctx, limit, rules)
   local why, number = limit.closes, limit.number
   if not why then why, number = Limits.waited_for(limit) end
   if not STRATEGIES[why] then return {key = limit.key, strategy = why, limit = number, current = number} end
-  local held = Limits.promised(ctx, limit.key, rules) + Limits.held_of(ctx, limit.key, rules)
-  return {key = limit.key, strategy = STRATEGIES[why], limit = number or 0, current = held}
+  return {key = limit.key, strategy = STRATEGIES[why], limit = number or 0, current = Limits.held_of(ctx, limit.key, rules)}
 end
 
 -- Only older tasks at the gate keep a task from starting. Returns the reason and the number for which those wait. If

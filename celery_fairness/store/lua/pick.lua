@@ -2,7 +2,7 @@
   find: the task that a claim takes next, from the ring or from a group whose limit has opened.
 
   The tenant with the lesser start goes first. If a tenant on the way is at its tier's limit, it leaves the ring.
-  If a limit rejects a lane on the way, the lane is parked. If this process takes nothing of a tenant, the tenant
+  If a limit rejects a lane on the way, the lane is blocked. If this process takes nothing of a tenant, the tenant
   stays in its place.
 ]]
 
@@ -41,7 +41,7 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
     Blocked.act(ctx, queue, key, lane, nil, others, refused, rules, turns)
   elseif refused then
     Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
-    Blocked.park(ctx, queue, key, lane, refused, rules, turns)
+    Blocked.block(ctx, queue, key, lane, refused, rules, turns)
   else
     Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
     Tenants.fill(ctx, queue, key, start, verdict, rules)
@@ -49,7 +49,7 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
   return nil, true
 end
 
--- Returns key, lane, others (as for pop), start and verdict of the task that is served next. For a parked
+-- Returns key, lane, others (as for pop), start and verdict of the task that is served next. For a blocked
 -- lane it also returns its group and the limit at which the group waits. It returns nil if nothing of
 -- the queue may start.
 function Pick.find(ctx, queue, rules, turns, look)
@@ -222,7 +222,7 @@ end
 --[[
   whole: the limit of a queue as a whole, checked before the claim looks at anything of the queue.
 
-  If the limit is closed and lets tasks wait, nothing is parked. The claim then passes by the queue, however much
+  If the limit is closed and lets tasks wait, nothing is blocked. The claim then passes by the queue, however much
   waits there. When a person, a time or the end of a lease opens the limit, the bell rings (wake.lua).
 ]]
 
@@ -270,8 +270,9 @@ function Pick.look_anew(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do
     local row = Config.queue_row(ctx, queues[index], rules)
-    for closed = row and Blocked.PAUSED or 0, Blocked.CLOSED do
-      local older = string.format("(%.17g", closed - row.version / Blocked.VERSIONS)
+    local version = row and row.version or rules.promotes and Config.queues_version(ctx)
+    for closed = version and Blocked.PAUSED or 0, Blocked.CLOSED do
+      local older = string.format("(%.17g", closed - version / Blocked.VERSIONS)
       more = Blocked.look_again(ctx, queues[index], older, "(" .. closed, rules, most) == most or more
     end
   end

@@ -26,6 +26,11 @@ function Queues.note(ctx, queue)
   redis.call("SADD", ctx.prefix .. "queues", queue)
 end
 
+-- Returns whether no task waits in a lane of a queue.
+function Queues.is_empty(ctx, queue)
+  return redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 0
+end
+
 -- A delayed task or a dead letter has left a queue.
 function Queues.forget_empty(ctx, queue)
   if redis.call("EXISTS", ctx.prefix .. "later:" .. queue, ctx.prefix .. "dead:" .. queue) == 0 then

@@ -25,7 +25,8 @@ function Schedule.bring_in(ctx, queue, now, most)
     local task = Tasks.read(ctx, Schedule.tag_of(due[index]))
     -- If there is no task, somebody has deleted its record.
     if task then
-      task.seq = redis.call("INCR", ctx.prefix .. "sequence")
+      -- A parked task keeps its place for good.
+      if not Promotions.is_parked(queue) then task.seq = Tasks.next_seq(ctx) end
       Lanes.enqueue(ctx, queue, task, false, tonumber(due[index + 1]))
     end
   end
@@ -120,9 +121,11 @@ function Schedule.do_what_is_due(ctx, queues, rules, longest)
   if rules.limited then
     more = Wake.look_at_limits(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   end
-  -- A worker that enforces nothing opens the limits that wait for room or time. Stopped limits stay closed.
+  -- A worker that enforces nothing opens the limits that wait for room or time. Stopped limits stay closed, but not for
+  -- parked tasks, because a gate that enforces nothing starts tasks of stopped limits too.
+  local from = rules.lets_all_start and "-inf" or "(" .. Blocked.PAUSED
   for index = 1, rules.limited and rules.enforcement ~= "on" and #queues or 0 do
-    more = Blocked.look_again(ctx, queues[index], "(" .. Blocked.PAUSED, Blocked.CLOSED, rules, DUE_AT_MOST) == DUE_AT_MOST
+    more = Blocked.look_again(ctx, queues[index], from, Blocked.CLOSED, rules, DUE_AT_MOST) == DUE_AT_MOST
       or more
   end
   if rules.limited then more = Pick.look_anew(ctx, queues, rules, DUE_AT_MOST) or more end

@@ -11,6 +11,7 @@ function Settle.settle(ctx, rules, lease, verdict)
   local is_unbegun = string.sub(verdict, -1) == "-"
   if is_unbegun then verdict = string.sub(verdict, 1, -2) end
   if not row then return Settle.settle_other(ctx, rules, lease, verdict, tag) end
+  if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, verdict, row, tag) end
   if verdict == "begun" or verdict == "acked" then
     if row.state ~= "acked" then
       row.state = verdict
@@ -30,7 +31,7 @@ function Settle.settle(ctx, rules, lease, verdict)
     if verdict == "done" and not is_unbegun then Start.note_took(rules, task.name, row.since) end
     Tasks.delete(ctx, task.tag, task.id)
   elseif verdict == "tail" then
-    task.seq = redis.call("INCR", ctx.prefix .. "sequence")
+    task.seq = Tasks.next_seq(ctx)
     Lanes.enqueue(ctx, task.queue, task, false)
   elseif verdict == "died" then
     Settle.after_death(ctx, rules, row.owner, task)
@@ -84,7 +85,7 @@ end
 -- A task becomes a dead letter. `why` is the state of its outcome.
 function Settle.bury(ctx, rules, why, owner, task)
   Tasks.write(ctx, task)
-  redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, redis.call("INCR", ctx.prefix .. "sequence"), task.tag)
+  redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, Tasks.next_seq(ctx), task.tag)
   Queues.note(ctx, task.queue)
   redis.call("HINCRBY", ctx.prefix .. "counts", "dead_lettered", 1)
   Events.write_event_of(ctx, "fairness.dead_lettered", task, "reason", why, "deaths", task.deaths)
@@ -102,6 +103,7 @@ function Settle.after_death(ctx, rules, owner, task)
 end
 
 function Settle.expire_one(ctx, rules, lease, row, tag)
+  if Promotions.is_promotion(row) then return Promotions.expire(ctx, rules, lease, row, tag) end
   local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
   if not task then return end
   redis.call("HINCRBY", ctx.prefix .. "counts", "expired", 1)
@@ -119,7 +121,7 @@ end
 
 -- The lease has no claimed task: the task is not here, or the lease has ended. Its task may wait here again.
 function Settle.settle_other(ctx, rules, lease, verdict, tag)
-  if verdict == "begun" then return 0 end
+  if verdict == "begun" or verdict == "sent" or verdict == "unsent" or verdict == "refused" then return 0 end
   local held = verdict ~= "acked" and Leases.end_held(ctx, rules, lease, verdict)
   if tag and (verdict == "done" or verdict == "acked") and Settle.withdraw(ctx, tag) then return 2 end
   return held and 1 or 0
@@ -136,6 +138,7 @@ end
 -- A task ended for good, and no process is left to write its result. The next worker that calls
 -- `functions/next_outcome.lua` writes it. Until then the record of the task stays.
 function Settle.leave_outcome(ctx, rules, task, state, owner)
+  if Promotions.is_parked(task.queue) then Copies.copy_ended(ctx, task.tag) end
   redis.call("HSET", ctx.prefix .. "ended", task.tag, state .. " " .. owner)
   redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, task.tag)
 end

@@ -6,6 +6,8 @@
   - virtual: by queue, the virtual time of the ring, as far as this claim has read it
   - held: by key, how many leases it has, as far as this claim has counted them
   - limits: by word, as far as this claim has read them
+  - promotes: the claim promotes parked tasks, and their copies are remembered for this time (ms)
+  - lets_all_start: it does so for a worker that enforces nothing
 ]]
 
 -- A task of a tenant without a mean is expected to take this long.
@@ -27,18 +29,23 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   if task.limits ~= "" then
     Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
   end
-  if string.find(task.blocked, "|", 1, true) then Events.tell_released(ctx, task, task.blocked) end
+  if rules.promotes then
+    Copies.copy_promoted(ctx, task, lease, rules.promotes)
+  elseif string.find(task.blocked, "|", 1, true) then
+    Events.tell_released(ctx, task, task.blocked)
+  end
   Leases.begin_lease(ctx, key, lease, rules)
   local keys = Tasks.keys_of(key, task.limits)
   if redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
-  Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner, state = "claimed",
-    since = Start.since_now(rules, task.name), keys = keys, charge = charge, name = task.name, id = task.id, queue = ""})
+  Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner,
+    state = rules.promotes and "promoted" or "claimed", since = Start.since_now(rules, task.name), keys = keys,
+    charge = charge, name = task.name, id = task.id, queue = ""})
   return lease, Tasks.message_of(ctx, task.tag)
 end
 
 -- Returns nothing if the task has expired, or if somebody has deleted the lane. The claim goes on. If the limit of a
 -- tenant is full now, the tenant stays in the ring. Mostly a task has ended before the tenant's next turn.
--- `found` has key, lane, start and verdict. For a parked lane it has these fields too:
+-- `found` has key, lane, start and verdict. For a blocked lane it has these fields too:
 -- - its group, and the limit at which the group waits (name, limit_key)
 -- - its tag there, and when it was due there last (due)
 -- - whether the tenant is in `full` (is_out)
@@ -60,7 +67,7 @@ function Start.serve(ctx, queue, found, rules, turns)
     turns.over = true
     return nil
   end
-  if expires then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end
+  if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
   if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", queue, start) end
   rules.virtual[queue] = math.max(start, ring_at)
@@ -71,9 +78,9 @@ function Start.serve(ctx, queue, found, rules, turns)
   local mean = by_runtime and redis.call("HGET", ctx.prefix .. "account:" .. key, "mean")
   local expected = Start.expected_of(rules.fairness_by, task.cost, mean)
   local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
-  local charge = by_runtime and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
+  local charge = by_runtime and not rules.promotes and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
   local lease, message = Start.lease_task(ctx, queue, found, task, expected, charge, rules)
-  Stats.note_start(rules, task, found.verdict.tier, queue)
+  if not rules.promotes then Stats.note_start(rules, task, found.verdict.tier, queue) end
   if group and not is_last then Blocked.served(ctx, queue, found, task, turns) end
   if Lanes.task_left(ctx, queue, key, found.lane, finish, waiting, rules.virtual[queue]) > 0 then
     local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue

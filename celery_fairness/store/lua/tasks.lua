@@ -61,6 +61,11 @@ function Tasks.write(ctx, task)
     .. " " .. task.queue)
 end
 
+-- Returns the place of a task that begins to wait now, among all tasks of the installation.
+function Tasks.next_seq(ctx)
+  return redis.call("HINCRBY", ctx.prefix .. "clock", "sequence", 1)
+end
+
 -- A task is known from its put until its record is deleted.
 function Tasks.is_known(ctx, tag)
   return redis.call("HEXISTS", ctx.prefix .. "tasks", tag) == 1

@@ -27,10 +27,9 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
   ctx.ranked = said.ranked
   return {
-    logical = logical, now = now, enforcement = args[at + 1], default_tier = args[at + 2],
-    default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]),
-    version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0), limited = said.limited,
-    steered = said.steered, paced = said.paced, watched = said.watched, parked = said.parked,
+    logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
+    default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = said.version,
+    limited = said.limited, steered = said.steered, paced = said.paced, watched = said.watched, parked = said.parked,
   }, lease_ms, said, epoch
 end
 
@@ -54,7 +53,7 @@ function Tenants.judge(ctx, key, rules, queue)
     held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
     full = limit <= held
   end
-  local open = not full or limit > 0 and rules.enforcement == "observe"
+  local open = rules.lets_all_start or not full or limit > 0 and rules.enforcement == "observe"
   return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,
     paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
 end
@@ -69,6 +68,8 @@ function Tenants.close(ctx, key, verdict, rules)
 end
 
 function Tenants.count_refusal(ctx, queue, verdict, rules)
+  -- The gate has counted the rejection of a parked task.
+  if rules.promotes then return end
   redis.call("HINCRBY", ctx.prefix .. "counts", "refused:" .. verdict.tier, 1)
   Stats.note_minute(rules, "refused", verdict.tier, queue)
 end
@@ -105,7 +106,8 @@ end
 -- Judges tenants that were found closed before the last news, at most `most` per call. Returns how many.
 function Tenants.judge_anew(ctx, rules, most)
   local judged_by = string.format("%.0f", rules.version + 1)
-  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "closed", "(-" .. judged_by,
+  local from = rules.lets_all_start and "-inf" or "(-" .. judged_by
+  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "closed", from,
     rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, most)
   for index = 1, #stale do Tenants.reopen(ctx, stale[index], rules) end
   return #stale

@@ -166,7 +166,7 @@ end
 function Wake.said(ctx, key, rules)
   Config.note_steering(ctx)
   if string.sub(key, 1, 7) == "tenant:" then
-    rules.version = redis.call("HINCRBY", ctx.prefix .. "news", "version", 1)
+    rules.version = redis.call("HINCRBY", ctx.prefix .. "clock", "version", 1)
   end
   Wake.pump(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)

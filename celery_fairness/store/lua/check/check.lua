@@ -21,8 +21,7 @@ local ROWS_AT_MOST = 100
 local PAGE, MESSAGES = 50, 10
 
 -- The clock has a flag for each of these tables. Without the flag no claim and no gate looks at the table.
-local FLAGS = {limited = {"shared", "queue_limits"}, parked = {"gate_tasks"},
-  steered = {"paused", "overrides"}}
+local FLAGS = {limited = {"shared", "queue_limits"}, steered = {"paused", "overrides"}}
 
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
 function Check.kinds()
@@ -31,6 +30,7 @@ function Check.kinds()
     expires = {whole = Check.expires},
     running = {row = Slots.running, scan = "HSCAN"},
     leases = {row = Slots.lease, scan = "ZSCAN"},
+    reserved = {row = Slots.reserved, scan = "ZSCAN"},
     account = {whole = Places.tenant, row = Places.field, scan = "HSCAN"},
     closed = {row = Places.closed, scan = "ZSCAN"},
     waiting = {row = Places.count, scan = "HSCAN"},
@@ -48,9 +48,6 @@ function Check.kinds()
     window = {whole = Waits.starts},
     starts = {whole = Waits.starts},
     queue_limits = {row = Waits.queue, scan = "HSCAN"},
-    gate_tasks = {row = Gate.task, scan = "HSCAN", page = MESSAGES},
-    gate_at = {whole = Gate.turn, row = Gate.tag, scan = "ZSCAN"},
-    gate_turns = {row = Gate.tenant, scan = "ZSCAN"},
   }
 end
 
@@ -126,7 +123,7 @@ function Check.call(keys, args, repairs)
   local logical, now, _, said = read(ctx, lease_ms, frozen_ms)
   ctx.ranked = said.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
-    default_limit = args[3], version = tonumber(redis.call("HGET", ctx.prefix .. "news", "version") or 0),
+    default_limit = args[3], version = said.version,
     limited = said.limited, steered = said.steered}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 

@@ -56,7 +56,7 @@ function Places.rebuild(it, key, queue, others, group)
   local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
   local groups, lanes, total = Places.read(it, key, queue, -1, others)
   groups[#groups + 1] = group
-  redis.call("UNLINK", ctx.prefix .. "parked:" .. key .. " " .. queue)
+  redis.call("UNLINK", ctx.prefix .. "blocked:" .. key .. " " .. queue)
   for index = 1, #groups do Waits.leave(it, key, groups[index], queue) end
   for index = 1, #lanes do
     local lane = lanes[index]
@@ -204,6 +204,7 @@ end
 ]]
 
 function Places.count(it, _, queue)
+  if Promotions.is_parked(queue) then Check.flag(it, "parked") end
   Places.queue(it, queue)
 end
 

@@ -1,5 +1,7 @@
 --[[
   slots: each lease has a row, has an end and counts at each of its keys, and nothing else counts.
+
+  A promotion (promotions.lua) reserves starts only while it lasts. Its task has a record until the broker has the copy.
 ]]
 
 function Slots.running(it, _, field)
@@ -13,6 +15,10 @@ function Slots.running(it, _, field)
       redis.call("ZADD", ctx.prefix .. "ends", it.rules.logical + it.rules.lease_ms, lease)
     end)
   end
+  if Promotions.is_promotion(row) then
+    Check.flag(it, "parked")
+    if Slots.is_lost(it, field, lease, row) then return end
+  end
   for key in string.gmatch(row.keys, "[^,]+") do
     local leases = "leases:" .. key
     if not redis.call("ZSCORE", ctx.prefix .. leases, lease) then
@@ -21,6 +27,33 @@ function Slots.running(it, _, field)
       end)
     end
   end
+end
+
+-- Returns whether a promotion has no task, and so no slots.
+function Slots.is_lost(it, tag, lease, row)
+  local ctx, task = it.ctx, Tasks.read(it.ctx, tag)
+  if row.state == "sent" and task then
+    Check.found(it, "sent_task_known", "running", tag, function()
+      Lanes.remove_waiting(ctx, task)
+      Promotions.delete(ctx, task)
+    end)
+  elseif row.state == "promoted" and not (task and Promotions.is_parked(task.queue)) then
+    Check.found(it, "promotion_without_task", "running", tag, function()
+      Leases.end_lease(ctx, lease, tag, row, it.rules)
+      Leases.open_freed(ctx, it.rules)
+    end)
+    return true
+  end
+end
+
+function Slots.reserved(it, key, lease)
+  local reserved, row = it.ctx.prefix .. "reserved:" .. key, Tasks.read_running(it.ctx, lease)
+  if row and Promotions.is_promotion(row) and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
+  if not redis.call("ZSCORE", reserved, lease) then return end
+  Check.found(it, "start_without_promotion", "reserved:" .. key, lease, function()
+    redis.call("ZREM", reserved, lease)
+    Wake.pump(it.ctx, key, it.rules)
+  end)
 end
 
 function Slots.lease(it, key, lease)

@@ -103,8 +103,9 @@ function Waits.is_left_closed(it, queue, name, looked)
   if not limit or looked ~= math.ceil(looked) and looked - math.ceil(looked) ~= -(limit.version or 0) / Blocked.VERSIONS then
     return
   end
-  local wait, _, why = Limits.wait_ms(ctx, limit, it.rules)
-  return wait == 0 or wait < math.huge and why ~= "full"
+  -- The end of a lease opens a full limit, even if the limit cools down too.
+  local is_full = limit.concurrency and Limits.held_of(ctx, limit.key, it.rules) >= limit.concurrency
+  return not is_full and Limits.wait_ms(ctx, limit, it.rules) < math.huge
 end
 
 function Waits.limit(it, queue, name)

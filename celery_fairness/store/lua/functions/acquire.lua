@@ -58,39 +58,39 @@ register("acquire", {"allow-oom"}, function(keys, args)
   end
 
   local starts = {1, held, limit, -1, version, tier, "", "w"}
-  if Tasks.read_held(ctx, lease) then return starts end
   local gone, memory = Copies.superseded(copy, message, serial)
   if gone then
     redis.call("HINCRBY", ctx.prefix .. "counts", "superseded", 1)
     return {-2, held, limit, -1, version, tier, "", "w"}
   end
 
-  -- A task that was parked here takes the starts that were promised to it. A newcomer takes no start that was
-  -- promised to another task.
-  if said.parked and memory.seq then Parked.forget_parked(ctx, key, message, Parked.parked_places(key, words)) end
-  rules.ahead = said.parked and not memory.seq and Parked.is_of_broker(said, broker)
-  local counts, closed = ctx.prefix .. "counts", nil
-  local taken = limit >= 0 and held + Limits.promised(ctx, key, rules) or held
-  local full = limit >= 0 and taken >= limit
+  rules.parked = said.parked
+  local promoted_keys = memory.seq and Promotions.arrive(ctx, of_worker, message, serial)
+  if promoted_keys then held = Limits.held_of(ctx, key, rules) end
+  local counts, full, closed = ctx.prefix .. "counts", enforcement ~= "off" and limit >= 0 and held >= limit, nil
   if enforcement ~= "off" then
-    if full then
-      redis.call("HINCRBY", counts, "refused:" .. tier, 1)
-      Stats.count_exceeded(ctx, Events.at_tier(key, limit, taken).strategy, key)
-      Stats.count_at_gate(ctx, rules, "refused", tier, job)
-    end
     closed = Limits.refusal(ctx, words, rules)
-    if rules.ahead and enforcement == "on" and not full and not closed then
-      local behind = Parked.queue_of_gate(ctx, key, limits)
+    if said.parked and not memory.seq and enforcement == "on" and not full and not closed then
+      local behind = Promotions.before(ctx, broker, key, limits)
       if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
     end
     if not full then closed = closed or WorkerLimit.crowded_here(ctx, limits, lease) end
-    if closed then
-      redis.call("HINCRBY", counts, "limited", 1)
-      Stats.count_exceeded(ctx, STRATEGIES[closed.why] or closed.why, closed.key)
-    end
+  end
+  -- The limits may be full because this call was sent before, and the lease counts.
+  if (full or closed) and Tasks.read_held(ctx, lease) then return starts end
+  if full then
+    redis.call("HINCRBY", counts, "refused:" .. tier, 1)
+    Stats.count_exceeded(ctx, Events.at_tier(key, limit, held).strategy, key)
+    Stats.count_at_gate(ctx, rules, "refused", tier, job)
+  end
+  if closed then
+    redis.call("HINCRBY", counts, "limited", 1)
+    Stats.count_exceeded(ctx, STRATEGIES[closed.why] or closed.why, closed.key)
   end
 
   if enforcement == "on" and (full or closed) then
+    -- The slots of the promotion are free.
+    Leases.open_freed(ctx, of_worker)
     local action = closed and closed.action or "w"
     local by_tier = full and action == "w"
     local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
@@ -106,18 +106,20 @@ register("acquire", {"allow-oom"}, function(keys, args)
     else
       if job and memory.told == "" then
         -- A closed limit without a name is the tier's.
-        local at = (by_tier or not closed.name) and Events.at_tier(key, limit, taken) or Limits.why_closed(ctx, closed, rules)
+        local at = (by_tier or not closed.name) and Events.at_tier(key, limit, held) or Limits.why_closed(ctx, closed, rules)
         memory.told = Events.tell_exceeded(ctx, job, at)
       end
       Copies.copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
     end
     if by_tier then
-      if limit > 0 then Leases.note_rejected(ctx, key, keep_ms) end
       return {limit == 0 and -1 or 0, held, limit, -1, version, tier, "", action}
     end
     return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
   end
 
+  local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, words)
+  local ends_at = Rates.whole(rules.logical + lease_ms)
+  if not Leases.hold(ctx, lease, its_keys, words, job or Leases.UNKNOWN, rules, ends_at) then return starts end
   Events.tell_admitted(ctx, job, memory)
   if said.watched and job then Events.tell_gate_started(ctx, lease, job, key) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
@@ -126,8 +128,8 @@ register("acquire", {"allow-oom"}, function(keys, args)
     Rates.count_start(ctx, limits[index], rules.logical)
     Backoff.note_begin(ctx, limits[index], rules)
   end
-  local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, words)
-  Leases.hold(ctx, lease, its_keys, words, job or Leases.UNKNOWN, rules, Rates.whole(rules.logical + lease_ms))
+  -- The task may have come with other limits than those of its promotion.
+  if promoted_keys and promoted_keys ~= its_keys then Leases.open_freed(ctx, of_worker) end
   if key ~= "" then starts[2] = held + 1 end
   if enforcement == "observe" and (full or closed) then starts[1] = 2 end
   return starts

@@ -23,8 +23,9 @@
   args[12] fairness_by    str  what a task charges, "tasks", "cost" or "runtime"
   args[13] snooze_ms      int  longest wait for a slot of a task that is put back
   args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue"
-  args[15] told           int  how many ends follow
-  args[16+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
+  args[15] copies_ms      int  of a promoter: how long the memory of copies is kept, otherwise ""
+  args[16] told           int  how many ends follow
+  args[17+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
 
   Returns `sleep_ms epoch length passed`, and then `length told` for each task.
   - sleep_ms is 0 if there is more to do at once.
@@ -61,7 +62,7 @@ end
 
 register("claim", {"allow-oom"}, function(keys, args)
   local ctx, owner, number = {prefix = keys[1]}, args[1], args[2]
-  local want, told = tonumber(args[3]), tonumber(args[15])
+  local want, told = tonumber(args[3]), tonumber(args[16])
   local frozen_ms, passing, known_epoch, scope = args[9], args[10], args[11], args[14]
 
   if not string.match(owner, "^%S*%w$") then
@@ -72,9 +73,10 @@ register("claim", {"allow-oom"}, function(keys, args)
   local epoch_text = string.format("%.0f", epoch)
   rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + lease_ms
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
-  rules.expiring, rules.kept_took = said.expiring, said.took
-  local first_queue = 16 + 2 * told
-  for index = 16, first_queue - 1, 2 do
+  rules.expiring, rules.kept_took, rules.promotes = said.expiring, said.took, tonumber(args[15])
+  rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
+  local first_queue = 17 + 2 * told
+  for index = 17, first_queue - 1, 2 do
     Settle.settle(ctx, rules, args[index], args[index + 1])
   end
   Leases.open_freed(ctx, rules)
@@ -106,7 +108,10 @@ register("claim", {"allow-oom"}, function(keys, args)
   end
 
   local all_queues = {unpack(args, first_queue)}
-  local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, math.min(SLEEP_MS, math.floor(lease_ms / 3)))
+  local longest = math.floor(lease_ms / 3)
+  -- A gate that parks a task wakes its own promoter. The others look again after this time.
+  if not (rules.promotes and Queues.is_empty(ctx, all_queues[1])) then longest = math.min(SLEEP_MS, longest) end
+  local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, longest)
   rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
   queues = Queues.not_ended(ctx, queues, rules.now)
@@ -131,7 +136,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     local lease, task, message = Start.serve(ctx, queue, found, rules, turns)
     if not lease then return true end
     if look then Pick.took(look, task) end
-    if rules.watched then Events.tell_started(ctx, task, rules) end
+    if rules.watched and not rules.promotes then Events.tell_started(ctx, task, rules) end
     tell(lease, task, Tasks.keys_of(task.key, task.limits), message)
     return true
   end

@@ -64,8 +64,12 @@ local function lease_of(ctx, id, logical)
   local row, tag = Tasks.read_running(ctx, id)
   local task = row and Tasks.read(ctx, tag)
   if task then
-    lease.state, lease.queue, lease.charged, lease.limits = row.state, task.queue, task.key, task.limits
+    local queue = Promotions.is_parked(task.queue) and Promotions.route_of(ctx, task) or task.queue
+    lease.state, lease.queue, lease.charged, lease.limits = row.state, queue, task.key, task.limits
     lease.task_id = task.id ~= "" and task.id or tag
+  elseif row then
+    -- The broker has the copy of a promoted task.
+    lease.state, lease.charged, lease.task_id = row.state, string.match(row.keys, "^[^,]+"), row.id ~= "" and row.id or tag
   else
     row = Tasks.read_held(ctx, id)
     if not row then return lease end
@@ -86,14 +90,19 @@ local function leases_of(ctx, key, first, gone, logical)
   return found
 end
 
+-- Returns the queue as people see it: parked tasks are in none.
+local function shown_queue(queue)
+  return Promotions.is_parked(queue) and "" or queue
+end
+
 -- Adds where the tasks of a tenant wait, how many they are, and whether claims pass the tenant over.
 local function add_places(ctx, key, answer)
   local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "account:" .. key), LANES_AT_MOST, {}
   for index = 1, #flat, 2 do
     local queue = string.match(flat[index], "^q:(.*)$")
     if queue then
-      queues[#queues + 1] = queue
       answer.waiting_count = answer.waiting_count + flat[index + 1]
+      queues[#queues + 1] = queue
     end
     if flat[index] == "closed" then answer.closed = true end
   end
@@ -101,7 +110,7 @@ local function add_places(ctx, key, answer)
   local full, lanes = {}, {}
   for index = 1, math.min(#queues, QUEUES_AT_MOST) do
     local queue, ranks = queues[index], {}
-    if redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key) then full[#full + 1] = queue end
+    if redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key) then full[#full + 1] = shown_queue(queue) end
     local its = left > 0 and Lanes.all_of(ctx, key, queue, left) or {}
     for place = 1, math.min(#its, left) do
       local rank = string.sub(its[place], 1, 1)
@@ -110,7 +119,7 @@ local function add_places(ctx, key, answer)
     left = left - #its
     for rank = 9, 0, -1 do
       local tasks = ranks[tostring(rank)] or 0
-      if tasks > 0 then lanes[#lanes + 1] = {queue, rank, tasks} end
+      if tasks > 0 then lanes[#lanes + 1] = {shown_queue(queue), rank, tasks} end
     end
   end
   answer.full_in, answer.waiting = list(full), list(lanes)
@@ -157,7 +166,8 @@ local function waited_of(ctx, key, first, cools, rules)
     if looked then
       local limit = Limits.give_own(ctx, Limits.read_limit(name), rules)
       local row = numbers_of(limit)
-      row.queue, row.tenants, row.tasks = queue, count_waiters(ctx, places[index], queue, left)
+      row.queue = shown_queue(queue)
+      row.tenants, row.tasks = count_waiters(ctx, places[index], queue, left)
       -- The score of a partition is lower by the version of its queue's numbers.
       row.state = cools and limit.concurrency ~= 0 and "cool-down" or "paused"
       if looked >= 0 then row.state = "available" elseif looked > Blocked.PAUSED then row.state = "exhausted" end
@@ -281,7 +291,7 @@ end
 -- Returns whether any table has something of a key.
 local function is_used(ctx, key, answer, queue, logical)
   local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. "idle", " " .. key) or 0)
-  local counted = answer.held + answer.ended_unswept + answer.waiting_count + answer.parked
+  local counted = answer.held + answer.ended_unswept + answer.waiting_count
   return counted > 0 or known_until > logical or answer.published == true or queue ~= false
     or (answer.override or answer.pause or answer.cool_ms) ~= nil
     or redis.call("EXISTS", ctx.prefix .. "window:" .. key, ctx.prefix .. "waited:" .. key) > 0
@@ -307,8 +317,7 @@ register("inspect", {"no-writes"}, function(keys, args)
   local held, unswept, gone = count_leases(ctx, key, logical)
   local rules = {logical = logical, now = now, enforcement = enforcement, held = {[key] = held}}
   local answer = {now = now, held = held, ended_unswept = unswept,
-    waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0),
-    parked = tonumber(redis.call("HGET", ctx.prefix .. "gate_waiting", key) or 0)}
+    waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0)}
   if tenant_key ~= "" then add_tier(ctx, key, tenant_key, tier, args[5], cjson.decode(args[6]), answer) end
 
   local leases = leases_of(ctx, key, first, gone, logical)

@@ -1,72 +1,59 @@
 --[[
-  park: keep the message of a task that a gate rejected, until its limits open.
+  park: keep a task that a gate rejected, until its limits open. It waits in the queue of its broker (promotions.lua).
 
-  If its limits are open by now, nothing is kept. So no end of a lease between the rejection and this call is
-  missed. A copy that waited before takes its old place.
+  A copy that waited before takes its old place.
 
   keys[1]  prefix        str  what every key of the installation begins with
 
   args[1]  lease_ms      int  how long a lease lives without a renewal
-  args[2]  key           str  of the tenant's tier limit; "" is a system task
-  args[3]  tenant_key    str  of the tenant's record, without the prefix
-  args[4]  tier          str  the tenant's tier as the caller holds it
-  args[5]  concurrency   str  that tier's, as the caller holds it (an integer, "unlimited" or "")
-  args[6]  default_tier  str  for a tier that is not known
-  args[7]  default_limit str  of the default tier, an integer or "unlimited"
-  args[8]  tier_waits    str  "1" if a task over its tier's limit waits here
-  args[9]  words         str  the limits beside the tier's, or ""
-  args[10] tag           str  what all copies of the message have in common
-  args[11] serial        str  of the copy that was rejected
-  args[12] next_serial   str  one that is never published; it stands for the message here
-  args[13] keep_ms       int  how long the memory of copies is kept
-  args[14] expires_ms    str  server time from which it does not start any more, or ""
-  args[15] message       str  as it is published again
-  args[16] broker        str  that the message came from; "" is any
-  args[17] id            str  of the task, as it is written in keys, or ""
-  args[18] frozen_ms     str  "" in production (server TIME); set only by tests
+  args[2]  broker        str  that the message came from
+  args[3]  tag           str  what all copies of the message have in common
+  args[4]  serial        str  of the copy that was rejected
+  args[5]  next_serial   str  one that is never published; it stands for the message here
+  args[6]  keep_ms       int  how long the memory of copies is kept
+  args[7]  tenant        str  as it is written in keys; "" is a system task
+  args[8]  service       str  "" unless each service counts apart
+  args[9]  tier          str  the tenant's tier as the caller holds it
+  args[10] rank          int  0 to 9; 9 goes first
+  args[11] limits        str  those beside the tier's, or ""
+  args[12] job           str  "ID NAME QUEUE" of the task
+  args[13] expires_ms    str  server time from which it does not start any more, or ""
+  args[14] message       str  as it is published again
+  args[15] frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns a code. ELSEWHERE is the code if tasks of another broker are parked.
-    1 PARKED   0 ASK_AGAIN   -2 SUPERSEDED   -3 ELSEWHERE
+  Returns a code.
+    1 PARKED   -2 SUPERSEDED
 ]]
 register("park", {}, function(keys, args)
-  local ctx, lease_ms = {prefix = keys[1]}, tonumber(args[1])
-  local key, tenant_key, tier, concurrency = args[2], args[3], args[4], args[5]
-  local default_tier, default_limit, tier_waits, words = args[6], args[7], args[8], args[9]
-  local tag, serial, next_serial, keep_ms = args[10], args[11], args[12], tonumber(args[13])
-  local expires_ms, message, broker, id, frozen_ms = args[14], args[15], args[16], args[17], args[18]
-
-  local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = "on", steered = said.steered,
-    tier_waits = tier_waits == "1", default_tier = default_tier, default_limit = default_limit}
-  local copy = ctx.prefix .. "copy:" .. tag
-  local gone, memory = Copies.superseded(copy, tag, serial)
-  local seq = memory.seq
+  local ctx, queue = {prefix = keys[1]}, Promotions.queue_of(args[2])
+  local tag, serial, next_serial, keep_ms, expires_ms = args[3], args[4], args[5], tonumber(args[6]), args[13]
+  local logical, now, _, said = Clock.tick(ctx, tonumber(args[1]), args[15])
+  ctx.ranked = said.ranked
+  local gone, memory = Copies.superseded(ctx.prefix .. "copy:" .. tag, tag, serial)
   if gone then return -2 end
-  if not Parked.is_of_broker(said, broker) then return -3 end
-
-  local task = {key = key, tenant_key = tenant_key, tier = tier, concurrency = concurrency}
-  local limits = Limits.limits_now(ctx, words, rules)
-  -- A task that waited before may take any free slot. A newcomer takes no slot that was promised to another task.
-  rules.ahead = said.parked and not seq
-  local at, closed_ms, others = Parked.kept_by(ctx, task, limits, rules)
-  if others then return 0 end
-  if not at and rules.ahead then
-    local behind = Parked.queue_of_gate(ctx, key, limits)
-    at = behind and (behind.name or behind.key)
+  local job = Events.read_job(args[12]) or Leases.UNKNOWN
+  local task = {tag = tag, seq = memory.seq or Tasks.next_seq(ctx), attempt = memory.attempts,
+    deaths = 0, cost = "1", rank = args[10], tenant = args[7], service = args[8], tier = args[9], name = job.name,
+    limits = args[11], id = job.id, queue = queue, blocked = memory.told ~= "" and memory.told or "-",
+    key = Tasks.key_of(args[7], args[8])}
+  Copies.copy_parked(ctx, tag, next_serial, Rates.whole(task.seq), memory, keep_ms)
+  -- A call that is sent again finds the task here.
+  if not Tasks.add_message(ctx, task, args[14]) then return 1 end
+  if not said.parked then redis.call("HSET", ctx.prefix .. "clock", "parked", 1) end
+  if task.limits ~= "" and not said.limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
+  if expires_ms ~= "" then
+    redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)
+    redis.call("HSET", ctx.prefix .. "clock", "expiring", 1)
   end
-  if not at then return 0 end
-
-  seq = seq or Rates.whole(redis.call("INCR", ctx.prefix .. "sequence"))
-  Parked.copy_parked(ctx, tag, next_serial, next_serial, seq, memory.told, keep_ms)
-  Parked.leave_gate(ctx, key, tag, Parked.parked_places(key, words))
-  redis.call("HSET", ctx.prefix .. "clock", "parked", broker ~= "" and broker or said.parked or 1)
-  Parked.forget_record(ctx, tag)
-  Limits.count_waiting(ctx, Tasks.keys_of(key, words), 1)
-  Tasks.add_id(ctx, id, tag)
-  redis.call("HSET", ctx.prefix .. "gate_tasks", tag, table.concat(
-    {seq, expires_ms, key, tenant_key, tier, concurrency, words, memory.told, id}, " ") .. "\n" .. message)
-  if expires_ms ~= "" then redis.call("ZADD", ctx.prefix .. "gate_expires", expires_ms, tag) end
-  Parked.wait_at(ctx, {key = key, seq = seq}, tag, at, logical + math.min(closed_ms, Limits.LOOK_AT_LIMIT_MS))
-  Parked.ring_gate(ctx)
+  Lanes.enqueue(ctx, queue, task, true, now)
+  -- A newcomer must not start before this task. So its lane waits at its limit at once, as the next claim would put it.
+  local rules = {logical = logical, now = now, enforcement = "on", parked = "1", limited = "1", promotes = true}
+  local lane = Lanes.lane_of(task)
+  if task.limits == "" or Lanes.group_of(ctx, queue, task.key, lane) then return 1 end
+  local refused = Limits.refusal(ctx, task.limits, rules)
+  if refused and not refused.action then
+    Blocked.block(ctx, queue, task.key, lane, refused, rules, {moves = 0})
+    Active.pass_on(ctx, queue, true, false)
+  end
   return 1
 end)

@@ -16,7 +16,7 @@
 ]]
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency, keep_ms = {prefix = keys[1]}, args[1], args[2], args[3], tonumber(args[4])
-  local tenant, news = ctx.prefix .. key, ctx.prefix .. "news"
+  local tenant, clock = ctx.prefix .. key, ctx.prefix .. "clock"
 
   local before = redis.call("HMGET", tenant, "tier", "concurrency")
   local same = (before[1] or "") == tier and (tier == "" or (before[2] or "") == concurrency)
@@ -27,12 +27,12 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
     redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
     if concurrency == "" and keep_ms > 0 then redis.call("PEXPIRE", tenant, keep_ms) end
   end
-  if same and not ends_sooner then return tonumber(redis.call("HGET", news, "version") or 0) end
+  if same and not ends_sooner then return tonumber(redis.call("HGET", clock, "version") or 0) end
   if not same and tier ~= "" then
     Events.write_event(ctx, "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
   elseif not same then
     Events.write_event(ctx, "fairness.tier_cleared", "key", key)
   end
-  return redis.call("HINCRBY", news, "version", 1)
+  return redis.call("HINCRBY", clock, "version", 1)
 end)

@@ -63,13 +63,12 @@ local function waiting_of_tenant(ctx, key)
 end
 
 -- Returns {key, limit, waiting} of the tenant or queue that has no room for one more. It returns nil if both
--- have room. The published tiers replace the settings of the producer.
-local function full_of(ctx, queue, task, default_tier, of_tier, of_queue)
-  local news = redis.call("HMGET", ctx.prefix .. "news", "source", "bounded")
-  if task.key ~= Tasks.SYSTEM and (news[2] or of_tier ~= "" and not news[1]) then
+-- have room. `published` has the source of the published tiers, and whether one is bounded. They replace the settings of the producer.
+local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, published)
+  if task.key ~= Tasks.SYSTEM and (published.bounded or of_tier ~= "" and not published.source) then
     local waiting, known = waiting_of_tenant(ctx, task.key)
     local most = tonumber(of_tier)
-    if news[2] then
+    if published.bounded then
       local tier = task.tier == "" and known or task.tier
       local _, _, _, row = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. task.tenant, tier, "",
         default_tier, "", {})
@@ -106,13 +105,15 @@ local function put(keys, args)
     tier = tier, id = id, name = name, limits = limits, key = Tasks.key_of(tenant, service),
   }
   local now = Clock.server_now(frozen_ms)
-  local said = redis.call("HMGET", ctx.prefix .. "clock", "watched", "limited", "ranked", "schema")
+  local said = redis.call("HMGET", ctx.prefix .. "clock", "watched", "limited", "ranked", "schema",
+    "tiers_source", "bounded")
   Clock.check_schema(said[4])
   local watched, limited = said[1], said[2]
   ctx.ranked = said[3]
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
-    local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue)
+    local published = {source = said[5], bounded = said[6]}
+    local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue, published)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
@@ -121,7 +122,7 @@ local function put(keys, args)
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
   if tenant == "_invalid" then redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1) end
-  task.seq, task.queue = redis.call("INCR", ctx.prefix .. "sequence"), queue
+  task.seq, task.queue = Tasks.next_seq(ctx), queue
   if watched and tonumber(watched) > now then
     Events.tell_put(ctx, task, math.max(now, eta_ms))
   end

@@ -14,7 +14,7 @@ register("requeue", {"allow-oom"}, function(keys, args)
   Queues.forget_empty(ctx, task.queue)
   Settle.forget_outcome(ctx, task.tag)
   redis.call("HINCRBY", ctx.prefix .. "counts", "requeued", 1)
-  task.seq, task.deaths = redis.call("INCR", ctx.prefix .. "sequence"), 0
+  task.seq, task.deaths = Tasks.next_seq(ctx), 0
   Lanes.enqueue(ctx, task.queue, task, false)
   Events.write_event_of(ctx, "fairness.requeued", task)
   return 1

@@ -42,11 +42,11 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
     or redis.call("ZSCORE", ctx.prefix .. "cooled", key)
     or redis.call("HEXISTS", ctx.prefix .. "overrides", key) == 1
     or redis.call("EXISTS", ctx.prefix .. "candidates:" .. queue) == 1
+  local version = redis.call("HINCRBY", ctx.prefix .. "clock", "queues_version", 1)
   if not needed then
     redis.call("HDEL", ctx.prefix .. "queue_limits", queue)
     redis.call("HDEL", ctx.prefix .. "queue_keys", key)
   else
-    local version = redis.call("HINCRBY", ctx.prefix .. "news", "queues", 1)
     text = table.concat({key, parts and "parts" or "whole", string.format("%.0f", version), text}, " ")
     redis.call("HSET", ctx.prefix .. "queue_limits", queue, text)
     redis.call("HSET", ctx.prefix .. "queue_keys", key, queue)

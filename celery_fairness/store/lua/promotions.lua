@@ -1,0 +1,122 @@
+--[[
+  Promotions: tasks that a gate has parked. They wait in the queue `@parked:BROKER`, as other tasks wait in theirs.
+
+  A promoter of that broker claims such a task, and publishes a copy whose serial is the name of the lease. So one
+  copy of a task is valid, that of its last claim. The row of the lease has the state "promoted" until the broker
+  has the copy, and then "sent": the record of the task is deleted, and the lease keeps its slots for the copy. When
+  the copy comes to a gate, its promotion ends, and the gate's own lease takes the slots in the same call.
+
+  A promotion is no start. So it counts no start, and writes no event. `reserved:KEY` has the leases that reserve a
+  start of a rate or a throttle of the key, with their ends. A promotion is never renewed, because a broker that
+  does not answer would keep its slots for ever.
+]]
+
+-- A task that no broker takes in this many tries has failed.
+local TRIES_AT_MOST = 10
+-- The first pause of a task that could not be published is this part of a lease. Each further one is twice as long.
+local FIRST_PAUSE = 1 / 16
+
+function Promotions.queue_of(broker)
+  return "@parked:" .. broker
+end
+
+function Promotions.is_parked(queue)
+  return string.sub(queue, 1, 8) == "@parked:"
+end
+
+function Promotions.is_promotion(row)
+  return row.state == "promoted" or row.state == "sent"
+end
+
+-- Returns the routing key to which a parked task is published again. The gate has written the message as JSON.
+function Promotions.route_of(ctx, task)
+  local is_read, message = pcall(cjson.decode, Tasks.message_of(ctx, task.tag))
+  return is_read and type(message) == "table" and message.routing_key or ""
+end
+
+-- A promoted task reserves a start of a limit.
+function Promotions.reserve(ctx, limit, lease, rules)
+  if limit.rates == "" and limit.throttle == "" then return end
+  local reserved = ctx.prefix .. "reserved:" .. limit.key
+  redis.call("ZREMRANGEBYSCORE", reserved, "-inf", rules.logical)
+  redis.call("ZADD", reserved, rules.ends_at, lease)
+end
+
+-- Returns how many starts of a key are reserved.
+function Promotions.reserved(ctx, key, rules)
+  if not rules.parked then return 0 end
+  return redis.call("ZCOUNT", ctx.prefix .. "reserved:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
+end
+
+function Promotions.release(ctx, lease, keys)
+  for key in string.gmatch(keys, "[^,]+") do redis.call("ZREM", ctx.prefix .. "reserved:" .. key, lease) end
+end
+
+-- Deletes the record of a task that its broker has, or that ended.
+function Promotions.delete(ctx, task)
+  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
+  Tasks.delete(ctx, task.tag, task.id)
+end
+
+-- Records the outcome of a promotion:
+-- - sent: the broker has the copy
+-- - unsent: it could not be published, so the task waits again after a pause
+-- - refused: as unsent, but after TRIES_AT_MOST tries the task has failed
+-- - done: the task ended before it came to a gate
+-- - any other: the task waits again, in its place
+function Promotions.settle(ctx, rules, lease, verdict, row, tag)
+  local task = Tasks.read(ctx, tag)
+  if verdict == "sent" then
+    row.state = "sent"
+    Tasks.write_running(ctx, tag, row)
+    if task then Promotions.delete(ctx, task) end
+    return 1
+  end
+  Leases.end_lease(ctx, lease, tag, row, rules)
+  if not task then return 1 end
+  task.attempt = tonumber(row.attempt)
+  if verdict == "done" then
+    Promotions.delete(ctx, task)
+  elseif verdict == "refused" and task.deaths + 1 >= TRIES_AT_MOST then
+    Events.write_event_of(ctx, "fairness.unpublished", task)
+    Settle.leave_outcome(ctx, rules, task, "unpublished", row.owner)
+  elseif verdict == "unsent" or verdict == "refused" then
+    local pause_ms = math.min(rules.lease_ms, rules.lease_ms * FIRST_PAUSE * 2 ^ task.deaths)
+    task.deaths = task.deaths + 1
+    Schedule.wait_until(ctx, task.queue, task, Rates.whole(rules.now + pause_ms))
+  else
+    Lanes.enqueue(ctx, task.queue, task, false)
+  end
+  return 1
+end
+
+-- A promotion ended by itself. If no broker had its task yet, the task waits again.
+function Promotions.expire(ctx, rules, lease, row, tag)
+  Promotions.settle(ctx, rules, lease, "head", row, tag)
+end
+
+-- A copy comes to a gate. Its promotion ends, and its record is deleted. Returns the keys of its promotion, or nil if
+-- it had none.
+function Promotions.arrive(ctx, rules, message, serial)
+  local row, tag = Tasks.read_running(ctx, serial)
+  local task = Tasks.read(ctx, message)
+  if task and Promotions.is_parked(task.queue) and (row and tag == message or Lanes.remove_waiting(ctx, task)) then
+    Promotions.delete(ctx, task)
+  end
+  if not row or tag ~= message or not Promotions.is_promotion(row) then return nil end
+  Leases.end_lease(ctx, serial, tag, row, rules)
+  return row.keys
+end
+
+-- Returns what a newcomer must wait behind: the tier's key or a limit that lets wait, at which other tasks of this
+-- broker wait. Returns nil if there is none.
+function Promotions.before(ctx, broker, key, limits)
+  local queue = Promotions.queue_of(broker)
+  if key ~= "" and (redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 1) then return {key = key} end
+  for index = 1, #limits do
+    local limit = limits[index]
+    if limit.on_limit == "w" and redis.call("EXISTS", ctx.prefix .. "wait:" .. limit.name .. " " .. queue) == 1 then
+      return limit
+    end
+  end
+end
