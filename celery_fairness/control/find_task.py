@@ -7,17 +7,11 @@ of all scheduled tasks. It may miss a task that moves meanwhile, so callers sear
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control.keys import (
-    ORDER_LENGTH,
-    Row,
-    TaskHead,
-    read_head,
-    read_row,
-)
+from celery_fairness.control.keys import ORDER_LENGTH, Row, TaskHead, read_head, read_row
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import DeadLetter
 from celery_fairness.scheduler import calls
@@ -28,6 +22,8 @@ BATCH = 500
 TOGETHER = 50
 #: Dead letters in one call. Each has its message.
 LETTERS = 50
+#: Number of searches. A task that changed its place during the first one is found in the second.
+PASSES = 2
 
 
 class MessageNames(NamedTuple):
@@ -59,7 +55,9 @@ class Place(NamedTuple):
     @property
     def names(self) -> MessageNames:
         """The ids and the name in its message."""
-        return read_message(self.message)
+        headers = headers_of(self.message)
+        names = ("id", "task", "parent_id", "root_id")
+        return MessageNames(*(_text(headers.get(name)) for name in names))
 
     @property
     def task_id(self) -> str:
@@ -74,21 +72,21 @@ class Place(NamedTuple):
 
 def read_route(message: str | None) -> str:
     """Return the queue to which a parked task goes back: the routing key of its message."""
-    try:
-        return str(json.loads(message or "")["routing_key"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return ""
+    return str(_read(message).get("routing_key", ""))
 
 
-def read_message(message: str | None) -> MessageNames:
-    """Return the ids and the name in a message."""
+def headers_of(message: str | None) -> Mapping[str, Any]:
+    """Return the headers of a message; empty if they cannot be read."""
+    headers = _read(message).get("headers")
+    return headers if isinstance(headers, dict) else {}
+
+
+def _read(message: str | None) -> dict[str, Any]:
     try:
-        headers = json.loads(message or "")["headers"]
-        return MessageNames(
-            *(_text(headers.get(name)) for name in ("id", "task", "parent_id", "root_id"))
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return MessageNames()
+        found = json.loads(message or "")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _text(value: Any) -> str:

@@ -9,14 +9,11 @@ from collections.abc import Sequence
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import Reserved, key_part
-from celery_fairness.control.find_task import messages_of, read_route, waiting_tasks
+from celery_fairness.control.find_task import PASSES, messages_of, read_route, waiting_tasks
 from celery_fairness.control.scan import Reader
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import milliseconds
-
-#: Number of passes. A task that changed its place during the first pass is found in the second.
-PASSES = 2
 
 
 def cancel_tasks(reader: Reader, settings: Settings, tags: Sequence[str]) -> int:

@@ -12,16 +12,14 @@ that is rescheduled goes back to the old queue, too. A run reads the heads of al
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
-from celery_fairness.control.find_task import messages_of, waiting_tasks
+from celery_fairness.control.find_task import PASSES, headers_of, messages_of, waiting_tasks
 from celery_fairness.control.keys import TaskHead
 from celery_fairness.control.scan import Reader
 from celery_fairness.errors import HeaderInvalid
@@ -30,9 +28,6 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import SYSTEM
-
-#: Number of passes. A task that changed its place during the first pass is found in the second.
-PASSES = 2
 
 
 class Rerouting:
@@ -171,9 +166,8 @@ def _is_routed(queue: str) -> bool:
 def _header(message: str | None) -> Header:
     """Return the header of a message; an empty one if it cannot be read."""
     try:
-        headers: Any = json.loads(message or "")["headers"]
-        return parse_header(headers[HEADER])
-    except (ValueError, TypeError, KeyError, RecursionError, HeaderInvalid):
+        return parse_header(headers_of(message).get(HEADER))
+    except HeaderInvalid:
         return Header()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from celery_fairness.control.explain import explain
-from celery_fairness.control.find_task import Place, dead, find, letter
+from celery_fairness.control.find_task import PASSES, Place, dead, find, letter
 from celery_fairness.control.inspect import Inspector
-from celery_fairness.control.purging import PASSES, cancel_tasks
+from celery_fairness.control.purging import cancel_tasks
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Cancelled, DeadLetter, Explanation, Requeued
 from celery_fairness.control.workers import living, not_enforcing
