@@ -93,8 +93,8 @@ class Parts:
         self._stopping = StoppingFlag()
         self._limiters: list[RedisLimiter] = []
         self._resenders: list[Resender] = []
-        self._forwarder: EventForwarder | None = None
-        self._reporter: OutcomeReporter | None = None
+        #: The threads of the worker that only a limiter in Redis needs.
+        self._threads: list[EventForwarder | OutcomeReporter] = []
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
@@ -117,8 +117,7 @@ class Parts:
         """Undo the wiring and close the connections."""
         self._disconnect()
         wiring.wire(self.app, None)
-        self._stop_forwarder()
-        self._stop_reporter()
+        self._stop_threads()
         for resender in self._resenders:
             resender.close()
         for limiter in self._limiters:
@@ -407,14 +406,14 @@ class Parts:
             self.lease_renewer.worker = self.announcement(worker.hostname)
             self.lease_renewer.start()
             self.promoter.start()
-            limiter = self.make_limiter()
-            if self._reporter is None and isinstance(limiter, RedisLimiter):
-                # Its connection is its own, because it runs in a thread of its own.
-                self._reporter = OutcomeReporter(worker.consumer, limiter.next_outcome)
-                self._reporter.start()
-        if self._forwarder is None and isinstance(self.limiter, RedisLimiter):
-            self._forwarder = self._make_forwarder(worker)
-            self._forwarder.start()
+        if not self._threads and isinstance(self.limiter, RedisLimiter):
+            self._threads = [self._make_forwarder(worker)]
+            # Its connection is its own, because it runs in a thread of its own.
+            own = None if self.claims_fairly else self.make_limiter()
+            if isinstance(own, RedisLimiter):
+                self._threads.append(OutcomeReporter(worker.consumer, own.next_outcome))
+            for thread in self._threads:
+                thread.start()
         self._publish_settings()
 
     def announcement(self, name: str) -> str:
@@ -434,13 +433,12 @@ class Parts:
 
     def on_worker_stopped(self) -> None:
         """Stop the threads and end the remaining leases; ``WorkerParts``."""
-        self._stop_forwarder()
         self.lease_renewer.stop(self.limiter)
-        if not self.claims_fairly:
-            self.promoter.stop()
-            self._stop_reporter()
         if self.claims_fairly:
             claiming.worker_stopped()
+        else:
+            self.promoter.stop()
+        self._stop_threads()
 
     def _make_forwarder(self, worker: Any) -> EventForwarder:
         def sends_events() -> bool:
@@ -452,15 +450,10 @@ class Parts:
 
         return EventForwarder(sends_events, dispatcher, Reader(self.redis_limiter), self.events)
 
-    def _stop_forwarder(self) -> None:
-        if self._forwarder is not None:
-            self._forwarder.stop()
-            self._forwarder = None
-
-    def _stop_reporter(self) -> None:
-        if self._reporter is not None:
-            self._reporter.stop()
-            self._reporter = None
+    def _stop_threads(self) -> None:
+        for thread in self._threads:
+            thread.stop()
+        self._threads = []
 
     def on_pool_child(self) -> None:
         """Drop the connections of the parent process; signal ``worker_process_init``."""

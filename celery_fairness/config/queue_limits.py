@@ -16,7 +16,7 @@ Weakness: a queue without a row has no limit, so a pause of its key must make a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from celery_fairness.config.limit_spec import Limit, Window, read_limits
 
@@ -32,8 +32,7 @@ KNOWN: Final = "know"
 How = Literal["declare", "set", "clear", "know"]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueNumbers:
+class QueueNumbers(NamedTuple):
     """The numbers of one queue's limit. In a partitioned queue each partition has them.
 
     Attributes:
@@ -64,14 +63,8 @@ class QueueNumbers:
 def read_numbers(text: str) -> QueueNumbers:
     """Read what :attr:`QueueNumbers.text` wrote."""
     numbers, _, local = text.rpartition("|")
-    limit = read_limits(f"_|{numbers}")[0]
-    return QueueNumbers(
-        limit.concurrency,
-        limit.rates,
-        limit.throttle,
-        limit.on_limit,
-        int(local) if local else None,
-    )
+    _, concurrency, rates, throttle, on_limit, *_ = read_limits(f"_|{numbers}")[0]
+    return QueueNumbers(concurrency, rates, throttle, on_limit, int(local) if local else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,23 @@
 It checks all limits of the task by the rules of the next claim, even limits that no claim has
 checked yet.
 
+A body may wait for the result of a task that it called, if it allows ``result.get()``. If it also
+holds the slot that this task needs, neither ever ends. So a blocker names the callers of the task.
+
 Weakness: Redis does not store which workers consume a queue, which task names they have registered,
-and which of them are at the task's own ``rate_limit``.
+and which of them are at the task's own ``rate_limit``. It cannot show whether a body waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.ancestors import ancestors_of, with_ancestors
-from celery_fairness.control.find_task import Place
+from celery_fairness.config.tenants import id_part
+from celery_fairness.control.find_task import MessageNames, Place, find
 from celery_fairness.control.forecast import Positions, wait_for_limit
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.judging import Judge, Judged
@@ -24,6 +28,9 @@ from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.views import Blocker, Explanation
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler.types import SYSTEM
+
+#: Callers whose own callers are read.
+CALLERS_AT_MOST = 100
 
 
 def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explanation:
@@ -77,12 +84,12 @@ def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explan
         # An available limit is exhausted after the starts of the tasks before this one.
         opened += [] if each.closed else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
-    ancestors = ancestors_of(reader, names) if blocked else ()
+    ancestors = _ancestors_of(reader, names) if blocked else ()
     return explained(
         limits=limits,
         ahead_in_lane=positions.in_lane,
         ahead_in_ring=positions.in_ring,
-        blocked_by=tuple(with_ancestors(blocked, ancestors)),
+        blocked_by=tuple(_with_ancestors(blocked, ancestors)),
         starts_in_seconds=_latest(blocked, in_turn, opened),
     )
 
@@ -116,3 +123,25 @@ def _latest(
     if None in waits:
         return None
     return max(each for each in (*waits, in_turn, *opened) if each is not None)
+
+
+def _ancestors_of(reader: Reader, names: MessageNames) -> set[str]:
+    """Return the ids of a task's callers: those in its message, and the callers of each."""
+    found = {names.parent_id, names.root_id}
+    caller = names.parent_id
+    for _ in range(CALLERS_AT_MOST):
+        places = find(reader, caller) if caller else []
+        caller = places[0].names.parent_id if places else ""
+        if caller in found:
+            break
+        found.add(caller)
+    return found - {"", names.task_id}
+
+
+def _with_ancestors(blocked: Iterable[Blocker], ancestors: Iterable[str]) -> Iterator[Blocker]:
+    """Yield blockers, each with the holders that called the task."""
+    # A lease has the id of its task in the form that keys have.
+    known = {id_part(each): each for each in ancestors}
+    for each in blocked:
+        its = tuple(known[lease.task_id] for lease in each.holders if lease.task_id in known)
+        yield replace(each, ancestors=its)
