@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import SettingsError
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import register
+from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.session import sessions
 
 logger = logging.getLogger("celery_fairness")
@@ -109,18 +110,13 @@ class SettingsOption(Mapping[str, Any]):
     def _values(self) -> dict[str, Any]:
         settings = self._settings()
         return {
-            "namespace": settings.namespace,
-            "lease_seconds": settings.lease_seconds,
+            **{
+                each.name: getattr(settings, each.name)
+                for each in fields(DispatchOptions)
+                if each.name in Settings.model_fields
+            },
             "enforcement": settings.enforcement.value,
-            "default_tier": settings.default_tier,
             "default_limit": settings.tiers[settings.default_tier].concurrency,
-            "max_deliveries": settings.max_deliveries,
-            "fairness_by": settings.fairness_by,
-            "snooze_seconds": settings.snooze_seconds,
-            "tier_scope": settings.tier_scope,
-            "no_tenant": settings.no_tenant,
-            "priority_scope": settings.priority_scope,
-            "priority_order": settings.priority_order,
             "waiting_of_tiers": tuple((n, t.max_waiting) for n, t in settings.tiers.items()),
             "waiting_of_queues": tuple((n, q.max_waiting) for n, q in settings.queues.items()),
             "partitions": tuple((n, q) for n, q in settings.queues.items() if q.partitioned),

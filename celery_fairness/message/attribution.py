@@ -18,7 +18,6 @@ from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.message.headers import (
     HEADER,
     Header,
-    misspelling,
     parse_header,
     readable_partition,
 )
@@ -38,7 +37,6 @@ class Attribution:
         cost: The units that the task costs its tenant.
         limits: The limits in the header. If the header is invalid, those that can be read.
         partition: The partition in the header (``Header.partition``).
-        misspelling: A misspelled name in the headers, with a suggestion. "" if there is none.
         of_queue: On the gate path, the limits of the task's queue as text.
     """
 
@@ -49,7 +47,6 @@ class Attribution:
     cost: float = 1.0
     limits: tuple[Limit, ...] = ()
     partition: tuple[str, str] | None = None
-    misspelling: str = ""
     of_queue: str = ""
 
     @property
@@ -98,7 +95,6 @@ def attribution_of(
         problem: Why another part of the message is invalid. "" if none is.
     """
     header = Header()
-    wrong_name = misspelling(headers)
     try:
         if HEADER in headers:
             header = parse_header(headers[HEADER])
@@ -115,14 +111,10 @@ def attribution_of(
     if tenant is None and settings.no_tenant != "bypass":
         tenant = NONE
     if tenant is None:
-        return Attribution(
-            None, limits=header.limits, partition=header.partition, misspelling=wrong_name
-        )
+        return Attribution(None, limits=header.limits, partition=header.partition)
     scope = None
     if settings.tier_scope == "service":
         scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
     key = tier_key(tenant, scope)
-    return Attribution(
-        tenant, key, header.tier, problem, cost, header.limits, header.partition, wrong_name
-    )
+    return Attribution(tenant, key, header.tier, problem, cost, header.limits, header.partition)

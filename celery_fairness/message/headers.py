@@ -26,6 +26,7 @@ from celery_fairness.config.tiers import NAME, WEIGHT
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
 from celery_fairness.message.limits import parse_limits
 from celery_fairness.util.ids import new_id
+from celery_fairness.util.throttled_log import Notices
 
 HEADER = "fairness"
 COPY_HEADER = "fairness_copy"
@@ -146,11 +147,8 @@ def parse_header(value: Any) -> Header:
     return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition)
 
 
-def misspelling(headers: Mapping[str, Any]) -> str:
-    """Return a misspelled name of ours in a message's headers, with a suggestion; "" if none.
-
-    The name has no effect, like every unknown one.
-    """
+def log_misspelling(notices: Notices, task: Any, headers: Mapping[str, Any]) -> None:
+    """Log a misspelled name of ours in a message's headers, which is ignored."""
     if HEADER not in headers:
         # A message has some twenty other headers. The check of the first letter skips them cheaply.
         within, known = "", _HEADERS
@@ -158,11 +156,17 @@ def misspelling(headers: Mapping[str, Any]) -> str:
     else:
         within, names, known = f"{HEADER}.", headers[HEADER], _NAMES
         if not isinstance(names, Mapping) or _FIELDS.issuperset(names):
-            return ""
+            return
     for name in names:
         if near := misspelled(name, known):
-            return f"{within}{name}, did you mean {within}{near}?"
-    return ""
+            notices.warning(
+                f"misspelled:{task}",
+                "task %s: its headers have a name that is ignored: %s, did you mean %s?",
+                task,
+                f"{within}{name}",
+                f"{within}{near}",
+            )
+            return
 
 
 def readable_partition(value: Any) -> tuple[str, str] | None:

@@ -20,12 +20,12 @@ from celery_fairness.config.limit_spec import write_limits
 from celery_fairness.config.tenants import Reserved, key_part
 from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
-from celery_fairness.message.headers import was_accepted
+from celery_fairness.message.headers import log_misspelling, was_accepted
 from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.message.priority import rank_of
 from celery_fairness.scheduler.types import Claimed, Waiting
 from celery_fairness.transport.options import DispatchOptions
-from celery_fairness.util.throttled_log import Notices, log_misspelling
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import eta_ms, expires_ms
 
 _notices = Notices(logging.getLogger("celery_fairness"))
@@ -128,8 +128,7 @@ def _attribution_fields(
     if isinstance(name, str) and name.startswith(CELERY_PREFIX):
         return "", "", "", 1.0, ""
     attribution = attribution_of(headers, (), {}, None, None, options)
-    if attribution.misspelling:
-        log_misspelling(_notices, name, attribution.misspelling)
+    log_misspelling(_notices, name, headers)
     if attribution.problem:
         _notices.error(
             f"invalid:{name}",

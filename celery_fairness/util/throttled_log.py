@@ -8,19 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 #: How often one kind of line is logged, in seconds.
 EVERY_SECONDS = 60.0
 #: Kinds that are remembered. If there are more, the oldest kind is forgotten and logged anew.
 KINDS = 1_000
-
-
-def log_misspelling(notices: Notices, task: Any, name: str) -> None:
-    """Log that a name in a message's headers is ignored."""
-    notices.warning(
-        f"misspelled:{task}", "task %s: its headers have a name that is ignored: %s", task, name
-    )
 
 
 class Notices:

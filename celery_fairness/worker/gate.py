@@ -47,12 +47,13 @@ from celery_fairness.message.headers import (
     Copy,
     Header,
     first_copy,
+    log_misspelling,
     new_serial,
     parse_copy,
     was_accepted,
 )
 from celery_fairness.util.ids import new_lease_id
-from celery_fairness.util.throttled_log import Notices, log_misspelling
+from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.attempt_limits import queue_limits_of, queue_of, with_declared
 from celery_fairness.worker.deadlock_warning import log_deadlock_risk
@@ -166,8 +167,7 @@ class Gate:
                 # No body can run with these arguments, and the tracer reports it.
                 return tracer(uuid, args, kwargs, request)
             attribution = self.attribution(task, request, args, kwargs)
-            if attribution.misspelling:
-                log_misspelling(self._notices, task.name, attribution.misspelling)
+            log_misspelling(self._notices, task.name, request)
             if not attribution.keys:
                 return tracer(uuid, args, kwargs, request)
             lease = Lease(known.get("lease") or new_lease_id(), attribution.keys)
