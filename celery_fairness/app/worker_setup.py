@@ -87,12 +87,7 @@ def effect_warnings(settings: Settings, claims_fairly: bool) -> list[str]:
 
 
 def enforcement_text(settings: Settings, claims_fairly: bool) -> str:
-    """Return a sentence about the limits that a worker enforces.
-
-    Args:
-        settings: The worker's settings.
-        claims_fairly: Whether its broker claims fairly.
-    """
+    """Return a sentence about the limits that a worker enforces."""
     if settings.enforcement is Enforcement.ON:
         text = "enabled is true: this worker enforces limits"
         if claims_fairly or settings.tier_on_limit == "wait":

@@ -25,12 +25,10 @@ from celery_fairness.wiring import wired
 
 
 def run(context: click.Context, service: str, options: Sequence[str]) -> int:
-    """Run the workers of a service until they end; return the exit code.
+    """Run the workers of a service until they end, with options of ``celery worker``.
 
-    Args:
-        context: The command's context.
-        service: The service's name.
-        options: Options of ``celery worker``.
+    Returns:
+        The exit code.
 
     Raises:
         click.UsageError: An option contradicts the shares, or the app has no such service.

@@ -265,12 +265,7 @@ def acts_on(name: str) -> str:
 
 
 def without_effect(settings: Settings, claims_fairly: bool) -> list[str]:
-    """Return the names of settings that are set and do not act on the path of this process.
-
-    Args:
-        settings: The settings of the process.
-        claims_fairly: Whether its broker claims fairly.
-    """
+    """Return the names of settings that are set and do not act on the path of this process."""
     other = GATE if claims_fairly else DISPATCH
     return sorted(name for name in settings.model_fields_set if acts_on(name) == other)
 

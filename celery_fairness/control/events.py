@@ -44,10 +44,6 @@ class EventsApi:
     """The streams of events of one installation.
 
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
-
-    Args:
-        reader: Reads the installation.
-        source: The ``source`` of its events.
     """
 
     def __init__(self, reader: Reader, source: str) -> None:

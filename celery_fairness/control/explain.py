@@ -34,13 +34,7 @@ CALLERS_AT_MOST = 100
 
 
 def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explanation:
-    """Return the place of a task, and why it does not start.
-
-    Args:
-        limiter: The limiter of the installation.
-        place: The place where the task was found.
-        inspector: The inspector of the installation.
-    """
+    """Return where a task that was found is, and why it does not start."""
     reader, task, names, settings = Reader(limiter), place.task, place.names, inspector.settings
     parked = task.is_parked
     explained = partial(

@@ -241,13 +241,7 @@ def _wait_for_rates(reader: Reader, limit: Limit, before: int) -> float:
 
 
 class Positions:
-    """The positions of one task.
-
-    Args:
-        answer: The snapshot.
-        task: The head of the task.
-        settings: The settings in force.
-    """
+    """The positions of one task, by the answer of the function ``explain``."""
 
     def __init__(self, answer: Mapping[str, Any], task: TaskHead, settings: Settings) -> None:
         self._answer = answer

@@ -38,12 +38,7 @@ _FIELDS = ("concurrency", "rate", "throttle")
 
 
 class Holding:
-    """Changes the holds of keys in one installation.
-
-    Args:
-        limiter: The limiter of the installation.
-        settings: The settings in force.
-    """
+    """Changes the holds of keys in one installation."""
 
     def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
         self._limiter = limiter

@@ -132,10 +132,7 @@ def limit_in_force(
 ) -> LimitInForce:
     """Return the concurrency of a key and the reasons for it.
 
-    Args:
-        own: The key's own number, or None if it is unknown.
-        stops: Its pause and cool-down.
-        override: Its override.
+    ``own`` is the key's own number, or None if it is unknown.
     """
     reasons = holds_of(stops)
     if override is not None and "concurrency" in override.numbers:

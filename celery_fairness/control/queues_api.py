@@ -20,11 +20,6 @@ class QueuesApi:
     """Queues by name.
 
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
-
-    Args:
-        limiter: Has the limits of queues.
-        keys: The keys of queues.
-        stats: Reads the waiting tasks.
     """
 
     def __init__(self, limiter: Limiter, keys: QueueKeys, stats: StatsApi) -> None:

@@ -66,13 +66,7 @@ class Rerouting:
 
 
 class Run:
-    """One search for waiting tasks that are in the wrong queue.
-
-    Args:
-        reader: The reader of the installation.
-        settings: See :class:`Rerouting`.
-        published: The published tiers.
-    """
+    """One search for waiting tasks that are in the wrong queue by the published tiers."""
 
     def __init__(self, reader: Reader, settings: Settings, published: Mapping[str, Tier]) -> None:
         self._reader = reader

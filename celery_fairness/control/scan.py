@@ -18,11 +18,7 @@ WALK_COUNT = 100
 
 
 class Reader:
-    """Reads one installation.
-
-    Args:
-        limiter: Its limiter.
-    """
+    """Reads one installation."""
 
     def __init__(self, limiter: RedisLimiter) -> None:
         self._connection = limiter.connection

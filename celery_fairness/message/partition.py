@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.config.queue_policy import QueuePolicy, partition_key, queue_key
 from celery_fairness.errors import KeyMissing, TaskDeclarationError
 from celery_fairness.message.task_options import ArgumentSource
@@ -60,13 +61,15 @@ def queue_limits_text(queue: str, key: str | None) -> str:
         key: The key of its partition. None if the queue has no partitions.
     """
     whole = queue_key(queue)
+    if key is None:
+        return partition_limit_text(whole)
     # An operator's pause of the queue's key acts on its partitions too.
-    return f"{whole}|q|||w" if key is None else f"{partition_limit_text(key)},{whole}||||w"
+    return write_limits((Limit(key, of=OF_QUEUE), Limit(whole)))
 
 
 def partition_limit_text(key: str) -> str:
     """Return a partition's limit in the scheduler's text form. It has the queue's numbers."""
-    return f"{key}|q|||w"
+    return write_limits((Limit(key, of=OF_QUEUE),))
 
 
 def _argument(

@@ -71,13 +71,7 @@ class Message(NamedTuple):
 
 
 class Stamp:
-    """Makes the header of a message.
-
-    Args:
-        settings: The app's settings.
-        directory: Returns the tiers of tenants.
-        notices: Logs invalid tenants.
-    """
+    """Makes the header of a message."""
 
     def __init__(self, settings: Settings, directory: TierLookup, notices: Notices) -> None:
         self._settings = settings
