@@ -82,17 +82,16 @@ NO_SERVICE = "_"
 def key_part(tenant: str) -> str:
     """Return ``tenant`` in the form that keys have.
 
-    Text becomes a hash if it does not match the key pattern, is longer than 120 characters, or
-    begins with ``h_``. So no tenant can have another tenant's key.
+    A :class:`Reserved` has it already. Other text becomes a hash if it does not match the key
+    pattern, is longer than 120 characters, or begins with ``h_``. So no tenant can have another
+    tenant's key.
     """
     plain = (
         len(tenant) <= PLAIN_CHARACTERS
         and not tenant.startswith("h_")
         and KEY_PATTERN.fullmatch(tenant)
     )
-    if plain:
-        return tenant
-    return key_hash(tenant)
+    return tenant if plain or isinstance(tenant, Reserved) else key_hash(tenant)
 
 
 def id_part(text: str) -> str:
@@ -115,8 +114,8 @@ def tier_key(tenant: str, service: str | None = None) -> str:
         tenant: A tenant, or one of the reserved two.
         service: Set with ``tier_scope="service"``, if each service counts apart.
     """
-    part = tenant if isinstance(tenant, Reserved) else key_part(tenant)
-    return f"tenant:{part}:{service}" if service else f"tenant:{part}"
+    key = f"tenant:{key_part(tenant)}"
+    return f"{key}:{service}" if service else key
 
 
 def read_tier_key(key: str, by_service: bool) -> tuple[str, str | None] | None:

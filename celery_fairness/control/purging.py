@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.config.tenants import Reserved, key_part
+from celery_fairness.config.tenants import key_part
 from celery_fairness.control.find_task import PASSES, messages_of, read_route, waiting_tasks
 from celery_fairness.control.scan import Reader
 from celery_fairness.limiter.redis import RedisLimiter
@@ -27,7 +27,7 @@ def cancel_tasks(reader: Reader, settings: Settings, tags: Sequence[str]) -> int
 def purge_tenant(limiter: RedisLimiter, settings: Settings, tenant: str) -> int:
     """Cancel the waiting tasks of a tenant; return their number."""
     reader = Reader(limiter)
-    name = tenant if isinstance(tenant, Reserved) else key_part(tenant)
+    name = key_part(tenant)
 
     def may_be_its(key: str, _: str) -> bool:
         # A tenant's name may have a colon, like the key of one of its services.

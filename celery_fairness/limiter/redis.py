@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, read_row
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
-from celery_fairness.config.tenants import Reserved, id_part, key_part
+from celery_fairness.config.tenants import id_part, key_part
 from celery_fairness.config.tiers import QueueClass, Tier
 from celery_fairness.limiter.types import (
     Admitted,
@@ -213,7 +213,7 @@ class RedisLimiter:
         if request.copy is None:
             raise ValueError("copy: expected one that names the message, got: None")
         tenant = request.tenant
-        part = tenant if isinstance(tenant, Reserved) else key_part(tenant) if tenant else ""
+        part = key_part(tenant) if tenant else ""
         service = request.tier_key.removeprefix(f"tenant:{part}").removeprefix(":")
         args = (
             *(self._lease_ms, self._broker),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from celery_fairness.config.queue_limits import PARKED_QUEUES
-from celery_fairness.config.tenants import Reserved, key_part
+from celery_fairness.config.tenants import key_part
 
 
 class Names:
@@ -63,4 +63,4 @@ class Names:
 
     def tenant(self, tenant: str) -> str:
         """Return the name of the record of ``tenant``."""
-        return self.of("tenant", tenant if isinstance(tenant, Reserved) else key_part(tenant))
+        return self.of("tenant", key_part(tenant))

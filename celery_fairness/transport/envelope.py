@@ -17,7 +17,7 @@ from typing import Any
 from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.config.limit_spec import write_limits
-from celery_fairness.config.tenants import Reserved, key_part
+from celery_fairness.config.tenants import key_part
 from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import log_misspelling, was_accepted
@@ -144,11 +144,7 @@ def _attribution_fields(
         limits = ",".join(filter(None, (limits, partition_limit_text(key))))
     if attribution.tenant is None:
         return "", "", "", 1.0, limits
-    part = (
-        attribution.tenant
-        if isinstance(attribution.tenant, Reserved)
-        else key_part(attribution.tenant)
-    )
+    part = key_part(attribution.tenant)
     service = attribution.key[len("tenant:") + len(part) + 1 :]
     return part, service, attribution.tier or "", attribution.cost, limits
 
