@@ -41,7 +41,8 @@ def connect(listener: Parts) -> Callable[[], None]:
             _stamp_message(listener, sender, body, headers, properties, queue)
 
     def worker_init(instance: Any = None, **_: Any) -> None:
-        if _is_of(listener, instance):
+        app = getattr(instance, "app", None)
+        if app is None or app is listener.app:
             listener.on_worker_init()
 
     handlers: list[tuple[Any, Callable[..., None]]] = [
@@ -58,11 +59,6 @@ def connect(listener: Parts) -> Callable[[], None]:
             signal.disconnect(handler)
 
     return disconnect
-
-
-def _is_of(listener: Parts, worker: Any) -> bool:
-    app = getattr(worker, "app", None)
-    return app is None or app is listener.app
 
 
 def _stamp_message(

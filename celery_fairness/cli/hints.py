@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from celery_fairness.cli.format import printable, quoted
 from celery_fairness.cli.tables import stops_lines
 from celery_fairness.config.tenants import read_tier_key
+from celery_fairness.control.limit_in_force import time_text
 from celery_fairness.limiter.types import KeyStops
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def short_tier(published: PublishedTier) -> str:
         return ""
     return (
         f"tier {published.tier} of the tenant {printable(published.tenant)} holds until "
-        f"{published.until:%Y-%m-%d %H:%M:%S} UTC, then tier_resolver decides again; to make it "
+        f"{time_text(published.until)}, then tier_resolver decides again; to make it "
         "last, change what the resolver returns, or give the tenant a number of its own with "
         "--concurrency N"
     )

@@ -1,14 +1,8 @@
 """Limits in addition to the tenants' tiers, and their text form.
 
 A limit has a key, and all tasks with the key share its counts. The newest numbers that a task of
-the key brought apply to all of them (``declared``), unless an operator has overridden them. A limit
-has any of:
-
-    concurrency   leases of the key that live at once; 0 pauses
-    rates         starts in a sliding window
-    throttle      evenly spaced starts; the interval is the period divided by the starts
-
-A hold stops a key independently of its limits (``stops``).
+the key brought apply to all of them (``declared``), unless an operator has overridden them. A hold
+stops a key independently of its limits (``stops``).
 """
 
 from __future__ import annotations
@@ -35,8 +29,10 @@ class Limit(NamedTuple):
     Attributes:
         key: The key, which matches the pattern of the Open Job Spec, section 6.2.
         concurrency: Tasks at once. None is unlimited, 0 pauses.
-        rates: Windows of starts. After a merge none implies another, and the shortest is first.
-        throttle: Starts in a period, spaced evenly. None means no throttle.
+        rates: Sliding windows of starts. After a merge none implies another, and the shortest is
+            first.
+        throttle: Starts in a period, spaced evenly: the interval is the period divided by the
+            starts. None means no throttle.
         on_limit: The action for a task over the limit.
         private: The key contains the tenant, so only this tenant's tasks have it.
         of: ``q``: the numbers are stored with the queue (``queues``) and not here. ``g``: this is

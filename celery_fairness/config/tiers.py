@@ -1,9 +1,4 @@
-"""Tiers: named plans, the four defaults of ADR-10, and the queue for a tier's tasks.
-
-Routing follows ADR-16. Scheduled tasks of all tiers go to the scheduled queue. Tiers of
-queue class ``priority`` go to the priority queue, all others and unknown tiers to the default
-queue.
-"""
+"""Tiers: named plans, the four defaults of ADR-10, and the queue for a tier's tasks (ADR-16)."""
 
 from __future__ import annotations
 
@@ -164,7 +159,8 @@ def select_queue(
 
     Args:
         service: The name of the service, with which the queue's name begins.
-        tier: The tenant's tier. None and unknown tiers go to the default queue.
+        tier: The tenant's tier. One of queue class ``priority`` goes to the priority queue, None,
+            unknown and all other tiers go to the default queue.
         scheduled: Beat sends the task, or it is declared as scheduled. This has priority over the
             tier.
         tiers: The tiers in force.

@@ -1,7 +1,6 @@
 """``fairness.events``: what happened, and a trace of each task.
 
-One stream has all events. Others keep some types longer, with the same ids, so a reader merges
-them. The events of a trace have a stream of their own.
+:mod:`.event_types` explains the streams that a reader merges.
 """
 
 from __future__ import annotations
