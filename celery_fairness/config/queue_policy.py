@@ -24,8 +24,8 @@ from celery_fairness.errors import PolicyInvalid
 #: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
 QUEUE_NAME = Rule(
-    f"text that is not empty and does not begin with {PARKED_QUEUES}",
-    lambda value: isinstance(value, str) and value != "" and not value.startswith(PARKED_QUEUES),
+    f"text in valid UTF-8 that is not empty and does not begin with {PARKED_QUEUES}",
+    lambda value: isinstance(value, str) and _is_queue_name(value),
 )
 _RULES = {
     "global_limit": CONCURRENCY,
@@ -129,6 +129,11 @@ def partition_key(queue: str, values: Sequence[Any]) -> str:
     words = ":".join(texts) if any(value is not None for value in values) else ""
     key = f"{whole}:{words}"
     return key if len(key) <= KEY_CHARACTERS else f"{whole}:{key_hash(words)}"
+
+
+def _is_queue_name(text: str) -> bool:
+    in_utf8 = text.encode(errors="ignore").decode() == text
+    return in_utf8 and text != "" and not text.startswith(PARKED_QUEUES)
 
 
 def _are_arguments(value: Any) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.config.limit_spec import OnLimit
-from celery_fairness.config.queue_limits import CLEARED, PARKED_QUEUES, SET, QueueRow
-from celery_fairness.config.queue_policy import queue_key, read_queue
+from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
+from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key, read_queue
 from celery_fairness.config.rates import RateLike, ojs_rate
 from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.views import QueueLimit, QueueState, QueueStatus
-from celery_fairness.errors import NotFound, PolicyInvalid, got
+from celery_fairness.errors import NotFound, PolicyInvalid
 from celery_fairness.limiter.protocol import Limiter
 
 
@@ -121,10 +121,6 @@ class QueuesApi:
 
 
 def _named(queue: Any) -> str:
-    if not isinstance(queue, str) or not queue or queue.startswith(PARKED_QUEUES):
-        raise PolicyInvalid(f"queue: expected its name, got: {got(queue)}")
-    try:
-        queue.encode()
-    except UnicodeEncodeError:
-        raise PolicyInvalid("queue: expected text that is valid UTF-8") from None
-    return queue
+    if not QUEUE_NAME.accepts(queue):
+        raise PolicyInvalid(QUEUE_NAME.problem("queue", queue))
+    return str(queue)

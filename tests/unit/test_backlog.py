@@ -17,7 +17,7 @@ from celery_fairness.scheduler.types import Bounds
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.options import DispatchOptions
 
-NAME = "expected text that is not empty and does not begin with @parked:"
+NAME = "expected text in valid UTF-8 that is not empty and does not begin with @parked:"
 OPTIONS = DispatchOptions(
     waiting_of_tiers=(("free", 7), ("pro", None)), waiting_of_queues=(("jobs", 9),)
 )
@@ -62,6 +62,7 @@ def test_another_one_is_an_error_that_names_it(most):
         ({"": {}}, f"queue name: {NAME}, got: ''"),
         ({3: {}}, f"queue name: {NAME}, got: 3"),
         ({"@parked:jobs": {}}, f"queue name: {NAME}, got: '@parked:jobs'"),
+        ({"\ud800": {}}, f"queue name: {NAME}, got: '\\ud800'"),
     ],
 )
 def test_what_is_said_of_a_queue_is_understood_or_refused(queues, problem):
