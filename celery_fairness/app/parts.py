@@ -123,8 +123,6 @@ class Parts:
         for limiter in self._limiters:
             limiter.close()
 
-    # -- settings ---------------------------------------------------------------------------------
-
     @cached_property
     def settings(self) -> Settings:
         """The settings in force in this process."""
@@ -153,8 +151,6 @@ class Parts:
             return values
         self.app.conf.fairness = {**values, "redis_url": SecretStr(url)}
         return self.app.conf.fairness
-
-    # -- parts ------------------------------------------------------------------------------------
 
     @cached_property
     def address(self) -> Address:
@@ -254,8 +250,6 @@ class Parts:
             self._pool_child.not_begun,
         )
 
-    # -- for operators ----------------------------------------------------------------------------
-
     @cached_property
     def redis_limiter(self) -> RedisLimiter:
         """The limiter, as the type that gives access to Redis.
@@ -323,8 +317,6 @@ class Parts:
         if self.claims_fairly or not isinstance(self.limiter, RedisLimiter):
             return 0
         return purge_queue(self.limiter, self.settings, queue)
-
-    # -- events -----------------------------------------------------------------------------------
 
     def _on_configured(self, **_: Any) -> None:
         self._configured()

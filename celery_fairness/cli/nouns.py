@@ -154,9 +154,6 @@ def status(of: Fairness) -> Shown:
     return _shown(of.stats.status(), tables.status_lines)
 
 
-# -- options that several commands have ------------------------------------------------------------
-
-
 def duration(text: str) -> float:
     """Read ``--for``, in seconds."""
     try:
@@ -256,9 +253,6 @@ def _resumed(of: Fairness, stops: KeyStops) -> Shown:
     return stops, hints.resumed_lines(of, stops), 0
 
 
-# -- limit -----------------------------------------------------------------------------------------
-
-
 @_command(limit_group, "list", "--page 2")
 @click.option("--page", type=int, default=1, help="The number of the page, from 1.")
 @click.option("--per-page", type=int, default=20, help="Keys on a page, 1 to 100.")
@@ -331,9 +325,6 @@ def limit_override(of: Fairness, key: str, clear: bool, **options: Any) -> Shown
         return _override_cleared(key, partial(of.limits.clear_override, key), given)
     note = hints.unused_key(of, key)
     return _overridden(of.limits.override(key, **_signed(given)), note)
-
-
-# -- tenant ----------------------------------------------------------------------------------------
 
 
 @_command(tenant_group, "show", "42")
@@ -417,9 +408,6 @@ def tenant_purge(of: Fairness, tenant: str) -> Shown:
     return found, tables.purged_lines(found), 0
 
 
-# -- queue -----------------------------------------------------------------------------------------
-
-
 @_command(queue_group, "list")
 def queue_list(of: Fairness) -> Shown:
     """List the queues and their limits."""
@@ -453,9 +441,6 @@ def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) ->
     return _shown(of.queues.set_limit(queue, **given), tables.queue_limit_lines)
 
 
-# -- task ------------------------------------------------------------------------------------------
-
-
 @_command(task_group, "explain", "7f3c")
 @click.argument("task", metavar="ID")
 def task_explain(of: Fairness, task: str) -> Shown:
@@ -483,9 +468,6 @@ def task_dead(of: Fairness, queue: str | None) -> Shown:
 def task_requeue(of: Fairness, task: str) -> Shown:
     """Put the dead letter ID back, last in its lane."""
     return _shown(of.tasks.requeue(task), tables.requeued_lines)
-
-
-# -- events and the rest ---------------------------------------------------------------------------
 
 
 @_command(nouns, "events", "--last 20", "--follow --types rate_limit.dropped")

@@ -319,9 +319,6 @@ def _rfc3339(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-# -- ids ------------------------------------------------------------------------------------------
-
-
 def event_id(entry: str, source: str) -> str:
     """Return the id of the event at ``entry`` of the stream, ``MILLISECONDS-NUMBER``."""
     ms, number = map(int, entry.split("-"))

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit, read_limits
-from celery_fairness.config.rates import ojs_rate
+from celery_fairness.config.rates import Rate, ojs_rate
 from celery_fairness.control.limit_in_force import LimitReason, limit_in_force
 from celery_fairness.control.ojs_views import (
     Concurrency,
@@ -22,14 +22,9 @@ from celery_fairness.control.ojs_views import (
     ThrottleState,
     at_ms,
 )
-from celery_fairness.limiter.types import (
-    HeldLease,
-    KeyStops,
-    WaitedLimit,
-    WaitingLane,
-)
+from celery_fairness.limiter.types import HeldLease, KeyStops, WaitedLimit, WaitingLane
 from celery_fairness.scheduler.calls import Stopped
-from celery_fairness.util.durations import Milliseconds, iso_duration, milliseconds, seconds
+from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
 #: The text of a number that an override does not change.
 UNCHANGED = "-"
@@ -68,14 +63,12 @@ def read_inspection(
     rate = throttle = None
     if "rate" in answer:
         starts, period_ms, count, wait_ms = answer["rate"]
-        period = iso_duration(seconds(period_ms))
-        rate = RateState(
-            limit=starts, period=period, current_count=count, window_resets_at=at(wait_ms)
-        )
+        window = Rate(starts, seconds(period_ms)).to_ojs()
+        rate = RateState(**window, current_count=count, window_resets_at=at(wait_ms))
     if "throttle" in answer:
         starts, period_ms, wait_ms = answer["throttle"]
-        period = iso_duration(seconds(period_ms))
-        throttle = ThrottleState(limit=starts, period=period, next_allowed_at=at(wait_ms))
+        window = Rate(starts, seconds(period_ms)).to_ojs()
+        throttle = ThrottleState(**window, next_allowed_at=at(wait_ms))
     facts = {
         "key": key,
         "concurrency": Concurrency(limit=0 if stops.paused else numbers[0], active=answer["held"]),
