@@ -24,7 +24,6 @@ from celery_fairness.errors import got
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds, milliseconds
-from celery_fairness.util.retry_after import wait_after, wait_until
 
 logger = logging.getLogger("celery_fairness")
 
@@ -173,15 +172,3 @@ def ends_ms(until: Any) -> int:
         expected = "a datetime with a time zone or Unix seconds"
         raise ValueError(f"until: expected {expected}, got: {got(until)}")
     return milliseconds(until)
-
-
-def cool_down_seconds(for_seconds: Any, until: Any) -> float:
-    """Return the duration of a cool-down in seconds, within its bounds.
-
-    Raises:
-        ValueError: Both arguments are given, or none.
-    """
-    if (for_seconds is None) == (until is None):
-        both = "none" if until is None else "both"
-        raise ValueError(f"expected for_seconds or until, got: {both}")
-    return wait_after(for_seconds) if until is None else wait_until(until)

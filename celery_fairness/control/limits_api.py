@@ -10,18 +10,13 @@ from celery_fairness.config.fields import whole
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.rates import RateLike
-from celery_fairness.control.holding import (
-    Holding,
-    cool_down_seconds,
-    ends_ms,
-    lasts_ms,
-    person,
-)
+from celery_fairness.control.holding import Holding, ends_ms, lasts_ms, person
 from celery_fairness.control.inspect import Inspector, typed_key
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import NotFound, TenantInvalid
+from celery_fairness.util.retry_after import wait_after, wait_until
 
 #: As the Open Job Spec's routes have them (10.3).
 PAGE_LENGTH, LONGEST_PAGE = 20, 100
@@ -172,7 +167,10 @@ class LimitsApi:
         Raises:
             ValueError: As :meth:`pause`.
         """
-        wait_seconds = cool_down_seconds(for_seconds, until)
+        if (for_seconds is None) == (until is None):
+            both = "none" if until is None else "both"
+            raise ValueError(f"expected for_seconds or until, got: {both}")
+        wait_seconds = wait_after(for_seconds) if until is None else wait_until(until)
         name, known = self._changed(key, tenants=False)
         return self._holding().cool_down(name, wait_seconds, reason, known)
 
