@@ -57,6 +57,8 @@ class Attribution:
     @property
     def keys(self) -> str:
         """The keys of all its limits, joined by commas, the tier's first; "" without limits."""
+        if not self.limits and not self.of_queue:
+            return self.key
         of_queue = (limit.partition("|")[0] for limit in self.of_queue.split(","))
         keys = [self.key, *(limit.key for limit in self.limits), *of_queue]
         return ",".join(key for key in dict.fromkeys(keys) if key)

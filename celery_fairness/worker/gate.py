@@ -153,7 +153,7 @@ class Gate:
         of_queue, problem = queue_limits_of(self._settings, task, request, args, kwargs)
         scopes = source, task.service, self._settings
         attribution = attribution_of(request, args, kwargs, *scopes, problem=problem)
-        return replace(attribution, of_queue=of_queue)
+        return replace(attribution, of_queue=of_queue) if of_queue else attribution
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
         """Return ``tracer`` behind the gate."""

@@ -1,3 +1,15 @@
+-- Decoding costs as much as two commands, so the texts of the last tiers are kept. Callers only read a row.
+local TIERS_KEPT = 64
+local tier_rows, tiers_kept = {}, 0
+
+function Config.read_tier(text)
+  if not tier_rows[text] then
+    if tiers_kept == TIERS_KEPT then tier_rows, tiers_kept = {}, 0 end
+    tier_rows[text], tiers_kept = cjson.decode(text), tiers_kept + 1
+  end
+  return tier_rows[text]
+end
+
 --[[
   entitlement: the tier and the concurrency of a tenant now.
 
@@ -25,7 +37,7 @@ function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_ti
   local rows = read[tier]
   if not rows then
     rows = redis.call("HMGET", tiers_key, tier, default_tier)
-    rows.row = (rows[1] or rows[2]) and cjson.decode(rows[1] or rows[2])
+    rows.row = (rows[1] or rows[2]) and Config.read_tier(rows[1] or rows[2])
     read[tier] = rows
   end
   local limit

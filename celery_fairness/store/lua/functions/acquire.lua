@@ -47,7 +47,8 @@ register("acquire", {"allow-oom"}, function(keys, args)
   local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on", weighs = true,
     limited = of_worker.limited, paced = said.paced, kept_took = said.took, snooze_ms = tonumber(args[17])}
   if words ~= "" then Config.look_again(ctx, Config.declare(ctx, words, is_new)) end
-  local copy, limits = ctx.prefix .. "copy:" .. message, Rates.of_one_key(Limits.limits_now(ctx, words, rules))
+  local copy = ctx.prefix .. "copy:" .. message
+  local limits = words ~= "" and Rates.of_one_key(Limits.limits_now(ctx, words, rules)) or {}
 
   local tier, limit, held = "", -1, 0
   if key ~= "" then
@@ -69,12 +70,12 @@ register("acquire", {"allow-oom"}, function(keys, args)
   if promoted_keys then held = Limits.held_of(ctx, key, rules) end
   local counts, full, closed = ctx.prefix .. "counts", enforcement ~= "off" and limit >= 0 and held >= limit, nil
   if enforcement ~= "off" then
-    closed = Limits.refusal(ctx, words, rules)
+    closed = words ~= "" and Limits.refusal(ctx, words, rules) or nil
     if said.parked and not memory.seq and enforcement == "on" and not full and not closed then
       local behind = Promotions.before(ctx, broker, key, limits)
       if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
     end
-    if not full then closed = closed or WorkerLimit.crowded_here(ctx, limits, lease) end
+    if not full and words ~= "" then closed = closed or WorkerLimit.crowded_here(ctx, limits, lease) end
   end
   -- The limits may be full because this call was sent before, and the lease counts.
   if (full or closed) and Tasks.read_held(ctx, lease) then return starts end
