@@ -86,7 +86,7 @@ class Limiter(Protocol):
         """
 
     def park(
-        self, request: SlotRequest, message: str, expires_ms: int | None = None, rank: int = 0
+        self, request: SlotRequest, message: str, expires_ms: int = 0, rank: int = 0
     ) -> Parking:
         """Store the message of a task that was just rejected until its limits are available.
 
@@ -96,7 +96,7 @@ class Limiter(Protocol):
         Args:
             request: The rejected request, with a copy. ``next_serial`` is never published.
             message: The message to publish again.
-            expires_ms: The server time from which the task must not start.
+            expires_ms: The server time from which the task must not start. 0 for none.
             rank: The priority, 0 to 9. Rank 9 goes first.
         """
 

@@ -208,7 +208,7 @@ class RedisLimiter:
         return bool(self._redis.run(calls.SUPERSEDE, self._names.prefix, args))
 
     def park(
-        self, request: SlotRequest, message: str, expires_ms: int | None = None, rank: int = 0
+        self, request: SlotRequest, message: str, expires_ms: int = 0, rank: int = 0
     ) -> Parking:
         if request.copy is None:
             raise ValueError("copy: expected one that names the message, got: None")
@@ -219,7 +219,7 @@ class RedisLimiter:
             *(self._lease_ms, self._broker),
             *self._copies(request),
             *(part, service, request.tier, rank, request.limits, job_text(request.job)),
-            *("" if expires_ms is None else expires_ms, message, self._now_text()),
+            *(expires_ms or "", message, self._now_text()),
         )
         return Parking(self._redis.run(calls.PARK, self._names.prefix, args))
 

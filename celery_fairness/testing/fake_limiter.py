@@ -144,7 +144,7 @@ class FakeLimiter(Limiter):
         return True
 
     def park(
-        self, request: SlotRequest, message: str, expires_ms: int | None = None, rank: int = 0
+        self, request: SlotRequest, message: str, expires_ms: int = 0, rank: int = 0
     ) -> Parking:
         """Return :attr:`parking`."""
         self._record("park", request, message, expires_ms, rank)

@@ -12,6 +12,7 @@ slot until the broker has the new message.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import random
 import time
@@ -54,11 +55,11 @@ from celery_fairness.message.headers import (
 )
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.throttled_log import Notices
+from celery_fairness.util.timestamps import expires_ms
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.attempt_limits import queue_limits_of, queue_of, with_declared
 from celery_fairness.worker.deadlock_warning import log_deadlock_risk
 from celery_fairness.worker.failure import write_failure
-from celery_fairness.worker.parked_message import as_text, expires_ms
 from celery_fairness.worker.resend import NotAccepted, Resender, whole_message
 
 logger = logging.getLogger("celery_fairness")
@@ -230,7 +231,7 @@ class Gate:
         _complete(task, context, attribution, outcome)
         try:
             message = self._resender.take(task, context, asked.copy, known.get("content_type"))
-            text, expires = as_text(message), expires_ms(message)
+            text, expires = json.dumps(message), expires_ms(message["headers"].get("expires"))
         except (EncodeError, TypeError, ValueError) as error:
             logger.info("task %s[%s] cannot be parked: %r", task.name, context.id, error)
             return outcome

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from kombu import Producer
@@ -74,25 +73,6 @@ class CapturingProducer(Producer):
             "routing_key": queue_of_route(routing_key),
             "exchange": exchange,
         }
-
-
-def as_text(message: Mapping[str, Any]) -> str:
-    """Return a captured message as text.
-
-    Raises:
-        TypeError, ValueError: It has a header or property that JSON cannot hold.
-    """
-    return json.dumps(message)
-
-
-def expires_ms(message: Mapping[str, Any]) -> int | None:
-    """Return when a message expires, in ms of Unix time; None if it does not."""
-    expires = message["headers"].get("expires")
-    if not isinstance(expires, str):
-        return None
-    at = datetime.fromisoformat(expires)
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0, int(at.timestamp() * 1000))
 
 
 def read_parked(text: str, accept: Collection[str] | None) -> Any:

@@ -42,7 +42,7 @@ def ask(name: str, *limits: Limit, tenant: str = "", copy: Copy | None = None) -
     return SlotRequest(lease, tenant, tier, copy or Copy(name), serial, write_limits(limits))
 
 
-def park(limiter: Limiter, request: SlotRequest, expires_ms: int | None = None) -> None:
+def park(limiter: Limiter, request: SlotRequest, expires_ms: int = 0) -> None:
     """What a gate does with a task that is refused."""
     assert isinstance(limiter.acquire(request), Rejected)
     assert request.copy is not None
