@@ -13,7 +13,13 @@ from typing import Any, cast
 
 from redis.exceptions import ResponseError
 
-from celery_fairness.config.queue_limits import How, QueueNumbers, QueueRow, read_row
+from celery_fairness.config.queue_limits import (
+    PARKED_QUEUES,
+    How,
+    QueueNumbers,
+    QueueRow,
+    read_row,
+)
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import id_part, key_part
@@ -81,17 +87,19 @@ class RedisLimiter:
         key_prefix: str = "",
         broker: str = "",
     ) -> None:
-        self._redis, self._listener, self._broker = connection, Listener(connection), broker
+        #: The connection to its Redis.
+        self.connection = connection
+        #: The names of its keys, and their beginning.
+        self.names = Names(settings.namespace, key_prefix)
+        self.prefix = self.names.prefix
+        self._listener, self._broker = Listener(connection), broker
         self._promoter, self._promotions = f"promoter:{new_id(6)}", 1
-        self._names = Names(settings.namespace, key_prefix)
-        self._tiers, self._default = settings.tiers, settings.default_tier
-        self._lease_ms = milliseconds(settings.lease_seconds)
-        self._enforcement = settings.enforcement.value
+        self._tiers = settings.tiers
         self._rules = Rules(
-            self._lease_ms,
-            self._enforcement,
-            self._default,
-            self._tiers[self._default].concurrency,
+            milliseconds(settings.lease_seconds),
+            settings.enforcement.value,
+            settings.default_tier,
+            settings.tiers[settings.default_tier].concurrency,
             settings.max_deliveries,
             snooze_ms=milliseconds(settings.snooze_seconds),
         )
@@ -100,30 +108,14 @@ class RedisLimiter:
             for each in Enforcement
         }
         self._cache_ms = milliseconds(settings.tier_cache_seconds)
-        self._snooze_ms = milliseconds(settings.snooze_seconds)
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
         self._frozen_clock = frozen_clock
 
     @property
-    def connection(self) -> Connection:
-        """The connection to its Redis."""
-        return self._redis
-
-    @property
-    def names(self) -> Names:
-        """The names of its keys."""
-        return self._names
-
-    @property
     def parked_queue(self) -> str:
         """The queue in which the parked tasks of its broker wait."""
-        return self._names.parked_queue(self._broker)
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of every key."""
-        return self._names.prefix
+        return PARKED_QUEUES + self._broker
 
     def load_library(self) -> None:
         """Load the function library if it is absent. If the server is away, do nothing.
@@ -133,35 +125,37 @@ class RedisLimiter:
                 has the cause and the next step.
         """
         try:
-            self._redis.load_library(self._names.prefix)
+            self.connection.load_library(self.prefix)
             # This call writes nothing and checks the schema.
-            self._redis.execute(
-                calls.INSPECT, self._names.prefix, self._look_args("", "", "", "", "", 0)
+            self.connection.execute(
+                calls.INSPECT, self.prefix, self._look_args("", "", "", "", "", 0)
             )
         except LibraryUnusable:
             raise
         except ResponseError as error:
             if str(error).startswith("SCHEMA"):
-                raise LibraryUnusable(f"{self._redis.address}: {error}") from None
+                raise LibraryUnusable(f"{self.connection.address}: {error}") from None
         except REDIS_ERRORS:
             return
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Rejected:
+        known = self._tiers.get(request.tier)
         args = (
             request.lease.id,
             *self._rules_args[enforcement],
             request.tier_key,
             self._tenant_key(request.tenant),
-            *self._tier_args(request.tier)[:2],
+            request.tier,
+            calls.limit_text(known.concurrency) if known else "",
             request.limits,
             *self._copies(request),
             job_text(request.job),
-            self._snooze_ms,
+            self._rules.snooze_ms,
             *(self._broker, "1" if request.is_new else "", self._now_text()),
         )
-        answer = self._redis.run(calls.ACQUIRE, self._names.prefix, args)
+        answer = self._call(calls.ACQUIRE, args)
         code, held, limit, retry_after_ms, version, judged, key, action = answer
         number = None if limit < 0 else limit
         if code > 0:
@@ -176,7 +170,7 @@ class RedisLimiter:
         for batch in _batches(leases) if leases else ((),):
             held = [(lease.id, lease.key) for lease in batch]
             args = calls.renew_args(held, self._rules, epoch, self._now_text())
-            answer = self._redis.run(calls.RENEW, self._names.prefix, args)
+            answer = self._call(calls.RENEW, args)
             answers.append(calls.renewal_of(batch, answer, epoch))
         gone = tuple(lease for each in answers for lease in each.gone)
         entered = tuple(lease for each in answers for lease in each.entered)
@@ -184,28 +178,26 @@ class RedisLimiter:
         return Renewal(gone, answers[0].epoch, entered)
 
     def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
-        args = calls.announce_args(
-            self._lease_ms, worker, 0 if ends else self._lease_ms, epoch, self._now_text()
-        )
-        return calls.read_announce(self._redis.run(calls.ANNOUNCE, self._names.prefix, args))
+        lease_ms = self._rules.lease_ms
+        lives_ms = 0 if ends else lease_ms
+        args = calls.announce_args(lease_ms, worker, lives_ms, epoch, self._now_text())
+        return calls.read_announce(self._call(calls.ANNOUNCE, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         verdict = Verdict.DIED if died else Verdict.DONE
         held = 0
         for batch in _batches(leases):
-            answer = self._redis.run(
-                calls.SETTLE, self._names.prefix, self._settle_args(batch, verdict)
-            )
+            answer = self._call(calls.SETTLE, self._settle_args(batch, verdict))
             held += calls.read_settle(answer).count(Settled.SETTLED)
         return held
 
     def release_soon(self, lease: Lease) -> None:
         args = self._settle_args([lease], Verdict.DONE)
-        self._redis.post(calls.SETTLE, self._names.prefix, args)
+        self.connection.post(calls.SETTLE, self.prefix, args)
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         args = (rejected.message, rejected.serial, next_serial)
-        return bool(self._redis.run(calls.SUPERSEDE, self._names.prefix, args))
+        return bool(self._call(calls.SUPERSEDE, args))
 
     def park(
         self, request: SlotRequest, message: str, expires_ms: int = 0, rank: int = 0
@@ -216,19 +208,19 @@ class RedisLimiter:
         part = key_part(tenant) if tenant else ""
         service = request.tier_key.removeprefix(f"tenant:{part}").removeprefix(":")
         args = (
-            *(self._lease_ms, self._broker),
+            *(self._rules.lease_ms, self._broker),
             *self._copies(request),
             *(part, service, request.tier, rank, request.limits, job_text(request.job)),
             *(expires_ms or "", message, self._now_text()),
         )
-        return Parking(self._redis.run(calls.PARK, self._names.prefix, args))
+        return Parking(self._call(calls.PARK, args))
 
     def promote(self, want: int, enforcement: Enforcement = Enforcement.ON) -> Promotion:
         rules = replace(self._rules, enforcement=enforcement.value, copies_ms=self._copy_keep_ms)
         args = calls.claim_args(
             self._promoter, self._promotions, want, [self.parked_queue], rules, self._now_text()
         )
-        claim = calls.read_claim(self._redis.run(calls.CLAIM, self._names.prefix, args))
+        claim = calls.read_claim(self._call(calls.CLAIM, args))
         # If the answer is lost, the next call repeats the number, and gets the same tasks.
         self._promotions += 1
         tasks = (Promoted(Copy(task.tag, task.lease), task.message) for task in claim.tasks)
@@ -237,15 +229,15 @@ class RedisLimiter:
     def end_promotion(self, promoted: Promoted, how: PromotionEnd) -> None:
         ends = [Settle(promoted.copy.serial, Verdict(how))]
         args = calls.settle_args(ends, self._rules, self._now_text())
-        self._redis.run(calls.SETTLE, self._names.prefix, args)
+        self._call(calls.SETTLE, args)
 
     def await_parked(self, timeout_seconds: float) -> None:
-        self._listener.wait(self._names.of("bell", self.parked_queue), timeout_seconds)
+        self._listener.wait(self.names.of("bell", self.parked_queue), timeout_seconds)
 
     def next_outcome(self, written: str) -> Outcome | None:
         """Delete the outcome that was stored, and return the next one."""
         args = calls.next_outcome_args(written, self._rules, self._now_text())
-        answer = self._redis.run(calls.NEXT_OUTCOME, self._names.prefix, args)
+        answer = self._call(calls.NEXT_OUTCOME, args)
         return calls.read_next_outcome(answer)
 
     def leases_of(self, key: str) -> KeyLeases:
@@ -277,14 +269,15 @@ class RedisLimiter:
             first: Index of the first lease in the answer.
         """
         args = self._look_args(key, tenant, tier, limit, app, first)
-        answer = self._redis.run(calls.INSPECT, self._names.prefix, args)
+        answer = self._call(calls.INSPECT, args)
         return cast("Mapping[str, Any]", json.loads(answer))
 
     def _look_args(
         self, key: str, tenant: str, tier: str, limit: str, app: str, first: int
     ) -> tuple[Any, ...]:
         tenant_key = self._tenant_key(tenant) if tenant else ""
-        known = (self._lease_ms, tier, self._default, self._tiers_text(), self._enforcement)
+        lease_ms, default_tier = self._rules.lease_ms, self._rules.default_tier
+        known = (lease_ms, tier, default_tier, self._tiers_text(), self._rules.enforcement)
         return key, tenant_key, *known, limit, app, first, self._now_text()
 
     def _tiers_text(self) -> str:
@@ -303,9 +296,9 @@ class RedisLimiter:
             fairness_by: What a task costs its tenant.
             scope: What a priority orders, the tasks of a ``tenant`` or of a ``queue``.
         """
-        tiers = (self._default, self._tiers_text(), self._lease_ms, self._now_text())
-        args = (tag, fairness_by, scope, *tiers)
-        answer = self._redis.run(calls.EXPLAIN, self._names.prefix, args)
+        tiers = (self._rules.default_tier, self._tiers_text())
+        args = (tag, fairness_by, scope, *tiers, self._rules.lease_ms, self._now_text())
+        answer = self._call(calls.EXPLAIN, args)
         return cast("Mapping[str, Any]", json.loads(answer)) if answer else None
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
@@ -320,10 +313,10 @@ class RedisLimiter:
                 row["max_waiting"] = tier.max_waiting
             rows += (tier.name, json.dumps(row, sort_keys=True))
         args = (source, int(force), *rows)
-        return bool(self._redis.run(calls.PUBLISH_TIERS, self._names.prefix, args)[0])
+        return bool(self._call(calls.PUBLISH_TIERS, args)[0])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
-        flat = self._redis.read("HGETALL", self._names.tiers)
+        flat = self.connection.read("HGETALL", self.names.tiers)
         table = {name: json.loads(row) for name, row in _pairs(flat)}
         tiers = {
             name: Tier(
@@ -335,7 +328,7 @@ class RedisLimiter:
             )
             for name, row in table.items()
         }
-        source = self._redis.read("HGET", self._names.clock, "tiers_source") if tiers else None
+        source = self.connection.read("HGET", self.names.clock, "tiers_source") if tiers else None
         return source or "", tiers
 
     def publish_tenant(
@@ -344,10 +337,10 @@ class RedisLimiter:
         number = concurrency if isinstance(concurrency, str) else calls.limit_text(concurrency)
         lives_ms = 0 if keep else 2 * self._cache_ms + 1000
         args = (self._tenant_key(tenant), tier or "", number, lives_ms)
-        self._redis.run(calls.PUBLISH_TENANT, self._names.prefix, args)
+        self._call(calls.PUBLISH_TENANT, args)
 
     def published_tenant(self, tenant: str) -> str | None:
-        return cast("str | None", self._redis.read("HGET", self._names.tenant(tenant), "tier"))
+        return cast("str | None", self.connection.read("HGET", self.names.tenant(tenant), "tier"))
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
@@ -355,32 +348,32 @@ class RedisLimiter:
         text = numbers.text if numbers else ""
         args = calls.queue_args(
             *(how, queue, queue_key(queue), parts, text),
-            *(self._lease_ms, self._enforcement, self._now_text()),
+            *(self._rules.lease_ms, self._rules.enforcement, self._now_text()),
         )
-        row = self._redis.run(calls.SET_QUEUE_LIMIT, self._names.prefix, args)
+        row = self._call(calls.SET_QUEUE_LIMIT, args)
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
-        flat = self._redis.read("HGETALL", self._names.queue_limits)
+        flat = self.connection.read("HGETALL", self.names.queue_limits)
         return {queue: read_row(row) for queue, row in _pairs(flat)}
 
     def config_version(self) -> int:
-        return int(self._redis.read("HGET", self._names.clock, "version") or 0)
+        return int(self.connection.read("HGET", self.names.clock, "version") or 0)
 
     def count(self, counter: str, amount: int = 1) -> None:
-        self._redis.read("HINCRBY", self._names.counts, counter, amount)
+        self.connection.read("HINCRBY", self.names.counts, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
-        flat = self._redis.read("HGETALL", self._names.counts)
+        flat = self.connection.read("HGETALL", self.names.counts)
         return {counter: int(amount) for counter, amount in _pairs(flat)}
 
     def close(self) -> None:
         """Close the connections."""
         self._listener.close()
-        self._redis.close()
+        self.connection.close()
 
     def _tenant_key(self, tenant: str) -> str:
-        return self._names.tenant(tenant).removeprefix(self._names.prefix)
+        return self.names.tenant(tenant).removeprefix(self.prefix)
 
     def _settle_args(self, leases: Iterable[Lease], verdict: Verdict) -> list[str]:
         ends = [Settle(lease.id, verdict) for lease in leases]
@@ -391,12 +384,8 @@ class RedisLimiter:
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
 
-    def _tier_args(self, tier: str) -> tuple[str, str, str, str]:
-        """Return a tier and the default tier with their numbers in this process's settings."""
-        known = self._tiers.get(tier)
-        default = self._tiers[self._default]
-        number = calls.limit_text(known.concurrency) if known else ""
-        return tier, number, default.name, calls.limit_text(default.concurrency)
+    def _call(self, function: str, args: Sequence[Any]) -> Any:
+        return self.connection.run(function, self.prefix, args)
 
     def _now_text(self) -> str:
         return "" if self._frozen_clock is None else str(self._frozen_clock())

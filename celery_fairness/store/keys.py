@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.tenants import key_part
 
 
@@ -55,11 +54,6 @@ class Names:
     def pattern(self, kind: str = "") -> str:
         """Return a pattern that matches every key, or every key of one kind."""
         return re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + (f"{kind}:*" if kind else "*")
-
-    @staticmethod
-    def parked_queue(broker: str) -> str:
-        """Return the name of the queue in which the parked tasks of a broker wait."""
-        return PARKED_QUEUES + broker
 
     def tenant(self, tenant: str) -> str:
         """Return the name of the record of ``tenant``."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.types import (
     Admitted,
@@ -25,7 +26,7 @@ NAMES = Names("fairness")
 WORD = "api|1|||w"
 #: Commands of the dearest call for one task with a limit and a tenant, its own FCALL included.
 MOST_COMMANDS = 70
-BELL = NAMES.of("bell", NAMES.parked_queue(""))
+BELL = NAMES.of("bell", PARKED_QUEUES)
 
 
 def ask(name, word=WORD):

@@ -149,7 +149,7 @@ class TestSecrets:
         for part in (
             fairness.settings,
             parts_of(fairness).address,
-            parts_of(fairness).limiter._redis,
+            parts_of(fairness).limiter.connection,
         ):
             assert SECRET not in f"{part!r} {part}"
 
