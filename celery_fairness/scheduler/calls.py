@@ -2,11 +2,10 @@
 
 This module sends nothing, because a worker sends a claim on the connection that kombu polls.
 
-Four arguments mean the same in every call:
+The head of each file in ``store/lua/functions`` describes the arguments of its function. Here they
+have the same names, and None stands for "". The other names mean the same in every call:
 
 - ``rules``: the worker's settings
-- ``lease_ms``: how long a lease lives without a renewal
-- ``enforcement``: ``on``, ``observe`` or ``off``
 - ``now_text``: the server's time in ms in tests, "" for the server's clock
 """
 
@@ -83,14 +82,7 @@ def put_args(
     plain: str = "",
     entry: bytes | str = "",
 ) -> list[Any]:
-    """Return the arguments of a put of ``waiting``.
-
-    Args:
-        bindings: The key of the exchange's bindings if the producer has looked them up. "" if not.
-        bound: The bindings that the producer found, in kombu's form.
-        plain: The key of the plain list from which the message comes. "" for a new message.
-        entry: The message's entry in that list.
-    """
+    """Return the arguments of a put of ``waiting``."""
     bounds = waiting.bounds or Bounds(default_tier="")
     fields = (
         waiting.tag,
@@ -143,10 +135,6 @@ def claim_args(
     """Return the arguments of a claim.
 
     Args:
-        owner: The calling process, without a space.
-        number: The number of this request. The same number again gives the same answer.
-        want: Most tasks, at least 1.
-        queues: The queues, in the order in which they are tried.
         skipped: The tasks that this process skips.
         epoch: The epoch in which this process took its leases. None if it holds none. In another
             epoch the claim leases nothing.
@@ -214,12 +202,7 @@ def read_settle(answer: Sequence[Any]) -> list[Settled]:
 def renew_args(
     held: Sequence[tuple[str, str]], rules: Rules, epoch: int | None = None, now_text: str = ""
 ) -> list[str]:
-    """Return the arguments of a renewal.
-
-    Args:
-        held: Leases, each with its keys, joined by commas.
-        epoch: The epoch in which they were taken. None if it is not known.
-    """
+    """Return the arguments of a renewal of leases that were taken in ``epoch``."""
     return [*rules_args(rules), _or_empty(epoch), now_text, *chain.from_iterable(held)]
 
 
@@ -241,13 +224,7 @@ def renewal_of(leases: Sequence[T], answer: Sequence[Any], epoch: int | None) ->
 def announce_args(
     lease_ms: int, worker: str, lives_ms: int, epoch: int | None, now_text: str = ""
 ) -> list[str]:
-    """Return the arguments of an announcement.
-
-    Args:
-        worker: The worker as JSON. "" if the caller is no worker.
-        lives_ms: How long it is listed without another announcement. 0 removes it.
-        epoch: The last epoch of the caller. None if it has none.
-    """
+    """Return the arguments of an announcement."""
     return [str(lease_ms), worker, str(lives_ms), _or_empty(epoch), now_text]
 
 
@@ -266,10 +243,7 @@ def expire_queues_args(
 ) -> list[str]:
     """Return the arguments of the expiry of unused queues.
 
-    Args:
-        kept_ms: Queues in use now, each with the time for which it is kept unused. 0 means for
-            ever.
-        declared: Whether they are declared now.
+    ``kept_ms`` has the queues in use now, each with the time for which it is kept unused.
     """
     args = [now_text, "declared" if declared else ""]
     for queue, kept in kept_ms.items():
@@ -278,10 +252,7 @@ def expire_queues_args(
 
 
 def next_outcome_args(written: str, rules: Rules, now_text: str = "") -> list[str]:
-    """Return the arguments of a call for the next outcome.
-
-    ``written`` is the name of the outcome whose result is written, "" for none.
-    """
+    """Return the arguments of a call for the next outcome."""
     return [written, *rules_args(rules), now_text]
 
 
@@ -303,14 +274,7 @@ def stop_args(
     reason: str = "",
     by: str = "",
 ) -> list[str]:
-    """Return the arguments of a change of a key's holds.
-
-    Args:
-        how: ``pause``, ``resume``, ``cool`` or ``clear``.
-        wait_ms: The length of the cool-down or the pause. 0 is a pause without end.
-        reason: The reason of a cool-down, for its event.
-        by: The person who pauses or resumes the key.
-    """
+    """Return the arguments of a change of a key's holds."""
     return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text, reason, by]
 
 
@@ -335,18 +299,14 @@ class Stopped(NamedTuple):
 def read_stop(answer: Sequence[Any]) -> Stopped:
     """Read the answer to a change of a key's holds."""
     cool_ms, pause_ms, now_ms = map(int, answer[:3])
+    since, _, by = as_text(answer[3]).partition(" ")
     return Stopped(
         Milliseconds(cool_ms),
         Milliseconds(pause_ms) if pause_ms >= 0 else None,
         now_ms,
-        *read_paused_by(as_text(answer[3])),
+        int(since) if since else None,
+        by,
     )
-
-
-def read_paused_by(text: str) -> tuple[int | None, str]:
-    """Read the beginning of a pause and the person; None and "" for no pause."""
-    since, _, by = text.partition(" ")
-    return (int(since) if since else None), by
 
 
 def override_args(
@@ -359,15 +319,7 @@ def override_args(
     enforcement: str,
     now_text: str = "",
 ) -> list[str]:
-    """Return the arguments of an override.
-
-    Args:
-        key: The key of the limits, or of a tenant.
-        numbers: The overridden numbers (``control.holding.override_text``). "" clears them.
-        lasts_ms: The length from now. 0 if ``ends_ms`` has the end.
-        ends_ms: The end, server time. None for no end.
-        details: Reason and author as JSON, which the functions only store.
-    """
+    """Return the arguments of an override, with ``control.holding.override_text`` as numbers."""
     ends_text, lease_text = _or_empty(ends_ms), str(lease_ms)
     return [key, numbers, str(lasts_ms), ends_text, details, lease_text, enforcement, now_text]
 
@@ -387,13 +339,9 @@ def queue_args(
     enforcement: str,
     now_text: str = "",
 ) -> list[str]:
-    """Return the arguments of a change of a queue's limit.
+    """Return the arguments of a change of a queue's limit, with ``QueueNumbers.text`` as numbers.
 
-    Args:
-        how: ``declare``, ``set``, ``clear`` or ``know`` (``config.queue_limits``).
-        key: The key of the whole queue.
-        parts: Whether the declared numbers are those of each partition.
-        numbers: ``QueueNumbers.text``. "" for none.
+    ``parts`` is whether the declared numbers are those of each partition.
     """
     shape = "parts" if parts else "whole"
     return [how, queue, key, shape, numbers, str(lease_ms), enforcement, now_text]
@@ -410,12 +358,7 @@ def read_done(answer: Sequence[Any]) -> list[bool]:
 
 
 def reroute_args(target: str, tasks: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the arguments of rerouting tasks to another queue.
-
-    Args:
-        target: The new queue.
-        tasks: For each task its tag, and the key of its partition there or "".
-    """
+    """Return the arguments of rerouting tasks, each with the key of its new partition or ""."""
     return [target, *chain.from_iterable(tasks)]
 
 
