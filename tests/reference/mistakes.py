@@ -405,7 +405,7 @@ MISTAKES = (
     ),
     Mistake(
         "the record of a task stays though its broker has it",
-        "if task then Promotions.delete(ctx, task) end",
+        "if task then Tasks.forget(ctx, task) end",
         "",
         "gate",
     ),
@@ -438,7 +438,7 @@ MISTAKES = (
     ),
     Mistake(
         "the record of a task stays though its copy has come",
-        "Promotions.delete(ctx, task)",
+        "Tasks.forget(ctx, task)",
         "",
         "gate",
         "function Promotions.arrive(",

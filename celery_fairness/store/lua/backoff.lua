@@ -4,7 +4,6 @@
   The first task is tried when the window opens, or when the first lease of a full limit is expected to end.
   Then one task follows the other, as far apart as the key lets them start. All tasks that would come after the
   snooze come at the snooze.
-
 ]]
 
 -- The opening time of a full limit is unknown, so a task is tried again after at least this time.

@@ -112,4 +112,3 @@ function Clock.meet_server(ctx, epoch, now)
   redis.call("HSET", clock_key, "server", id, "epoch", string.format("%.0f", epoch))
   return epoch
 end
-

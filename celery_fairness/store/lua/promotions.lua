@@ -52,12 +52,6 @@ function Promotions.release(ctx, lease, keys)
   for key in string.gmatch(keys, "[^,]+") do redis.call("ZREM", ctx.prefix .. "reserved:" .. key, lease) end
 end
 
--- Deletes the record of a task that its broker has, or that ended.
-function Promotions.delete(ctx, task)
-  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
-  Tasks.delete(ctx, task.tag, task.id)
-end
-
 -- Records the outcome of a promotion:
 -- - sent: the broker has the copy
 -- - unsent: it could not be published, so the task waits again after a pause
@@ -69,14 +63,14 @@ function Promotions.settle(ctx, rules, lease, verdict, row, tag)
   if verdict == "sent" then
     row.state = "sent"
     Tasks.write_running(ctx, tag, row)
-    if task then Promotions.delete(ctx, task) end
+    if task then Tasks.forget(ctx, task) end
     return 1
   end
   Leases.end_lease(ctx, lease, tag, row, rules)
   if not task then return 1 end
   task.attempt = tonumber(row.attempt)
   if verdict == "done" then
-    Promotions.delete(ctx, task)
+    Tasks.forget(ctx, task)
   elseif verdict == "refused" and task.deaths + 1 >= TRIES_AT_MOST then
     Events.write_event_of(ctx, "fairness.unpublished", task)
     Settle.leave_outcome(ctx, rules, task, "unpublished", row.owner)
@@ -90,18 +84,13 @@ function Promotions.settle(ctx, rules, lease, verdict, row, tag)
   return 1
 end
 
--- A promotion ended by itself. If no broker had its task yet, the task waits again.
-function Promotions.expire(ctx, rules, lease, row, tag)
-  Promotions.settle(ctx, rules, lease, "head", row, tag)
-end
-
 -- A copy comes to a gate. Its promotion ends, and its record is deleted. Returns the keys of its promotion, or nil if
 -- it had none.
 function Promotions.arrive(ctx, rules, message, serial)
   local row, tag = Tasks.read_running(ctx, serial)
   local task = Tasks.read(ctx, message)
   if task and Promotions.is_parked(task.queue) and (row and tag == message or Lanes.remove_waiting(ctx, task)) then
-    Promotions.delete(ctx, task)
+    Tasks.forget(ctx, task)
   end
   if not row or tag ~= message or not Promotions.is_promotion(row) then return nil end
   Leases.end_lease(ctx, serial, tag, row, rules)

@@ -77,8 +77,7 @@ end
 function Settle.withdraw(ctx, tag)
   local task = Tasks.read(ctx, tag)
   if not task or not Lanes.remove_waiting(ctx, task) then return false end
-  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, tag)
-  Tasks.delete(ctx, task.tag, task.id)
+  Tasks.forget(ctx, task)
   return true
 end
 
@@ -103,7 +102,7 @@ function Settle.after_death(ctx, rules, owner, task)
 end
 
 function Settle.expire_one(ctx, rules, lease, row, tag)
-  if Promotions.is_promotion(row) then return Promotions.expire(ctx, rules, lease, row, tag) end
+  if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, "head", row, tag) end
   local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
   if not task then return end
   redis.call("HINCRBY", ctx.prefix .. "counts", "expired", 1)

@@ -120,6 +120,12 @@ function Tasks.delete(ctx, tag, id)
   Tasks.remove_id(ctx, id, tag)
 end
 
+-- Deletes the record of a task that may still expire.
+function Tasks.forget(ctx, task)
+  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
+  Tasks.delete(ctx, task.tag, task.id)
+end
+
 -- Returns every key of which a task holds a slot while it runs. The keys have commas between them, and each is
 -- there once. The tenant's comes first.
 function Tasks.keys_of(tenant_key, limits)

@@ -35,7 +35,7 @@ function Slots.is_lost(it, tag, lease, row)
   if row.state == "sent" and task then
     Check.found(it, "sent_task_known", "running", tag, function()
       Lanes.remove_waiting(ctx, task)
-      Promotions.delete(ctx, task)
+      Tasks.forget(ctx, task)
     end)
   elseif row.state == "promoted" and not (task and Promotions.is_parked(task.queue)) then
     Check.found(it, "promotion_without_task", "running", tag, function()

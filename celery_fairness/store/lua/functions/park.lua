@@ -3,8 +3,6 @@
 
   A copy that waited before takes its old place.
 
-  keys[1]  prefix        str  what every key of the installation begins with
-
   args[1]  lease_ms      int  how long a lease lives without a renewal
   args[2]  broker        str  that the message came from
   args[3]  tag           str  what all copies of the message have in common
