@@ -436,7 +436,7 @@ function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
   Stats.count_exceeded(ctx, closed.strategy, closed.key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
-  Events.tell_blocked(ctx, task, closed)
+  task.blocked = Events.tell_exceeded(ctx, task, closed)
   Tasks.write(ctx, task)
 end
 
@@ -468,7 +468,7 @@ function Blocked.act(ctx, queue, key, lane, group, others, refused, rules, turns
     return
   end
   redis.call("HINCRBY", ctx.prefix .. "counts", "rescheduled", 1)
-  if task.blocked == "" then Events.tell_blocked(ctx, task, closed) end
+  if task.blocked == "" then task.blocked = Events.tell_exceeded(ctx, task, closed) end
   local wait = Backoff.pace_ms(ctx, refused.says, refused.again_ms, refused.why == "full", rules,
     tag .. "." .. Rates.whole(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)
   Schedule.wait_until(ctx, queue, task, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))

@@ -137,15 +137,8 @@ function Events.tell_gate_ended(ctx, row, outcome, logical)
 end
 
 --[[
-  blocking: events of a limit that rejects the first task of a lane, and of the later start of that task.
-
-  Each event is written once per task, which the head of the task notes.
+  blocking: a limit rejects the first task of a lane. The head of a task keeps the state of its events.
 ]]
-
--- `closed` has strategy, key, limit and current.
-function Events.tell_blocked(ctx, task, closed)
-  task.blocked = Events.tell_exceeded(ctx, task, closed)
-end
 
 -- Returns the first task of a lane if no event has reported yet that a limit rejects it.
 function Events.unreported_of(ctx, queue, key, lane)
@@ -161,6 +154,6 @@ function Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   local held = verdict.held or Limits.held_of(ctx, key, rules)
-  Events.tell_blocked(ctx, task, Events.at_tier(key, verdict.limit, held))
+  task.blocked = Events.tell_exceeded(ctx, task, Events.at_tier(key, verdict.limit, held))
   Tasks.write(ctx, task)
 end

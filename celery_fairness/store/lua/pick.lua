@@ -16,8 +16,8 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
     if not lane then
       -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
       -- it.
-      local passed
-      if beyond > 0 then passed = Pick.spend_pass(look) else passed = Pick.pass_over(look, queue) end
+      local passed = Pick.spend_pass(look)
+      if passed and beyond == 0 then look.places[queue] = (look.places[queue] or 0) + 1 end
       local goes_on = passed and look.lanes > 0
       turns.over = turns.over or not goes_on
       return nil, goes_on, true
@@ -49,9 +49,8 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
   return nil, true
 end
 
--- Returns key, lane, others (as for pop), start and verdict of the task that is served next. For a blocked
--- lane it also returns its group and the limit at which the group waits. It returns nil if nothing of
--- the queue may start.
+-- Returns the task that is served next, with the fields that Start.serve reads. It returns nil if nothing of the queue
+-- may start.
 function Pick.find(ctx, queue, rules, turns, look)
   local opened
   local known, moves, beyond = turns.known, turns.moves, 0
@@ -165,12 +164,7 @@ end
 --[[
   passing: the tasks and tenants that one claim leaves in place for reasons of its own process alone.
 
-  The claim sends these fields as JSON, and "" is nothing:
-  - never: names of tasks that are not taken
-  - once: names of which one task is taken
-  - places: by queue, how many members of its ring the claim before has passed over
-  - held: by key, how many slots of limits of queues the process holds
-  - rooms, lends and strict: the shares of the process (pick.lua)
+  The claim sends the fields of `SkippedTasks` (`celery_fairness/scheduler/types.py`) as JSON, and "" is nothing.
 
   A queue may limit the slots that one process holds (`is_local`). If no name is passed over and no queue has such
   a limit, the claim runs no further command for this.
@@ -209,13 +203,6 @@ end
 function Pick.spend_pass(look)
   if look.moves == 0 then return false end
   look.moves = look.moves - 1
-  return true
-end
-
--- Leaves a tenant in its place. Returns false if no move is left.
-function Pick.pass_over(look, queue)
-  if not Pick.spend_pass(look) then return false end
-  look.places[queue] = (look.places[queue] or 0) + 1
   return true
 end
 

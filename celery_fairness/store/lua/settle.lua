@@ -134,8 +134,7 @@ end
   limit that dropped it.
 ]]
 
--- A task ended for good, and no process is left to write its result. The next worker that calls
--- `functions/next_outcome.lua` writes it. Until then the record of the task stays.
+-- The next worker that calls `functions/next_outcome.lua` writes the result. Until then the record of the task stays.
 function Settle.leave_outcome(ctx, rules, task, state, owner)
   if Promotions.is_parked(task.queue) then Copies.copy_ended(ctx, task.tag) end
   redis.call("HSET", ctx.prefix .. "ended", task.tag, state .. " " .. owner)

@@ -17,11 +17,7 @@
 -- - default_limit: of the default tier, an integer or "unlimited"
 -- - max_deliveries (int): deaths after which a task goes to the dead letters; 0 is never
 --
--- Returns four values:
--- - the rules by which this call judges
--- - lease_ms
--- - what the clock holds beside its times
--- - the epoch
+-- Returns the rules by which this call judges, what the clock holds beside its times, and the epoch.
 function Tenants.rules_of(ctx, args, at, frozen_ms)
   local lease_ms = tonumber(args[at])
   local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
@@ -30,7 +26,7 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = said.version,
     limited = said.limited, steered = said.steered, paced = said.paced, watched = said.watched, parked = said.parked,
-  }, lease_ms, said, epoch
+  }, said, epoch
 end
 
 -- Returns a verdict with these fields:

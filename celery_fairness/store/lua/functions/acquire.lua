@@ -41,7 +41,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
   local message, serial, next_serial, keep_ms = args[12], args[13], args[14], tonumber(args[15])
   local job, broker, is_new, frozen_ms = Events.read_job(args[16]), args[18], args[19] ~= "", args[20]
 
-  local of_worker, lease_ms, said = Tenants.rules_of(ctx, args, 2, frozen_ms)
+  local of_worker, said = Tenants.rules_of(ctx, args, 2, frozen_ms)
   local enforcement, version = of_worker.enforcement, of_worker.version
   Leases.expire(ctx, of_worker, Leases.ENDED_AT_MOST)
   local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on", weighs = true,
@@ -119,7 +119,7 @@ register("acquire", {"allow-oom"}, function(keys, args)
   end
 
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, words)
-  local ends_at = Rates.whole(rules.logical + lease_ms)
+  local ends_at = Rates.whole(rules.logical + of_worker.lease_ms)
   if not Leases.hold(ctx, lease, its_keys, words, job or Leases.UNKNOWN, rules, ends_at) then return starts end
   Events.tell_admitted(ctx, job, memory)
   if said.watched and job then Events.tell_gate_started(ctx, lease, job, key) end

@@ -1,11 +1,8 @@
 --[[
   claim: lease the next tasks that may start, in their fair order, or return how long to sleep.
 
-  A claim first settles the ends that the caller sends. Then it does a bounded part of the work that is due:
-  - leases that ended by themselves
-  - tasks whose time came
-  - tenants that were at their limit before the last news
-  - limits whose time came
+  A claim first settles the ends that the caller sends. Then it does a bounded part of the work that is due
+  (schedule.lua).
 
   Then the claim takes from the queues in turn, beginning with the first. pick.lua finds each task. If passing is
   strict, the claim takes from one queue after the other.
@@ -69,9 +66,9 @@ register("claim", {"allow-oom"}, function(keys, args)
     return redis.error_reply("claim: expected an owner without a space, a digit last, got: " .. owner)
   end
 
-  local rules, lease_ms, said, epoch = Tenants.rules_of(ctx, args, 4, frozen_ms)
+  local rules, said, epoch = Tenants.rules_of(ctx, args, 4, frozen_ms)
   local epoch_text = string.format("%.0f", epoch)
-  rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + lease_ms
+  rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + rules.lease_ms
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
   rules.expiring, rules.kept_took, rules.promotes = said.expiring, said.took, tonumber(args[15])
   rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
@@ -108,7 +105,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   end
 
   local all_queues = {unpack(args, first_queue)}
-  local longest = math.floor(lease_ms / 3)
+  local longest = math.floor(rules.lease_ms / 3)
   -- A gate that parks a task wakes its own promoter. The others look again after this time.
   if not (rules.promotes and Queues.is_empty(ctx, all_queues[1])) then longest = math.min(SLEEP_MS, longest) end
   local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, longest)
@@ -148,7 +145,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     Pick.turn_over(rounds, take(queue))
   end
   if #leases > 0 then
-    redis.call("SET", ctx.prefix .. "reply:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * lease_ms)
+    redis.call("SET", ctx.prefix .. "reply:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * rules.lease_ms)
   end
   for index = 1, #turns.queues do
     local queue = turns.queues[index]

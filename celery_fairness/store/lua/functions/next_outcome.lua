@@ -21,7 +21,7 @@ local DUE_AT_MOST = 16
 
 register("next_outcome", {"allow-oom"}, function(keys, args)
   local ctx, written, frozen_ms = {prefix = keys[1]}, args[1], args[7]
-  local rules, lease_ms = Tenants.rules_of(ctx, args, 2, frozen_ms)
+  local rules = Tenants.rules_of(ctx, args, 2, frozen_ms)
   Leases.expire(ctx, rules, DUE_AT_MOST)
 
   if written ~= "" then
@@ -42,6 +42,6 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
     Settle.forget_outcome(ctx, tag)
     return {}
   end
-  redis.call("ZADD", outcomes, rules.logical + lease_ms, tag)
+  redis.call("ZADD", outcomes, rules.logical + rules.lease_ms, tag)
   return {task.seq, tag, owner, state, task.queue, task.tenant, task.deaths, Tasks.message_of(ctx, tag)}
 end)

@@ -23,10 +23,10 @@ local FORGET_AT_MOST = 64
 
 register("renew", {"allow-oom"}, function(keys, args)
   local ctx, known_epoch = {prefix = keys[1]}, args[6]
-  local rules, lease_ms, _, epoch = Tenants.rules_of(ctx, args, 1, args[7])
+  local rules, _, epoch = Tenants.rules_of(ctx, args, 1, args[7])
   epoch = Clock.meet_server(ctx, epoch, rules.now)
   local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
-  local ends_at, answer = Rates.whole(rules.logical + lease_ms), {Rates.whole(epoch)}
+  local ends_at, answer = Rates.whole(rules.logical + rules.lease_ms), {Rates.whole(epoch)}
   for index = 8, #args, 2 do
     local lease, its_keys = args[index], args[index + 1]
     if redis.call("ZSCORE", ctx.prefix .. "ends", lease) then

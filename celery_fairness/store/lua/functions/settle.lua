@@ -15,7 +15,7 @@
 ]]
 register("settle", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms = {prefix = keys[1]}, args[6]
-  local rules, _, said = Tenants.rules_of(ctx, args, 1, frozen_ms)
+  local rules, said = Tenants.rules_of(ctx, args, 1, frozen_ms)
 
   local answer = {}
   for index = 7, #args, 2 do

@@ -17,11 +17,8 @@ register("trace_put", {"allow-oom"}, function(keys, args)
   local cost, eta_ms, frozen_ms = args[4], tonumber(args[5]), args[6]
 
   local now = Clock.server_now(frozen_ms)
-  local watched, told = tonumber(redis.call("HGET", ctx.prefix .. "clock", "watched") or 0), 0
-  if watched > now then
-    Events.tell_watched(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
-      "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
-    told = 1
-  end
-  return told
+  if tonumber(redis.call("HGET", ctx.prefix .. "clock", "watched") or 0) <= now then return 0 end
+  Events.tell_watched(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
+    "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
+  return 1
 end)
