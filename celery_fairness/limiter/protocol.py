@@ -67,9 +67,7 @@ class Limiter(Protocol):
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
         """End ``leases`` and return how many of them were held. A second call returns 0.
 
-        Args:
-            leases: The leases.
-            died: Whether their processes died. A trace reports this.
+        ``died`` is whether their processes died. A trace reports this.
         """
 
     def release_soon(self, lease: Lease) -> None:

@@ -23,13 +23,7 @@ from celery_fairness.util.timestamps import eta_ms
 
 
 class PutTrace:
-    """Emits ``task.put`` of each task with a tenant or a limit, while a trace is on.
-
-    Args:
-        settings: The app's settings.
-        directory: Calls Redis, but not for a while after a call that Redis did not answer.
-        clock: Seconds, monotonic.
-    """
+    """Emits ``task.put`` of each task with a tenant or a limit, while a trace is on."""
 
     def __init__(
         self,

@@ -70,8 +70,6 @@ class RedisLimiter:
     The protocol describes its methods. Those that only this limiter has are described here.
 
     Args:
-        connection: The connection to the limiter's Redis.
-        settings: Namespace, lease, tiers and default tier.
         frozen_clock: Only for tests: returns the server's time in ms.
         redelivery_seconds: Time after which the broker redelivers an unacknowledged message.
         key_prefix: A prefix of every key.
@@ -291,10 +289,7 @@ class RedisLimiter:
     def position(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
         """Return the place of a task as the function ``explain`` has it; None if it waits no more.
 
-        Args:
-            tag: The task's tag.
-            fairness_by: What a task costs its tenant.
-            scope: What a priority orders, the tasks of a ``tenant`` or of a ``queue``.
+        That function describes the arguments.
         """
         tiers = (self._rules.default_tier, self._tiers_text())
         args = (tag, fairness_by, scope, *tiers, self._rules.lease_ms, self._now_text())

@@ -73,9 +73,7 @@ class TierCache:
     """A cache of tiers. Threads may share it.
 
     Args:
-        settings: Tiers, default tier, resolver and cache time.
         limiter: Returns the limiter with short timeouts. It is called at first use.
-        notices: Logs failures of the resolver.
         clock: Seconds, monotonic.
     """
 
@@ -120,12 +118,7 @@ class TierCache:
         return self._tiers
 
     def tier_of(self, tenant: str, hint: str | None = None) -> str:
-        """Return the name of the tenant's tier.
-
-        Args:
-            tenant: The tenant.
-            hint: The tier in the message's header. None if there is none.
-        """
+        """Return the name of the tenant's tier; ``hint`` is the tier in the message's header."""
         if isinstance(tenant, Reserved):
             return self._settings.default_tier
         now = self._clock()

@@ -154,11 +154,7 @@ class Connection:
     ) -> Any:
         """Call ``function`` like :meth:`run`, but raise the errors of redis-py.
 
-        Args:
-            function: The function's name in the library.
-            prefix: The beginning of every key.
-            args: The function's arguments.
-            made: Another library than that of workers.
+        ``made`` is another library than that of workers.
         """
         parts = ("FCALL", (made or library()).function(function), "1", prefix, *args)
         try:
@@ -178,10 +174,6 @@ class Connection:
 
     def load_library(self, prefix: str, made: Library | None = None) -> None:
         """Load the library if it is absent. In a cluster, use the node that has ``prefix``.
-
-        Args:
-            prefix: The beginning of every key.
-            made: Another library than that of workers.
 
         Raises:
             LibraryUnusable: The server cannot load it. The text has the address and the next step.

@@ -219,13 +219,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self._brpop_sent_at = now
 
     def _send_wait(self, fair: list[str], queues_without_room: list[str], seconds: float) -> None:
-        """Wait for wake-ups of fair queues, and for messages of stock ones.
-
-        Args:
-            fair: Queues that may be claimed from.
-            queues_without_room: Other queues, whose tasks wait for room.
-            seconds: The longest wait, above 0.
-        """
+        """Wait for wake-ups of queues that may be claimed from, and for messages of stock ones."""
         prefix = self.session.prefix
         keys = [f"{prefix}bell:{queue}" for queue in fair]
         keys += [

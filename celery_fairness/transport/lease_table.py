@@ -119,10 +119,7 @@ class LeaseTable:
     def end(self, held: Held, verdict: Verdict, *, begun: bool = True) -> None:
         """Add the end of ``held``; later ends of it change nothing.
 
-        Args:
-            held: The lease.
-            verdict: How its task is settled.
-            begun: Whether its body may have started. False is certain.
+        ``begun`` is whether its body may have started. False is certain.
         """
         with self._lock:
             if held.ended:

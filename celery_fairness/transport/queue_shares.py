@@ -24,7 +24,6 @@ class QueueShares:
     """The shares of one process.
 
     Args:
-        lease_table: The leases of the process.
         places: The number of places for each queue with a share.
         lends: Whether other queues may use places that their queue cannot use now.
     """

@@ -47,11 +47,8 @@ class Renewals:
     """The renewals of one session.
 
     Args:
-        lease_table: The leases to renew.
         client: A client of redis-py for the thread alone.
         connection: A connection of that client, so that the thread shares no lock.
-        prefix: Prefix of every key.
-        rules: The worker's settings, with the length of a lease.
         settle: Sends the table's ends to Redis.
         keep: Reports the queues in use, after each renewal.
     """

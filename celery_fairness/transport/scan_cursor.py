@@ -20,11 +20,7 @@ LOOK_SECONDS = 0.5
 
 
 class ScanCursor:
-    """The position of one channel.
-
-    Args:
-        task_filter: The tasks that its process does not take.
-    """
+    """The position of one channel."""
 
     def __init__(self, task_filter: TaskFilter) -> None:
         self._task_filter = task_filter
@@ -43,10 +39,7 @@ class ScanCursor:
     ) -> SkippedTasks:
         """Return the tasks that the next claim skips.
 
-        Args:
-            lease_table: The process's leases.
-            queue_shares: The process's shares.
-            is_strict: Whether the claim serves its queues one after the other.
+        ``is_strict`` is whether the claim serves its queues one after the other.
         """
         skipped, held, left = (
             self._task_filter.skipped(self._places),

@@ -75,8 +75,6 @@ class Session:
     Args:
         address: The address for error texts.
         make: Makes a client of redis-py. Only the constructor calls it.
-        prefix: Prefix of every key.
-        options: The channel's settings.
     """
 
     def __init__(

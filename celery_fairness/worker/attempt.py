@@ -16,13 +16,9 @@ from celery_fairness.limiter.types import Lease
 
 
 class Attempt:
-    """One attempt that the gate admitted.
+    """One attempt that the gate admitted, with a lease or without a slot.
 
-    Args:
-        task: The task instance that runs.
-        lease: The lease that it holds, or None without a slot.
-        limiter: The limiter that releases the lease.
-        error: Raised in place of the body (``redis_lost="closed"``).
+    ``error`` is raised in place of the body (``redis_lost="closed"``).
     """
 
     __slots__ = ("_begun", "_lease", "_limiter", "error", "task")

@@ -35,13 +35,6 @@ def queue_limits_of(
 
     The second value is the reason if the task has no partition key, otherwise "". Such a task gets
     the partition for tasks without a key.
-
-    Args:
-        settings: The settings with the queues.
-        task: The attempt's task.
-        request: The attempt's request, whose routing key names the queue.
-        args: The task's positional arguments.
-        kwargs: The task's keyword arguments.
     """
     queue = queue_of(request)
     if queue not in settings.queues:

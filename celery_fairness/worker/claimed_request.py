@@ -184,12 +184,8 @@ class ClaimedRequestMixin(RequestMixin):
 def _log_priority_order(settings: Settings, session: Any, priority: Any) -> None:
     """Log which priority goes first, once in a process, if the user has not chosen an order.
 
-    Messages and code that come from the stock transport expect the other order.
-
-    Args:
-        settings: The worker's settings.
-        session: The process's session, which stores that the line was logged.
-        priority: A message's priority, for which kombu sets 0 if the producer gives none.
+    Messages and code that come from the stock transport expect the other order. If a producer gives
+    no priority, kombu sets 0.
     """
     if not priority or session.order_logged:
         return

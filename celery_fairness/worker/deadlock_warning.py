@@ -31,13 +31,7 @@ def log_deadlock_risk(
 ) -> None:
     """Log that the parent of a rejected task holds a slot that the task waits for.
 
-    Args:
-        notices: Receives the log line, at most once a minute for each task name.
-        limiter: The limiter that holds the slot.
-        task: The rejected task.
-        request: The task's request.
-        attribution: The task's tenant and limits.
-        rejected: The limiter's answer.
+    The line comes at most once a minute for each task name.
     """
     parent = request.parent_id
     # The parent of a retry is the same task, and nothing waits for itself.

@@ -45,8 +45,6 @@ class EventForwarder:
         sends_events: Returns whether the worker sends events now.
         dispatcher: Opens a dispatcher for the forwarder alone. The worker's own dispatcher writes
         heartbeats in the worker's event loop.
-        reader: Reads the installation.
-        events: The events.
     """
 
     def __init__(

@@ -15,11 +15,7 @@ from celery import signals
 def write_failure(task: Any, context: Any, error: Exception, *, store: bool) -> Any:
     """Store ``error`` as the result of a task, and notify errbacks, chords and the signal.
 
-    Args:
-        task: The task.
-        context: The task's request with its arguments.
-        error: The exception to store.
-        store: Whether the backend keeps the result.
+    ``store`` is whether the backend keeps the result.
 
     Returns:
         The error as Celery carries it between processes.

@@ -106,11 +106,6 @@ class Gate:
     """Admits attempts, or sends them back.
 
     Args:
-        settings: Snooze, jitter, and the mode without Redis.
-        limiter: Grants slots.
-        directory: Caches the tiers of tenants.
-        resender: Sends rejected tasks back.
-        notices: Receives throttled log lines.
         ended: Called with every lease whose attempt ended in this process.
         longest_countdown_seconds: The longest countdown that the broker's visibility timeout
         allows, or None without a bound.

@@ -64,8 +64,6 @@ class LeaseRenewer:
 
     Args:
         limiter: Makes the limiter, inside the thread, with a connection of its own.
-        lease_seconds: The length of a lease.
-        notices: Receives throttled log lines.
         republish: Publishes tiers again after the limiter lost its memory.
     """
 
@@ -120,10 +118,8 @@ class LeaseRenewer:
     def lost(self, lease: Lease, *, process_is_gone: bool = True) -> None:
         """Release a lease that its body's process has not released.
 
-        Args:
-            lease: The attempt's lease.
-            process_is_gone: True: the process has ended or is about to, and the thread releases the
-            lease after its end. False: the process lives, and its attempt has ended.
+        If the process has ended or is about to, the thread releases the lease after its end.
+        Otherwise the process lives, and its attempt has ended.
         """
         kept = self._leases.get(lease.id)
         if kept is not None:

@@ -29,9 +29,7 @@ LAST_SECONDS = 2.0
 class OutcomeReporter:
     """Takes outcomes and stores their results during the life of a worker.
 
-    Args:
-        consumer: The worker's consumer.
-        next_outcome: Deletes the outcome that was stored, and returns the next one.
+    ``next_outcome`` deletes the outcome that was stored, and returns the next one.
     """
 
     def __init__(self, consumer: Any, next_outcome: Callable[[str], Outcome | None]) -> None:

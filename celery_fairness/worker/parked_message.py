@@ -99,11 +99,7 @@ def publish(
 ) -> None:
     """Publish a parked message with the copy header of its promotion.
 
-    Args:
-        producer: A producer for the message's broker.
-        promoted: The message.
-        destination: Returns publish options that replace the message's own exchange and key.
-        options: More publish options.
+    ``destination`` returns publish options that replace the message's own exchange and key.
     """
     message = json.loads(promoted.message)
     copy, headers = promoted.copy, message["headers"]

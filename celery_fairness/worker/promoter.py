@@ -49,8 +49,6 @@ class Promoter:
         limiter: Makes the limiter, inside the thread, with a connection of its own.
         publish: Publishes one task and waits for the broker's confirmation. It raises
             :class:`NotAccepted` if the broker answers and rejects the message.
-        enforcement: Whether limits are enforced.
-        notices: Receives throttled log lines.
     """
 
     def __init__(

@@ -74,9 +74,7 @@ class Resender:
     """Publishes rejected tasks again.
 
     Args:
-        app: The Celery app.
         limiter: Stores each new copy before it is published.
-        shutting_down: Returns whether the worker is stopping.
         queue_again: ``(task, current queue, headers) -> queue``: the queue for the tenant's current
             tier, or None for no change.
     """

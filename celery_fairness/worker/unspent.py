@@ -56,12 +56,7 @@ class PoolChild:
 
 
 def give_token_back(consumer: Any, task_name: str) -> None:
-    """Give back the token of Celery's ``rate_limit`` that an attempt has taken.
-
-    Args:
-        consumer: The worker's consumer.
-        task_name: The name of the attempt's task.
-    """
+    """Give back the token of Celery's ``rate_limit`` that an attempt of a task has taken."""
     bucket = consumer.task_buckets[task_name]
     if bucket is None or consumer.disable_rate_limits:
         return
