@@ -123,7 +123,7 @@ def _state_lines(found: Inspection) -> list[str]:
         others = found.held - len(found.leases)
         lines.append(f"and {others} other leases: limit show {quoted(found.key)} --page N")
     if not is_tenants:
-        return [*lines, "", *table(_WAITED, _waited(found), empty="nothing waits")]
+        return [*lines, "", *table(_WAITED, _waited(found), empty="nothing waits for this limit")]
     waiting = [(each.queue or _PARKED, each.rank, each.tasks) for each in found.waiting]
     return [*lines, "", *table(("queue", "priority", "waiting"), waiting, empty="nothing waits")]
 
