@@ -11,7 +11,7 @@ from typing import Any
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import SettingsError
 from celery_fairness.store.address import address_from_broker, address_from_url
-from celery_fairness.transport import register
+from celery_fairness.transport import TRANSPORTS, register
 from celery_fairness.transport.options import DispatchOptions
 from celery_fairness.transport.session import sessions
 
@@ -21,8 +21,6 @@ logger = logging.getLogger("celery_fairness")
 SCHEME = "fair"
 #: The start of ``broker_transport`` if it names one of our transports.
 _TRANSPORT = "celery_fairness.transport"
-#: Our transport for each stock scheme.
-_BY_SCHEME = {"rediss": "TLSTransport", "sentinel": "SentinelTransport"}
 
 
 def claims_fairly(app: Any) -> bool:
@@ -49,8 +47,8 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
     register()
     if app.conf.broker_transport == f"{_TRANSPORT}:Transport":
         # kombu does not pass the scheme to a transport that ``broker_transport`` names.
-        for scheme, name in _BY_SCHEME.items():
-            if _broker_url(app).startswith(f"{scheme}://"):
+        for scheme, name in TRANSPORTS.items():
+            if _broker_url(app).startswith(f"{scheme.removeprefix(SCHEME)}://"):
                 app.conf.broker_transport = f"{_TRANSPORT}:{name}"
     options = dict(app.conf.broker_transport_options or {})
     given = options.get("fairness")

@@ -10,21 +10,24 @@ from typing import Any
 
 __all__ = ["SentinelTransport", "TLSTransport", "Transport", "register"]
 
+#: Our transport for each of our schemes.
+TRANSPORTS = {
+    "fairredis": "Transport",
+    "fairrediss": "TLSTransport",
+    "fairsentinel": "SentinelTransport",
+}
+
 
 def register() -> None:
     """Make kombu know ``fairredis``, ``fairrediss`` and ``fairsentinel`` in this process."""
     from kombu.transport import TRANSPORT_ALIASES
 
-    for name, cls in (
-        ("fairredis", "Transport"),
-        ("fairrediss", "TLSTransport"),
-        ("fairsentinel", "SentinelTransport"),
-    ):
-        TRANSPORT_ALIASES[name] = f"celery_fairness.transport.schemes:{cls}"
+    for scheme, name in TRANSPORTS.items():
+        TRANSPORT_ALIASES[scheme] = f"celery_fairness.transport.schemes:{name}"
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Transport", "TLSTransport", "SentinelTransport"):
+    if name in TRANSPORTS.values():
         from celery_fairness.transport import schemes
 
         return getattr(schemes, name)
