@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from celery_fairness.errors import NotFound
+
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.02
@@ -24,15 +26,17 @@ def eventually(
 ) -> Answer:
     """Call `assertion` until it raises no AssertionError, and give back its answer.
 
+    A `NotFound` counts as not yet true: nothing is known of a key before its first task.
+
     Args:
         assertion: asserts what shall become true; may return something. A bare `lambda: x == y`
             or `lambda: inbox.received` asserts nothing, so an answer that is false or empty counts
             as not yet true; `None` says that the assertions held.
-        timeout_seconds: after this the last AssertionError is raised.
+        timeout_seconds: after this the last AssertionError or NotFound is raised.
         poll_seconds: the pause between two tries.
 
     Raises:
-        AssertionError: it never held; other errors pass through at once.
+        AssertionError, NotFound: it never held; other errors pass through at once.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -40,8 +44,8 @@ def eventually(
             answer = assertion()
             if answer is None or answer:
                 return answer
-            failure = AssertionError(f"still {answer!r} after {timeout_seconds} s")
-        except AssertionError as error:
+            failure: Exception = AssertionError(f"still {answer!r} after {timeout_seconds} s")
+        except (AssertionError, NotFound) as error:
             failure = error
         if time.monotonic() >= deadline:
             failure.add_note(f"waited {timeout_seconds} s for it")
