@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task
+from celery.signals import before_task_publish
 
 from celery_fairness import Fairness, FairTask
 from celery_fairness.errors import PolicyInvalid, SettingsError, TaskDeclarationError
@@ -16,7 +17,6 @@ from tests.integration.conftest import (
     Shop,
     make_shop,  # noqa: F401 - a fixture
 )
-from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
 MISSPELLED: tuple[tuple[str, Any, str], ...] = (
@@ -174,11 +174,13 @@ def test_a_misspelled_header_is_logged_by_the_worker_and_its_task_runs(
     broker: str,
     headers: dict[str, Any],
     warning: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shop = make_shop(broker)
     worker = shop.worker(concurrency=1)
-    # A producer without this package, on the stock transport: nothing stamps its messages.
-    parts_of(shop.fairness)._disconnect()
+    # A producer without this package, on the stock transport: nothing stamps its messages, also no
+    # other app of this process.
+    monkeypatch.setattr(before_task_publish, "receivers", [])
     with Celery("elsewhere", set_as_current=False) as other:
         other.conf.broker_url = shop.env["CELERY_BROKER_URL"].removeprefix("fair")
         other.conf.result_backend = shop.env["CELERY_RESULT_BACKEND"]
