@@ -42,7 +42,7 @@ HEADER_BYTES = 16_384
 #: The fields of ``partition``.
 _PARTITION = ("queue", "key")
 _MESSAGE = re.compile(r"[0-9A-Za-z]{1,64}")
-#: Of a promoter's copy it is the name of a lease, which begins with the message and has dots.
+#: A promoter's copy has the name of a lease, which begins with the message and has dots.
 _SERIAL = re.compile(r"[0-9A-Za-z.]{0,128}")
 _FIELDS = frozenset(("v", "tenant", "tier", "service", "scheduled", "cost"))
 _HEADERS: tuple[str, ...] = (HEADER,)
