@@ -34,9 +34,9 @@ from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.control.events import EventsApi, source_of
 from celery_fairness.control.holding import Holding
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.purging import purge_queue
 from celery_fairness.control.rerouting import Rerouting
-from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
 from celery_fairness.limiter.protocol import Limiter
@@ -251,43 +251,18 @@ class Parts:
         )
 
     @cached_property
-    def redis_limiter(self) -> RedisLimiter:
-        """The limiter, as the type that gives access to Redis.
-
-        Raises:
-            ValueError: A test has passed another limiter.
-        """
-        if not isinstance(self.limiter, RedisLimiter):
-            raise ValueError(f"limiter: expected one in Redis, got: {got(self.limiter)}")
-        return self.limiter
-
-    @cached_property
-    def rerouting(self) -> Rerouting:
-        """Moves waiting tasks after a change of tiers."""
-        return Rerouting(self.limiter, self.settings, claims=self.claims_fairly)
-
-    def holding(self) -> Holding:
-        """Return the writer of pauses, cool-downs and overrides."""
-        return Holding(self.redis_limiter, self.settings)
+    def installation(self) -> Installation:
+        """The installation that operators look at and change."""
+        return Installation(
+            self.app, self.settings, self.claims_fairly, self.limiter, self.directory
+        )
 
     @cached_property
     def events(self) -> EventsApi:
         """The history of limits, tasks and operators' changes."""
-        limiter = self.redis_limiter
-        source = source_of(self.app.main or "celery", limiter.connection.address)
-        return EventsApi(Reader(limiter), source)
-
-    def expect_claims(self) -> None:
-        """Raise if the broker does not claim fairly.
-
-        Raises:
-            ValueError: Its waiting tasks and dead letters are not in Redis.
-        """
-        if not self.claims_fairly:
-            raise ValueError(
-                "broker: expected fairredis://, where dead letters are stored in Redis, "
-                f"got: {self.app.connection_for_write().as_uri()!r}"
-            )
+        address = self.installation.redis.connection.address
+        source = source_of(self.app.main or "celery", address)
+        return EventsApi(self.installation.reader, source)
 
     def cool_down(self, key: str, wait_seconds: float, reason: str, *, policy: bool) -> None:
         """Start nothing under a key for a time.
@@ -304,7 +279,7 @@ class Parts:
             LimiterUnavailable: Redis does not answer.
         """
         if policy:
-            self.holding().cool_down(key, wait_seconds, reason)
+            Holding(self.installation).cool_down(key, wait_seconds, reason)
         else:
             self.fairness.limits.cool_down(key, for_seconds=wait_seconds, reason=reason)
 
@@ -316,7 +291,7 @@ class Parts:
         """
         if self.claims_fairly or not isinstance(self.limiter, RedisLimiter):
             return 0
-        return purge_queue(self.limiter, self.settings, queue)
+        return purge_queue(self.installation, queue)
 
     def _on_configured(self, **_: Any) -> None:
         self._configured()
@@ -440,7 +415,7 @@ class Parts:
         def dispatcher() -> Any:
             return self.app.events.default_dispatcher(hostname=worker.hostname)
 
-        return EventForwarder(sends_events, dispatcher, Reader(self.redis_limiter), self.events)
+        return EventForwarder(sends_events, dispatcher, self.installation.reader, self.events)
 
     def _stop_threads(self) -> None:
         for thread in self._threads:
@@ -467,6 +442,6 @@ class Parts:
         try:
             before = publish_tiers(self.limiter, self.settings.tiers)
             publish_queues(self.limiter, self.settings.queues)
-            self.rerouting.of_changed_tiers(before)
+            Rerouting(self.installation).of_changed_tiers(before)
         except LimiterUnavailable as error:
             self.notices.error("away", "%s", error)

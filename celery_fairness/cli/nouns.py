@@ -42,7 +42,6 @@ from celery_fairness.errors import (
     TenantInvalid,
     got,
 )
-from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import KeyStops
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.util.durations import parse_duration
@@ -530,9 +529,7 @@ def library(_: Fairness, library: str | None) -> Shown:
     Nothing deletes an old one by itself. Other installations may use the server: their last
     use is not shown here. A worker that needs a deleted library loads it again.
     """
-    limiter = wired(click.get_current_context().obj.app).limiter
-    if not isinstance(limiter, RedisLimiter):
-        raise click.UsageError("the limiter of this app has no server")
+    limiter = wired(click.get_current_context().obj.app).installation.redis
     if library is not None:
         delete_library(limiter, library)
         return {"deleted": library}, [f"deleted {library}"], 0

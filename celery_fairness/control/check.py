@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from celery_fairness.config.settings import Settings
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.limit_in_force import number_text
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import Check, Finding
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.store.connection import REDIS_ERRORS, Connection
+from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import check_library
-from celery_fairness.util.durations import milliseconds
 
 #: Keys that one call is given. It returns those to which it did not come.
 KEYS = 200
@@ -102,24 +101,20 @@ KINDS = {
 }
 
 
-def check(
-    limiter: RedisLimiter, settings: Settings, *, repair: bool, progress: Progress | None
-) -> Check:
+def check(installation: Installation, *, repair: bool, progress: Progress | None) -> Check:
     """Compare the tables of an installation; see ``Fairness.check``."""
     found: dict[tuple[str, str, str], Finding] = {}
-    reader = Reader(limiter)
-    default = settings.tiers[settings.default_tier]
-    lease_ms = milliseconds(settings.lease_seconds)
-    rules = (str(lease_ms), default.name, number_text(default.concurrency), "")
+    default = installation.settings.tiers[installation.settings.default_tier]
+    rules = (str(installation.lease_ms), default.name, number_text(default.concurrency), "")
     for _ in range(PASSES if repair else 1):
         keys = 0
         before = len(found)
-        for batch in batches(_keys(reader), KEYS):
+        for batch in batches(_keys(installation.reader), KEYS):
             # Each key with a cursor of its own.
             rest = [word for key in batch for word in (key, "0")]
             while rest:
                 args = (*rules, *rest)
-                rest, rows = _call(limiter.connection, limiter.prefix, args, repair=repair)
+                rest, rows = _call(installation.redis, args, repair=repair)
                 for name, key, row, repaired, problem in rows:
                     each = _finding(name, key, row, bool(repaired), problem)
                     found[name, key, row] = each
@@ -131,12 +126,12 @@ def check(
     return Check(findings=tuple(found.values()), keys=keys)
 
 
-def _call(connection: Connection, prefix: str, args: tuple[str, ...], *, repair: bool) -> Any:
+def _call(limiter: RedisLimiter, args: tuple[str, ...], *, repair: bool) -> Any:
     function = "repair" if repair else "check"
     try:
-        return connection.execute(function, prefix, args, check_library())
+        return limiter.connection.execute(function, limiter.prefix, args, check_library())
     except REDIS_ERRORS as error:
-        raise connection.unavailable(error) from error
+        raise limiter.connection.unavailable(error) from error
 
 
 def _keys(reader: Reader) -> Iterator[str]:

@@ -21,21 +21,21 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import id_part
 from celery_fairness.control.find_task import MessageNames, Place, find
 from celery_fairness.control.forecast import Positions, wait_for_limit
-from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.judging import Judge, Judged
 from celery_fairness.control.keys import TaskHead, whole_of
 from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.views import Blocker, Explanation
-from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler.types import SYSTEM
 
 #: Callers whose own callers are read.
 CALLERS_AT_MOST = 100
 
 
-def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explanation:
+def explain(installation: Installation, place: Place) -> Explanation:
     """Return where a task that was found is, and why it does not start."""
-    reader, task, names, settings = Reader(limiter), place.task, place.names, inspector.settings
+    reader, settings = installation.reader, installation.settings
+    task, names = place.task, place.names
     parked = task.is_parked
     explained = partial(
         Explanation,
@@ -50,12 +50,12 @@ def explain(limiter: RedisLimiter, place: Place, inspector: Inspector) -> Explan
         return explained()
     positions = None
     if place.state == "waiting":
-        answer = limiter.position(
+        answer = installation.redis.position(
             # At a gate each task costs 1.
             *(task.tag, "tasks" if parked else settings.fairness_by, settings.priority_scope)
         )
         positions = None if answer is None else Positions(answer, task, settings)
-    judge = Judge(reader, inspector, task.queue, positions.rows if positions else ())
+    judge = Judge(installation, task.queue, positions.rows if positions else ())
     of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
     judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
     limits = tuple(each.shown for each in judged)

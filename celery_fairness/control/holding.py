@@ -16,12 +16,10 @@ from typing import Any
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.policy import RateLimitPolicy
-from celery_fairness.config.settings import Settings
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.snapshot import UNCHANGED, stops_of
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import got
-from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds, milliseconds
 
@@ -39,10 +37,8 @@ _FIELDS = ("concurrency", "rate", "throttle")
 class Holding:
     """Changes the holds of keys in one installation."""
 
-    def __init__(self, limiter: RedisLimiter, settings: Settings) -> None:
-        self._limiter = limiter
-        self._settings = settings
-        self._reader = Reader(limiter)
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
 
     def stop(
         self,
@@ -56,12 +52,13 @@ class Holding:
         """Pause, resume or cool down a key in its form in Redis; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
         args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
-        stopped = calls.read_stop(self._reader.call(calls.STOP, args))
+        stopped = calls.read_stop(self._installation.reader.call(calls.STOP, args))
         return ChangedStops(**dict(stops_of(key, stopped)), known=known)
 
     def cools(self, key: str) -> bool:
         """Return whether a key cools down, or has done so until lately."""
-        return self._reader.read("ZSCORE", self._reader.keys.cooled, key) is not None
+        reader = self._installation.reader
+        return reader.read("ZSCORE", reader.keys.cooled, key) is not None
 
     def override(
         self,
@@ -86,7 +83,7 @@ class Holding:
         text = override_text(RateLimitPolicy(key, **numbers).limit(), given)
         notes = json.dumps(dict(details)) if details else ""
         args = calls.override_args(key, text, lasts_ms, ends_ms, notes, *self._rules)
-        if not calls.read_override(self._reader.call(calls.OVERRIDE, args)):
+        if not calls.read_override(self._installation.reader.call(calls.OVERRIDE, args)):
             raise ValueError("until: expected a time to come, got: one that is past")
 
     def cool_down(
@@ -100,14 +97,14 @@ class Holding:
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
-        had = "override" in self._limiter.look(key)
-        self._reader.call(calls.OVERRIDE, calls.override_args(key, "", 0, None, "", *self._rules))
+        had = "override" in self._installation.redis.look(key)
+        args = calls.override_args(key, "", 0, None, "", *self._rules)
+        self._installation.reader.call(calls.OVERRIDE, args)
         return had
 
     @property
     def _rules(self) -> tuple[int, str]:
-        lease_ms = milliseconds(self._settings.lease_seconds)
-        return lease_ms, self._settings.enforcement.value
+        return self._installation.lease_ms, self._installation.settings.enforcement.value
 
 
 def override_text(limit: Limit, given: Collection[str]) -> str:

@@ -5,7 +5,7 @@ The function ``inspect`` of the library returns all facts of one moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from celery_fairness.config.limit_spec import Limit
@@ -20,13 +20,13 @@ from celery_fairness.config.tenants import (
     reserved,
     tier_key,
 )
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import is_tenants, keys_of_row
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
 from celery_fairness.control.scan import Reader, logical_now
 from celery_fairness.control.snapshot import read_inspection
 from celery_fairness.errors import NotFound, got
-from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.tier_cache import TierAnswer, TierCache
+from celery_fairness.limiter.tier_cache import TierAnswer
 from celery_fairness.scheduler.types import SYSTEM
 
 #: Leases on a page.
@@ -38,29 +38,11 @@ _NOT_KNOWN = (
 
 
 class Inspector:
-    """Inspects keys of one installation.
+    """Inspects keys of one installation."""
 
-    Args:
-        limiter: Returns the limiter of the installation.
-        directory: The cache of tenants' tiers.
-        settings: The settings in force.
-        claims: Whether the broker claims fairly.
-        declared: Returns the limit that this app declares for a key.
-    """
-
-    def __init__(
-        self,
-        limiter: Callable[[], RedisLimiter],
-        directory: TierCache,
-        settings: Settings,
-        claims: bool,
-        declared: Callable[[str], Limit | None],
-    ) -> None:
-        self.settings = settings
-        self._limiter = limiter
-        self._directory = directory
-        self._claims = claims
-        self._declared = declared
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._settings = installation.settings
 
     def inspect(self, key: str, page: int = 1, *, known: bool = True) -> Inspection:
         """Return the state of a key; see ``LimitsApi.inspect``.
@@ -74,14 +56,14 @@ class Inspector:
             NotFound: Nothing is known of the key.
             ValueError: The key has another form.
         """
-        found = self._of_text(key, self._declared(key), (page - 1) * ROWS)
+        found = self._of_text(key, self._installation.declared(key), (page - 1) * ROWS)
         if known and not (found.known or is_tenants(found.key)):
             raise NotFound("key", key, _NOT_KNOWN)
         return found
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""
-        keys = sorted(set(_known_keys(Reader(self._limiter()))) - {SYSTEM})
+        keys = sorted(set(_known_keys(self._installation.reader)) - {SYSTEM})
         some = keys[(page - 1) * per_page : page * per_page]
         return InspectionPage(
             items=tuple(map(self._of_known, some)),
@@ -103,26 +85,26 @@ class Inspector:
             key: Key of its tier limit.
             written: The tenant in its form in keys.
         """
-        return self._look(key, Reserved(written), self.settings.default_tier, limit=key)
+        return self._look(key, Reserved(written), self._settings.default_tier, limit=key)
 
     def _of_text(self, key: str, declared: Limit | None, first: int) -> Inspection:
         kind, _, name = key.partition(":")
-        if key == SYSTEM and self._claims:
+        if key == SYSTEM and self._installation.claims:
             return self._look(key, first=first).model_copy(update={"weight": 1.0})
         if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
             key = queue_key(name)
-        name, who = typed_key(key, self.settings)
+        name, who = typed_key(key, self._settings)
         if who is None:
             return self._look(name, declared=declared, first=first)
         return self._by_next_task(name, who, declared, first)
 
     def _of_known(self, key: str) -> Inspection:
         """Return the state of a key in its form in Redis."""
-        declared = self._declared(key)
+        declared = self._installation.declared(key)
         kind, _, written = key.partition(":")
         if kind != "tenant":
             return self._look(key, declared=declared)
-        if self.settings.tier_scope == "service":
+        if self._settings.tier_scope == "service":
             written = written.rpartition(":")[0]
         return self._by_next_task(key, reserved(written), declared)
 
@@ -137,16 +119,16 @@ class Inspector:
             declared: The limit that this app declares for the key.
             first: Index of the first lease.
         """
-        self._directory.look()
-        answer = self._waits_by(key) or self._directory.answer(who)
+        self._installation.directory.look()
+        answer = self._waits_by(key) or self._installation.directory.answer(who)
         tier = "" if answer.unknown else answer.tier
         return self._look(key, who, tier, unknown=answer.unknown, declared=declared, first=first)
 
     def _waits_by(self, key: str) -> TierAnswer | None:
         """Return the tier of a tenant's waiting tasks. Then nobody needs the resolver."""
-        if not self._claims:
+        if not self._installation.claims:
             return None
-        reader = Reader(self._limiter())
+        reader = self._installation.reader
         tier = reader.read("HGET", reader.keys.of("account", key), "tier")
         return TierAnswer(tier) if tier else None
 
@@ -162,7 +144,7 @@ class Inspector:
         first: int = 0,
     ) -> Inspection:
         app = "" if declared is None else declared.numbers
-        answer = self._limiter().look(key, who, tier, limit, app, first)
+        answer = self._installation.redis.look(key, who, tier, limit, app, first)
         return read_inspection(key, answer, unknown=unknown, declared=declared is not None)
 
 

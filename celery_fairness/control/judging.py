@@ -10,9 +10,9 @@ from celery_fairness.config.limit_spec import WHOLE, Limit
 from celery_fairness.config.queue_limits import QueueNumbers, read_row
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import Row
 from celery_fairness.control.ojs_views import Inspection
-from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Blocker, TaskLimit
 
 
@@ -73,17 +73,14 @@ class Judge:
     """Checks the limits of a task.
 
     Args:
-        reader: The reader of the installation.
-        inspector: The inspector of the installation.
+        installation: The installation.
         queue: Queue of the task, or of parked tasks.
         rows: Running tasks.
     """
 
-    def __init__(
-        self, reader: Reader, inspector: Inspector, queue: str, rows: Sequence[Row]
-    ) -> None:
-        self._reader = reader
-        self._inspector = inspector
+    def __init__(self, installation: Installation, queue: str, rows: Sequence[Row]) -> None:
+        self._installation = installation
+        self._inspector = Inspector(installation)
         self._queue = queue
         self._rows = rows
 
@@ -99,7 +96,8 @@ class Judge:
 
     def of_queue(self) -> Iterator[Judged]:
         """Check the limit of the whole queue, if it has one."""
-        text = self._reader.read("HGET", self._reader.keys.queue_limits, self._queue)
+        reader = self._installation.reader
+        text = reader.read("HGET", reader.keys.queue_limits, self._queue)
         if text:
             row = read_row(text)
             numbers = QueueNumbers() if row.parts else row.numbers
@@ -107,7 +105,7 @@ class Judge:
             yield self._with_local(_judged(found), numbers.local)
 
     def _with_local(self, judged: Judged, local: int | None) -> Judged:
-        if local is None or self._inspector.settings.enforcement is not Enforcement.ON:
+        if local is None or self._installation.settings.enforcement is not Enforcement.ON:
             return judged
         held = self._fewest_held(judged.limit.key) if local else 0
         return judged._replace(

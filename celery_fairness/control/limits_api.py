@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +11,7 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.rates import RateLike
 from celery_fairness.control.holding import Holding, ends_ms, lasts_ms, person
 from celery_fairness.control.inspect import Inspector, typed_key
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.views import ChangedStops
@@ -36,19 +36,13 @@ class LimitsApi:
 
     Every method raises ``LimiterUnavailable`` if Redis does not answer, and ``TenantInvalid`` if
     the tenant in a key cannot be one.
-
-    Args:
-        inspector: Reads keys.
-        holding: Returns what writes pauses, cool-downs and overrides.
-        queues: Finds the queue that a key belongs to.
     """
 
-    def __init__(
-        self, inspector: Inspector, holding: Callable[[], Holding], queues: QueueKeys
-    ) -> None:
-        self._inspector = inspector
-        self._holding = holding
-        self._queues = queues
+    def __init__(self, installation: Installation) -> None:
+        self._settings = installation.settings
+        self._inspector = Inspector(installation)
+        self._holding = Holding(installation)
+        self._queues = QueueKeys(installation)
 
     def list(self, page: int = 1, per_page: int = PAGE_LENGTH) -> InspectionPage:
         """Return the known keys by name, those of tenants among them.
@@ -136,13 +130,13 @@ class LimitsApi:
         wait_ms = lasts_ms(for_seconds, until)
         who = person(by)
         name, known = self._changed(key)
-        return self._holding().stop("pause", name, wait_ms, by=who, known=known)
+        return self._holding.stop("pause", name, wait_ms, by=who, known=known)
 
     def resume(self, key: str, *, by: str | None = None) -> ChangedStops:
         """End a pause; a cool-down goes on. Arguments and errors as for :meth:`pause`."""
         who = person(by)
         name, known = self._key(key)[0], self.is_known(key)
-        return self._holding().stop("resume", name, by=who, known=known)
+        return self._holding.stop("resume", name, by=who, known=known)
 
     def cool_down(
         self,
@@ -172,13 +166,13 @@ class LimitsApi:
             raise ValueError(f"expected for_seconds or until, got: {both}")
         wait_seconds = wait_after(for_seconds) if until is None else wait_until(until)
         name, known = self._changed(key, tenants=False)
-        return self._holding().cool_down(name, wait_seconds, reason, known)
+        return self._holding.cool_down(name, wait_seconds, reason, known)
 
     def clear_cool_down(self, key: str) -> ChangedStops:
         """End a cool-down; a pause of the key goes on. Errors as for :meth:`pause`."""
-        cools = isinstance(key, str) and self._holding().cools(key)
+        cools = isinstance(key, str) and self._holding.cools(key)
         name = key if cools else self._key(key, tenants=False)[0]
-        return self._holding().stop("clear", name, known=self.is_known(key))
+        return self._holding.stop("clear", name, known=self.is_known(key))
 
     def override(
         self,
@@ -221,7 +215,7 @@ class LimitsApi:
         given = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
         details = {"reason": reason, "author": author}
         name, _ = self._changed(key, of_all=False)
-        self._holding().override(
+        self._holding.override(
             name,
             {name: value for name, value in given.items() if not isinstance(value, Unset)},
             lasts_ms(for_seconds),
@@ -233,7 +227,7 @@ class LimitsApi:
 
     def clear_override(self, key: str) -> bool:
         """End an override; return whether there was one. Errors as for :meth:`override`."""
-        return self._holding().clear(self._key(key)[0])
+        return self._holding.clear(self._key(key)[0])
 
     def _changed(self, key: Any, *, tenants: bool = True, of_all: bool = True) -> tuple[str, bool]:
         """Return a key that is about to change, as Redis stores it, and whether it was known.
@@ -257,4 +251,4 @@ class LimitsApi:
         queue = ""
         if isinstance(key, str) and key.startswith(PREFIX):
             key, queue = self._queues.find(key)
-        return typed_key(key, self._inspector.settings, tenants=tenants, of_all=of_all)[0], queue
+        return typed_key(key, self._settings, tenants=tenants, of_all=of_all)[0], queue

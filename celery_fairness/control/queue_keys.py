@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-
 from celery_fairness.config.queue_limits import KNOWN, PREFIX
 from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.control.installation import Installation
 from celery_fairness.errors import PolicyInvalid, got
-from celery_fairness.limiter.protocol import Limiter
 
 
 class QueueKeys:
-    """The keys of the queues of one installation.
+    """The keys of the queues of one installation."""
 
-    Args:
-        limiter: The limiter of the installation.
-        named: The queues that the settings name, if only these can have a limit. A gate checks no
-            others. None if any queue can have one.
-        known: Returns the known queues, with and without a limit.
-    """
-
-    def __init__(
-        self,
-        limiter: Limiter,
-        named: Collection[str] | None,
-        known: Callable[[], Iterable[str]],
-    ) -> None:
-        self._limiter, self._named, self._known = limiter, named, known
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._limiter = installation.limiter
 
     def make_known(self, queue: str) -> None:
         """Make claims check a queue's key from now on, before an operator changes the key.
@@ -72,7 +59,7 @@ class QueueKeys:
 
     def queue_of(self, key: str) -> str:
         """Return the known queue that has this name or this key; "" if there is none."""
-        queues = {*self._limiter.queue_rows(), *self._known()}
+        queues = {*self._limiter.queue_rows(), *self._installation.known_queues()}
         name = key.removeprefix(PREFIX)
         if name in queues:
             return name
@@ -80,7 +67,8 @@ class QueueKeys:
 
     def expect_checked(self, queue: str) -> None:
         """Raise ``PolicyInvalid`` if no worker would check the queue."""
-        if self._named is not None and queue not in self._named:
+        # A gate checks only the queues that the settings name.
+        if not self._installation.claims and queue not in self._installation.settings.queues:
             raise PolicyInvalid(
                 "queue: on a broker that does not claim fairly expected one that the setting "
                 f"queues names ({{}} is enough), got: {got(queue)}"

@@ -9,11 +9,11 @@ from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
 from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key, read_queue
 from celery_fairness.config.rates import RateLike, ojs_rate
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.queue_keys import QueueKeys
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.views import QueueLimit, QueueState, QueueStatus
 from celery_fairness.errors import NotFound, PolicyInvalid
-from celery_fairness.limiter.protocol import Limiter
 
 
 class QueuesApi:
@@ -22,10 +22,10 @@ class QueuesApi:
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
     """
 
-    def __init__(self, limiter: Limiter, keys: QueueKeys, stats: StatsApi) -> None:
-        self._limiter = limiter
-        self._keys = keys
-        self._stats = stats
+    def __init__(self, installation: Installation) -> None:
+        self._limiter = installation.limiter
+        self._keys = QueueKeys(installation)
+        self._stats = StatsApi(installation)
 
     def list(self) -> tuple[QueueState, ...]:
         """Return every known queue by name, with its tasks and its limit.

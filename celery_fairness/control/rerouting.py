@@ -20,10 +20,10 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.control.find_task import PASSES, headers_of, messages_of, waiting_tasks
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import TaskHead
 from celery_fairness.control.scan import Reader
 from celery_fairness.errors import HeaderInvalid
-from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
@@ -31,20 +31,13 @@ from celery_fairness.scheduler.types import SYSTEM
 
 
 class Rerouting:
-    """Moves waiting tasks after a change of tiers, if the broker claims fairly.
+    """Moves waiting tasks after a change of tiers. On other brokers no task moves."""
 
-    Args:
-        limiter: The limiter of the installation.
-        settings: The default tier, the scope of tier limits, and the tiers if none are published.
-        claims: Whether the broker claims fairly. On other brokers no task moves.
-    """
-
-    def __init__(self, limiter: Limiter, settings: Settings, *, claims: bool) -> None:
-        self._limiter = limiter
-        self._settings = settings
-        self._reader: Reader | None = None
-        if claims and isinstance(limiter, RedisLimiter):
-            self._reader = Reader(limiter)
+    def __init__(self, installation: Installation) -> None:
+        self._limiter = installation.limiter
+        self._settings = installation.settings
+        has_tasks = installation.claims and isinstance(installation.limiter, RedisLimiter)
+        self._reader = installation.reader if has_tasks else None
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants; return their number."""

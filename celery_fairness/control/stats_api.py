@@ -7,10 +7,10 @@ different moments.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from celery_fairness.config.fields import whole
-from celery_fairness.config.settings import Settings
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_rows import read_queues
 from celery_fairness.control.scan import Command, Reader, batches, server_now
@@ -24,7 +24,6 @@ from celery_fairness.control.views import (
     WaitCount,
 )
 from celery_fairness.control.workers import living
-from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.util.durations import seconds
 
 MINUTE_MS = 60_000
@@ -41,29 +40,14 @@ class StatsApi:
     """Status and statistics of one installation.
 
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
-
-    Args:
-        limiter: Returns the limiter of the installation.
-        settings: The settings in force.
-        claims: Whether the broker claims fairly.
-        known: Returns the queues that this app knows.
     """
 
-    def __init__(
-        self,
-        limiter: Callable[[], RedisLimiter],
-        settings: Settings,
-        claims: bool,
-        known: Callable[[], Iterable[str]],
-    ) -> None:
-        self._limiter = limiter
-        self._settings = settings
-        self._claims = claims
-        self._known = known
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
 
     def status(self) -> Status:
         """Return the installation at a glance: queues, who holds leases, tiers, counters."""
-        limiter = self._limiter()
+        installation, limiter = self._installation, self._installation.redis
         source, published = limiter.published_tiers()
         counts = dict(limiter.counts())
         tiers = tuple(
@@ -74,14 +58,14 @@ class StatsApi:
                 tier.queue_class,
                 counts.pop(_REFUSED + tier.name, 0),
             )
-            for tier in (published or self._settings.tiers).values()
+            for tier in (published or installation.settings.tiers).values()
         )
-        reader = Reader(limiter)
-        queues = read_queues(reader, self._known()) if self._claims else {}
+        reader, claims = installation.reader, installation.claims
+        queues = read_queues(reader, installation.app_queues()) if claims else {}
         return Status(
-            path="dispatch" if self._claims else "gate",
+            path="dispatch" if claims else "gate",
             redis=str(limiter.connection.address),
-            namespace=self._settings.namespace,
+            namespace=installation.settings.namespace,
             news=limiter.config_version(),
             tiers_from=source,
             tiers=tiers,
@@ -105,7 +89,7 @@ class StatsApi:
             ValueError: The number is out of range.
         """
         whole(1, KEPT).check("last", last)
-        return tuple(_minutes(Reader(self._limiter()), last))
+        return tuple(_minutes(self._installation.reader, last))
 
     def rejections(self) -> Rejections:
         """Return how often limits rejected a start, by tier and by key, all workers together.
@@ -114,7 +98,7 @@ class StatsApi:
         - A claim counts a tenant at its limit once, until the tenant may start a task again.
         - At any other limit, a claim counts the first task of a lane.
         """
-        limiter = self._limiter()
+        limiter = self._installation.redis
         tiers = {
             counter.removeprefix(_REFUSED): total
             for counter, total in limiter.counts().items()
@@ -150,7 +134,7 @@ class StatsApi:
         """
         return {
             counter: amount
-            for counter, amount in self._limiter().counts().items()
+            for counter, amount in self._installation.redis.counts().items()
             if not counter.startswith(_REFUSED)
         }
 

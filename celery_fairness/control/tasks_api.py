@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import PASSES, Place, dead, find, letter
-from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.purging import cancel_tasks
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Cancelled, DeadLetter, Explanation, Requeued
 from celery_fairness.control.workers import living, not_enforcing
 from celery_fairness.errors import NotFound
-from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.scheduler import calls
 
 _NOWHERE = (
@@ -32,25 +31,11 @@ class TasksApi:
     """Tasks by id.
 
     Every method raises ``LimiterUnavailable`` if Redis does not answer.
-
-    Args:
-        limiter: Returns the limiter of the installation.
-        inspector: Inspects the limits of a task.
-        claims: Whether the broker claims fairly. If not, only parked tasks are in Redis.
-        expect_claims: Raises ValueError if it does not.
     """
 
-    def __init__(
-        self,
-        limiter: Callable[[], RedisLimiter],
-        inspector: Inspector,
-        claims: bool,
-        expect_claims: Callable[[], None],
-    ) -> None:
-        self._limiter = limiter
-        self._inspector = inspector
-        self._nowhere = _NOWHERE if claims else _NOT_PARKED
-        self._expect_claims = expect_claims
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._nowhere = _NOWHERE if installation.claims else _NOT_PARKED
 
     def explain(self, task_id: str) -> Explanation:
         """Return where a task is, why it does not start, and which tasks hold its slots.
@@ -58,16 +43,15 @@ class TasksApi:
         Raises:
             NotFound: No task of this id waits, runs or is a dead letter. At a gate, none is parked.
         """
-        limiter = self._limiter()
-        reader = Reader(limiter)
-        places = _places(reader, task_id, _STATES)
+        places = _places(self._installation.reader, task_id, _STATES)
         if not places:
             raise NotFound("task", task_id, self._nowhere)
         place = min(places, key=lambda place: _STATES.index(place.state))
-        found = explain(limiter, place, self._inspector)
+        found = explain(self._installation, place)
         if found.state in ("running", "dead"):
             return found
-        return found.model_copy(update={"not_enforcing": not_enforcing(living(reader))})
+        workers = not_enforcing(living(self._installation.reader))
+        return found.model_copy(update={"not_enforcing": workers})
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits: in its lane, at a limit, until its time, or parked by a gate.
@@ -81,11 +65,11 @@ class TasksApi:
         Raises:
             NotFound: No task of this id waits or runs. At a gate, none is parked.
         """
-        reader = Reader(self._limiter())
         for _ in range(PASSES):
-            found = [place for place in find(reader, task_id) if place.state != "ended"]
+            places = find(self._installation.reader, task_id)
+            found = [place for place in places if place.state != "ended"]
             tags = [place.task.tag for place in found]
-            cancelled = cancel_tasks(reader, self._inspector.settings, tags)
+            cancelled = cancel_tasks(self._installation, tags)
             # Several messages may have one id: a retry has the id of the first attempt.
             for place in found:
                 if place.state == "running" and not place.task.is_parked:
@@ -102,8 +86,8 @@ class TasksApi:
         Raises:
             ValueError: The broker does not claim fairly.
         """
-        self._expect_claims()
-        return tuple(map(letter, dead(Reader(self._limiter()), queue)))
+        self._installation.expect_claims()
+        return tuple(map(letter, dead(self._installation.reader, queue)))
 
     def requeue(self, task_id: str) -> Requeued:
         """Put a dead letter back, last in its lane; its deaths are counted from 0 again.
@@ -115,11 +99,10 @@ class TasksApi:
             NotFound: There is no such dead letter.
             ValueError: The broker does not claim fairly.
         """
-        self._expect_claims()
-        reader = Reader(self._limiter())
-        for place in _places(reader, task_id, ["dead"]):
+        self._installation.expect_claims()
+        for place in _places(self._installation.reader, task_id, ["dead"]):
             # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
-            reader.call(calls.REQUEUE, [place.task.tag])
+            self._installation.reader.call(calls.REQUEUE, [place.task.tag])
             return Requeued(task_id=task_id, queue=place.queue)
         hint = "is no dead letter; they are listed by: celery -A APP fairness task dead"
         raise NotFound("task", task_id, hint)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.holding import Holding, lasts_ms, person
 from celery_fairness.control.inspect import Inspector
+from celery_fairness.control.installation import Installation
 from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.purging import purge_tenant
 from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import ChangedStops, PublishedTier, Purged
 from celery_fairness.errors import got
-from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.redis import RedisLimiter
 
 
 class TenantsApi:
@@ -24,32 +23,15 @@ class TenantsApi:
 
     Every method raises ``LimiterUnavailable`` if Redis does not answer. Methods for one tenant
     raise ``TenantInvalid`` if the text cannot be a tenant, and ``ValueError`` if it is empty.
-
-    Args:
-        limits: Limits by key, also of tenants.
-        holding: Returns the writer of pauses.
-        inspector: Inspects tenants' keys.
-        redis_limiter: Returns the limiter that has waiting tasks.
-        rerouting: Moves waiting tasks after a change of tier.
-        limiter: Publishes tiers.
     """
 
-    def __init__(
-        self,
-        limits: LimitsApi,
-        holding: Callable[[], Holding],
-        inspector: Inspector,
-        redis_limiter: Callable[[], RedisLimiter],
-        rerouting: Rerouting,
-        limiter: Limiter,
-    ) -> None:
-        self._limits = limits
-        self._holding = holding
-        self._inspector = inspector
-        self._redis_limiter = redis_limiter
-        self._rerouting = rerouting
-        self._limiter = limiter
-        self._settings = inspector.settings
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._limiter = installation.limiter
+        self._settings = installation.settings
+        self._limits = LimitsApi(installation)
+        self._holding = Holding(installation)
+        self._rerouting = Rerouting(installation)
 
     def inspect(self, tenant: str, service: str | None = None) -> Inspection:
         """Return the state of a tenant: its limit, leases and waiting tasks.
@@ -76,7 +58,7 @@ class TenantsApi:
             service: As for :meth:`inspect`.
         """
         tier = tier or self._settings.default_tier
-        return self._inspector.of_tenant(_named(tenant), tier, service)
+        return Inspector(self._installation).of_tenant(_named(tenant), tier, service)
 
     def pause(
         self,
@@ -103,7 +85,7 @@ class TenantsApi:
     def _stop(self, how: str, tenant: str, by: str, wait_ms: int = 0) -> ChangedStops:
         name = tier_key(reserved(_named(tenant)))
         known = self._limits.is_known(self._key(tenant, None))
-        return self._holding().stop(how, name, wait_ms, by=by, known=known)
+        return self._holding.stop(how, name, wait_ms, by=by, known=known)
 
     def override(
         self,
@@ -139,7 +121,7 @@ class TenantsApi:
         A task that is submitted during the call may be left.
         """
         name = reserved(_named(tenant))
-        cancelled = purge_tenant(self._redis_limiter(), self._settings, name)
+        cancelled = purge_tenant(self._installation, name)
         return Purged(tenant=name, cancelled=cancelled)
 
     def set_tier(

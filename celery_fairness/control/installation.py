@@ -1,0 +1,91 @@
+"""The installation that operators look at and change, as one app knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import PARKED_QUEUES
+from celery_fairness.config.queue_policy import declared_numbers
+from celery_fairness.config.settings import Settings
+from celery_fairness.control.scan import Reader
+from celery_fairness.errors import got
+from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.tier_cache import TierCache
+from celery_fairness.message.task_options import declared_limit, service_queues
+from celery_fairness.util.durations import Milliseconds, milliseconds
+
+
+class Installation:
+    """The keys of one namespace in one Redis, with the settings, tasks and queues of an app.
+
+    Attributes:
+        app: The Celery app.
+        settings: The settings in force.
+        claims: Whether the broker claims fairly. If not, only parked tasks are in Redis.
+        limiter: The limiter.
+        directory: The cache of tenants' tiers.
+    """
+
+    def __init__(
+        self, app: Any, settings: Settings, claims: bool, limiter: Limiter, directory: TierCache
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.claims = claims
+        self.limiter = limiter
+        self.directory = directory
+
+    @cached_property
+    def redis(self) -> RedisLimiter:
+        """The limiter, as the type that gives access to Redis.
+
+        Raises:
+            ValueError: A test has passed another limiter.
+        """
+        if not isinstance(self.limiter, RedisLimiter):
+            raise ValueError(f"limiter: expected one in Redis, got: {got(self.limiter)}")
+        return self.limiter
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Reads its Redis."""
+        return Reader(self.redis)
+
+    @property
+    def lease_ms(self) -> Milliseconds:
+        """The length of a lease."""
+        return milliseconds(self.settings.lease_seconds)
+
+    def expect_claims(self) -> None:
+        """Raise if the broker does not claim fairly.
+
+        Raises:
+            ValueError: Its waiting tasks and dead letters are not in Redis.
+        """
+        if not self.claims:
+            raise ValueError(
+                "broker: expected fairredis://, where dead letters are stored in Redis, "
+                f"got: {self.app.connection_for_write().as_uri()!r}"
+            )
+
+    def declared(self, key: str) -> Limit | None:
+        """Return the limit that the app's tasks and settings declare for a key."""
+        numbers = declared_numbers(self.settings.queues, key)
+        if numbers is not None:
+            return numbers.limit(key)
+        return declared_limit(self.app.tasks.values(), key)
+
+    def app_queues(self) -> list[str]:
+        """Return the queues that the app names."""
+        return [*self.app.amqp.queues, *service_queues(self.app)]
+
+    def known_queues(self) -> Iterator[str]:
+        """Yield the queues that the settings or the app name, and those in which tasks wait."""
+        yield from self.settings.queues
+        yield from self.app.amqp.queues
+        names = self.reader.read("HKEYS", self.reader.keys.waiting)
+        yield from (name for name in names if not name.startswith(PARKED_QUEUES))
