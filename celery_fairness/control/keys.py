@@ -44,7 +44,8 @@ class TaskHead(NamedTuple):
         name: The task's name, in its form in keys.
         limits: Its limits without the tier's, as one text.
         refused: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
-            ``-`` if the task has started since, and "" without such an event.
+            ``-`` if the task has started since, and "" without such an event. It is
+            ``STATE|OWNER`` if the task has ended while no worker could write its result.
         queue: Its queue, or the queue of the parked tasks of its broker.
     """
 

@@ -17,7 +17,7 @@ PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
     *("tasks", "messages", "ids", "running", "ends", "waiting", "closed", "virtual"),
-    *("outcomes", "ended", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
+    *("outcomes", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*", "expires:*"),
     *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
     *("waited:*", "opens", "shared", "tags:*", "charged", "reserved:*"),

@@ -8,6 +8,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import tier_key
+from celery_fairness.control.keys import read_head
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Lease, Parking, SlotRequest
@@ -56,7 +57,8 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, check, place):
     assert done.exit_code == 0
     assert client.hget(shop.key("counts"), "cancelled") == "1"
     assert not check().findings
-    assert client.hgetall(shop.key("ended")) == {tag_of("first"): "cancelled -"}
+    head = read_head(tag_of("first"), client.hget(shop.key("tasks"), tag_of("first")))
+    assert head.refused == "cancelled|-"
     assert shop.find("first") == [(tag_of("first"), "ended")]
     again = run("task", "cancel", "first")
     assert (again.exit_code, again.stdout) == (1, "")
@@ -216,7 +218,10 @@ def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
     assert "2 tasks cancelled" in run("tenant", "purge", "42", of=fairness).output
     assert "1 task cancelled" in run("tenant", "purge", "x" * 200, of=fairness).output
     assert parts_of(fairness).limiter.promote(16).tasks == ()
-    assert client.hgetall("{fairness}:ended") == {f"m{n}": "cancelled -" for n in range(1, 5)}
+    heads = client.hgetall("{fairness}:tasks")
+    assert {tag: read_head(tag, head).refused for tag, head in heads.items()} == {
+        f"m{n}": "cancelled|-" for n in range(1, 5)
+    }
     assert fairness.check().findings == ()
     assert not client.exists("{fairness}:waiting_at")
 

@@ -21,7 +21,7 @@ PREFIX = "{fairness}:"
 #: What Redis knows of tasks that wait or run; numbers of the whole installation may stay.
 OF_TASKS = (
     *("tasks", "messages", "ids", "running", "ends", "leases:*", "waiting", "account:*", "closed"),
-    *("outcomes", "ended"),
+    "outcomes",
     *("lane:*", "names:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
     *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
     *("waited:*", "opens", "looks", "shared", "tags:*"),

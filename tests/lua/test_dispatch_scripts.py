@@ -291,7 +291,7 @@ def test_a_task_that_was_lost_with_its_worker_leaves_an_outcome(dispatch, client
     assert (found.tenant, found.deaths, found.message) == ("a", 0, "of t1")
     assert client.hget(PREFIX + "counts", "abandoned") == "1"
     assert dispatch.next_outcome(found.name) is None
-    assert not client.exists(*(PREFIX + each for each in ("outcomes", "ended", "tasks", "running")))
+    assert not client.exists(*(PREFIX + each for each in ("outcomes", "tasks", "running")))
 
 
 @pytest.mark.parametrize("reported", [True, False])
@@ -341,6 +341,16 @@ def test_a_result_that_is_written_late_deletes_no_later_outcome(dispatch):
     assert second.state == "cancelled"
     assert dispatch.next_outcome(second.name) is None
     assert dispatch.find("t1") is None
+
+
+def test_a_requeued_dead_letter_is_reported_as_a_new_task(dispatch, client):
+    dispatch.rules = Rules(max_deliveries=1)
+    lose(dispatch, Verdict.BEGUN)
+    assert dispatch.next_outcome().state == "dead"
+    assert dispatch.run(calls.REQUEUE, ["t1"]) == 1
+    assert len(dispatch.claim().tasks) == 1
+    told = [fields["type"] for _, fields in client.xrange(PREFIX + "events")]
+    assert told[-1] == "fairness.requeued", "its death is no rejection that ends with a start"
 
 
 def test_outcomes_are_handed_out_one_at_a_time_and_the_oldest_first(dispatch):

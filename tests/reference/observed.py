@@ -88,7 +88,7 @@ class Observer:
         """Add the commands to a pipeline."""
         pipeline.hgetall(f"{self.prefix}tasks")
         pipeline.hgetall(f"{self.prefix}running")
-        pipeline.hgetall(f"{self.prefix}ended")
+        pipeline.zrange(f"{self.prefix}outcomes", 0, -1)
         for queue in self.queues:
             pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
             pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
@@ -111,7 +111,7 @@ class Observer:
             queue: {member.split(" ", 1)[1]: int(at) for member, at in members}
             for queue, members in zip(self.queues, rest[::2], strict=True)
         }
-        outcomes = {tag: _outcome(tag, text, heads[tag]) for tag, text in ended.items()}
+        outcomes = {tag: _outcome(tag, heads[tag]) for tag in ended}
         # The record of a task that has ended stays until its result is written.
         gone = {tag for tag, each in outcomes.items() if each.state not in LETTERS}
         bells = [queue for queue, there in zip(self.queues, rest[1::2], strict=True) if there]
@@ -135,8 +135,8 @@ class Observer:
         return {field: number for field, number in added.items() if number}
 
 
-def _outcome(tag: str, text: str, head: str) -> Outcome:
-    state, owner = text.split(" ")
+def _outcome(tag: str, head: str) -> Outcome:
     task = read_head(tag, head)
     assert task is not None
+    state, owner = task.refused.split("|")
     return Outcome(tag, state, task.queue, owner, task.deaths)

@@ -677,6 +677,7 @@ class Reference:
             # The task may end again before the result of its first end is written.
             self.handed_out.pop(task.tag, None)
             task.seq, task.deaths = self.next_seq(), 0
+            task.rejected_by, task.is_released = None, False
             self.wait(task)
             self.book.expect("fairness.requeued", task.tag, task.queue)
         self.finish(seen)

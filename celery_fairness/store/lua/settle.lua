@@ -83,7 +83,6 @@ end
 
 -- A task becomes a dead letter. `why` is the state of its outcome.
 function Settle.bury(ctx, rules, why, owner, task)
-  Tasks.write(ctx, task)
   redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, Tasks.next_seq(ctx), task.tag)
   Queues.note(ctx, task.queue)
   redis.call("HINCRBY", ctx.prefix .. "counts", "dead_lettered", 1)
@@ -128,7 +127,7 @@ end
 
 --[[
   `outcomes` has the tags of the tasks that ended while no process was left to write their result, each with the
-  logical time from which a worker may write it. `ended` has the end of each as "STATE OWNER".
+  logical time from which a worker may write it. The head of each has its end in the field `blocked`, as STATE|OWNER.
 
   The state is acked, dead, unreadable, dropped, cancelled or expired. The owner of a dropped task is the key of the
   limit that dropped it.
@@ -137,16 +136,16 @@ end
 -- The next worker that calls `functions/next_outcome.lua` writes the result. Until then the record of the task stays.
 function Settle.leave_outcome(ctx, rules, task, state, owner)
   if Promotions.is_parked(task.queue) then Copies.copy_ended(ctx, task.tag) end
-  redis.call("HSET", ctx.prefix .. "ended", task.tag, state .. " " .. owner)
+  task.blocked = state .. "|" .. owner
+  Tasks.write(ctx, task)
   redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, task.tag)
 end
 
 -- Returns the state and the owner of a task whose result is not written yet.
-function Settle.outcome_of(ctx, tag)
-  return string.match(redis.call("HGET", ctx.prefix .. "ended", tag) or "", "^(%a+) (%S+)$")
+function Settle.outcome_of(task)
+  return string.match(task.blocked, "^(%a+)|(.*)$")
 end
 
 function Settle.forget_outcome(ctx, tag)
-  redis.call("HDEL", ctx.prefix .. "ended", tag)
   return redis.call("ZREM", ctx.prefix .. "outcomes", tag) == 1
 end

@@ -18,7 +18,8 @@
   limits   those beside the tier's (limits.lua)
   put      server time (ms) since when it waits in a lane; with a "+" if something of its tenant waited in
            the queue before it; "": its time has not come
-  blocked  STRATEGY|KEY of the limit whose rejection was reported; "-": its start was reported too (events.lua)
+  blocked  STRATEGY|KEY of the limit whose rejection was reported; "-": its start was reported too (events.lua);
+           STATE|OWNER of a task that ended without a worker (settle.lua)
   id       its task id as it is written in keys; "" if the message's headers have none
   queue    in which it waits, or waited when it was claimed
 

@@ -27,7 +27,7 @@ register("cancel", {"allow-oom"}, function(keys, args)
       Settle.leave_outcome(ctx, {logical = logical}, task, "cancelled", Settle.NOBODY)
     elseif task then
       -- A caller sends the call again if its answer was lost.
-      gone = Settle.outcome_of(ctx, task.tag) == "cancelled"
+      gone = Settle.outcome_of(task) == "cancelled"
     end
     answer[#answer + 1] = gone and 1 or 0
   end

@@ -36,12 +36,13 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
   local outcomes = ctx.prefix .. "outcomes"
   local tag = redis.call("ZRANGEBYSCORE", outcomes, "-inf", rules.logical, "LIMIT", 0, 1)[1]
   if not tag then return {} end
-  local task, state, owner = Tasks.read(ctx, tag), Settle.outcome_of(ctx, tag)
-  if not (task and state) then
+  local task = Tasks.read(ctx, tag)
+  if not task then
     -- Somebody has deleted its record, so nothing can be written. The next call returns the next one.
     Settle.forget_outcome(ctx, tag)
     return {}
   end
+  local state, owner = Settle.outcome_of(task)
   redis.call("ZADD", outcomes, rules.logical + rules.lease_ms, tag)
   return {task.seq, tag, owner, state, task.queue, task.tenant, task.deaths, Tasks.message_of(ctx, tag)}
 end)

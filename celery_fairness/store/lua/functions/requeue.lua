@@ -1,5 +1,6 @@
 --[[
-  requeue: a dead letter waits again, last in its lane. Its deaths are counted from 0.
+  requeue: a dead letter waits again, last in its lane. Its deaths are counted from 0, and limits that reject it
+  are reported again.
 
   args[1]  tag       str  of the task
 
@@ -14,7 +15,7 @@ register("requeue", {"allow-oom"}, function(keys, args)
   Queues.forget_empty(ctx, task.queue)
   Settle.forget_outcome(ctx, task.tag)
   redis.call("HINCRBY", ctx.prefix .. "counts", "requeued", 1)
-  task.seq, task.deaths = Tasks.next_seq(ctx), 0
+  task.seq, task.deaths, task.blocked = Tasks.next_seq(ctx), 0, ""
   Lanes.enqueue(ctx, task.queue, task, false)
   Events.write_event_of(ctx, "fairness.requeued", task)
   return 1
