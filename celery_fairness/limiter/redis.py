@@ -154,7 +154,8 @@ class RedisLimiter:
             *(self._broker, "1" if request.is_new else "", self._now_text()),
         )
         answer = self._call(calls.ACQUIRE, args)
-        code, held, limit, retry_after_ms, version, judged, key, action = answer
+        numbers, (judged, key, action) = calls.read_acquire(answer)
+        code, held, limit, retry_after_ms, version = numbers
         number = None if limit < 0 else limit
         if code > 0:
             return Admitted(request.lease, judged, number, held, code == 2, version)

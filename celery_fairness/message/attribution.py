@@ -9,8 +9,7 @@ bypassed and never dropped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import INVALID, NO_SERVICE, NONE, tier_key
@@ -25,8 +24,7 @@ from celery_fairness.message.limits import readable_limits
 from celery_fairness.message.task_options import TenantSource
 
 
-@dataclass(frozen=True, slots=True)
-class Attribution:
+class Attribution(NamedTuple):
     """A task's tenant and limits.
 
     Attributes:

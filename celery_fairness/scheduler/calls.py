@@ -228,6 +228,12 @@ def announce_args(
     return [str(lease_ms), worker, str(lives_ms), _or_empty(epoch), now_text]
 
 
+def read_acquire(answer: bytes | str) -> tuple[list[int], list[str]]:
+    """Return the five numbers and the three words of the answer of ``acquire``."""
+    parts = as_text(answer).split(" ")
+    return [int(number) for number in parts[:5]], parts[5:]
+
+
 def read_announce(answer: bytes | str) -> bool:
     """Return whether Redis has lost its memory since the epoch of the caller."""
     return as_text(answer) == "lost"

@@ -137,10 +137,7 @@ class Gate:
     def attribution(
         self, task: Any, request: dict[str, Any], args: Any, kwargs: Any
     ) -> Attribution:
-        """Return the tenant and the limits of an attempt.
-
-        The main process and the pool get the same answer.
-        """
+        """Return the tenant and the limits of an attempt."""
         source = getattr(task, "tenant_source", None)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
@@ -149,7 +146,7 @@ class Gate:
         of_queue, problem = queue_limits_of(self._settings, task, request, args, kwargs)
         scopes = source, task.service, self._settings
         attribution = attribution_of(request, args, kwargs, *scopes, problem=problem)
-        return replace(attribution, of_queue=of_queue) if of_queue else attribution
+        return attribution._replace(of_queue=of_queue) if of_queue else attribution
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
         """Return ``tracer`` behind the gate."""
@@ -162,7 +159,8 @@ class Gate:
             if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
                 # No body can run with these arguments, and the tracer reports it.
                 return tracer(uuid, args, kwargs, request)
-            attribution = self.attribution(task, request, args, kwargs)
+            # The main process has read the message already.
+            attribution = known.get("attribution") or self.attribution(task, request, args, kwargs)
             log_misspelling(self._notices, task.name, request)
             if not attribution.keys:
                 return tracer(uuid, args, kwargs, request)

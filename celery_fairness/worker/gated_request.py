@@ -58,6 +58,7 @@ class FairRequestMixin(RequestMixin):
         if attribution.keys:
             self._fair_lease = Lease(new_lease_id(fairness.worker), attribution.keys)
         request[ATTEMPT_KEY] = {
+            "attribution": attribution,
             "lease": self._fair_lease.id if self._fair_lease else None,
             "content_type": getattr(message, "content_type", None),
         }

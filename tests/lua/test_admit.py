@@ -168,7 +168,8 @@ class Admits:
         rules, known = (15_000, "on", "free", "1", 5), ("", "tenant:_", "pro", "3")
         copies = (message, serial, next_serial, 60_000)
         args = (lease, *rules, *known, write_limits((ONE,)), *copies, "", 30_000, "", "1", "")
-        return call(self.client, calls.ACQUIRE, NAMES.prefix, args)
+        numbers, words = calls.read_acquire(call(self.client, calls.ACQUIRE, NAMES.prefix, args))
+        return [*numbers, *words]
 
 
 def test_an_attempt_that_asks_twice_has_the_same_answer(client):

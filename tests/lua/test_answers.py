@@ -42,8 +42,9 @@ class Limiter:
             *(lease, *rules, *known, "", *copies),
             *("", LEASE_MS, "", "", self.now),
         )
-        assert answer[6:] == ["", "w"]
-        return answer[:6], lives
+        numbers, (tier, *rest) = calls.read_acquire(answer)
+        assert rest == ["", "w"]
+        return [*numbers, tier], lives
 
     def inspect(self):
         tiers = json.dumps({"basic": ("1", 1.0), "free": ("0", 1.0)})

@@ -17,6 +17,7 @@ from celery_fairness.config.tenants import tier_key
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.limiter.types import Job, Lease, Reason, Rejected, SlotRequest
+from celery_fairness.message.attribution import Attribution
 from celery_fairness.message.headers import COPY_HEADER, HEADER, Copy
 from celery_fairness.message.task_options import TenantSource
 from celery_fairness.testing.fake_limiter import FakeLimiter
@@ -159,6 +160,12 @@ def test_the_main_processs_lease_is_taken_and_its_note_is_not_seen_by_the_task(w
     world.deliver(known={"lease": "from-main", "content_type": None})
     assert [lease.id for lease in world.ended] == ["from-main"]
     assert ATTEMPT_KEY not in world.ran[0].request
+
+
+def test_the_main_process_has_read_the_tenant_of_the_message(world):
+    """A function that reads the tenant from the arguments runs once for each message."""
+    world.deliver(tenant="42", known={"attribution": Attribution("7", "tenant:7")})
+    assert [lease.key for lease in world.ended] == ["tenant:7"]
 
 
 def test_without_a_main_process_the_lease_is_made_here(world):
