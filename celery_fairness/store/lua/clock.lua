@@ -1,8 +1,9 @@
 --[[
   read_clock: the server's time, and the logical clock by which leases live.
 
-  The logical clock follows TIME. It advances by at most a third of a lease per call, and never goes back. So an
-  outage or a jump of the server's clock cannot end a lease before its worker could renew it.
+  The logical clock follows TIME. It advances by at most a third of a lease per call. So an outage or a jump of the
+  server's clock cannot end a lease before its worker could renew it. It never goes behind the time that it has
+  noted. If TIME goes back, it loses only the step that it had not noted yet.
 
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
