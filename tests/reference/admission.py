@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from tests.reference.limits import (
     one_per_key,
     read_limits,
 )
+from tests.reference.objection import require
 
 #: The key of tasks without a tenant. It has no tier.
 SYSTEM = "_system"
@@ -122,6 +124,8 @@ class Admission:
         self.declared: dict[str, tuple[int | None, Any, Any]] = {}
         self.paused: dict[str, float] = {}
         self.cooled: dict[str, int] = {}
+        #: Keys of cool-downs that some call has found over and deleted.
+        self.ended_cool_downs: set[str] = set()
         self.overrides: dict[str, tuple[dict[str, Any], float]] = {}
         self.queue_limits: dict[str, QueueLimit] = {}
 
@@ -169,11 +173,40 @@ class Admission:
     def paused_ms(self, key: str) -> float:
         return max(0, self.paused.get(key, 0) - self.now)
 
+    def cooled_ms(self, key: str) -> int:
+        """Return how long a key still cools down.
+
+        What is over stays over, even if the clock loses its last short step.
+        """
+        is_over = key in self.ended_cool_downs
+        return 0 if is_over else max(0, self.cooled.get(key, 0) - self.time)
+
+    def cool_down(self, key: str, wait_ms: int) -> None:
+        """A key cools down. A later report may extend that, and never shortens it."""
+        self.cooled[key] = self.time + max(self.cooled_ms(key), wait_ms)
+        self.ended_cool_downs.discard(key)
+
+    def end_cool_downs(self, stored: frozenset[str]) -> None:
+        """A call has deleted cool-downs, all but the stored ones."""
+        for key in set(self.cooled) - stored - self.ended_cool_downs:
+            ends = self.cooled[key]
+            rule = "a cool-down lasts until its time"
+            require(ends <= self.time, rule, key=key, ends=ends, time=self.time)
+            self.ended_cool_downs.add(key)
+
+    @contextmanager
+    def as_of(self, time: int, now: int) -> Iterator[None]:
+        """Judge at an earlier time: the cool-downs that were not over then still counted."""
+        kept = self.time, self.now, self.ended_cool_downs
+        self.time, self.now, self.ended_cool_downs = time, now, set()
+        yield
+        self.time, self.now, self.ended_cool_downs = kept
+
     def hold_ms(self, limit: Limit) -> float:
         """Return how long a pause, a cool-down or a limit of 0 stops a limit."""
         if limit.concurrency == 0:
             return NEVER
-        return max(self.paused_ms(limit.key), self.cooled.get(limit.key, 0) - self.time)
+        return max(self.paused_ms(limit.key), self.cooled_ms(limit.key))
 
     def held(self, key: str) -> int:
         """Return how many leases count at a key. Each counts until a call has ended it."""

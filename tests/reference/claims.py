@@ -360,10 +360,12 @@ class Claim:
         tier = self.state.tier_of(task, rules)
         ends = self.state.time + rules.lease_ms
         keys = keys_of(task.key, limits)
-        lease = Lease(name, task, owner, ends, self.state.time, limits, keys)
+        lease = Lease(name, task, owner, ends, self.state.time, keys)
         self.state.leave(task, "leased")
         self.state.leases[name] = lease
-        self.admission.claimed[name] = keys
+        # If its worker has registered it again, it counts at the keys of both.
+        other = self.admission.others.pop(name, None)
+        self.admission.claimed[name] = (*keys, *(other.keys if other else ()))
         self.given.append(task)
         self.held.update(lease.keys)
         if self.promotes:
@@ -460,11 +462,12 @@ class Claim:
         is_short = given < want and weight < self.state.budget.taken
         looked = sleep_ms > 0 or (given > 0 and self.exact and is_short)
         closed = [queue for queue in self.queues if self._is_closed(queue)]
-        # A queue whose room is used up is not looked at.
+        # A queue whose room is used up is not looked at, nor are the places that are passed over.
         rooms = self.passing.rooms if not self.passing.lends else {}
         given_of = Counter(task.queue for task in self.given)
         open_queues = [x for x in self.queues if given_of[x] < rooms.get(x, NEVER)]
-        if looked and not self.passing.places:
+        open_queues = [x for x in open_queues if x not in self.passing.places]
+        if looked:
             for queue in open_queues:
                 heads = [x.tag for x in self.heads(queue)]
                 rule = "a claim that gives too little leaves nothing that may start"

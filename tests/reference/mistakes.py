@@ -150,6 +150,12 @@ MISTAKES = (
         seed=4,
     ),
     Mistake(
+        "a cool-down is deleted before it ends",
+        '"cooled", "-inf", logical, "LIMIT"',
+        '"cooled", "-inf", logical + 300, "LIMIT"',
+        "limits",
+    ),
+    Mistake(
         "a pause of a tenant stops nothing",
         "if Config.paused_ms(ctx, key, rules) > 0 then return 0 end",
         "",

@@ -48,6 +48,7 @@ class Observed(NamedTuple):
         delayed: By queue, the tasks that wait for a time, and this time (server time in ms).
         outcomes: Outcomes that no worker has written, by the tag of the task.
         bells: Queues for which a wake-up is set.
+        cooled: Keys of the cool-downs that are stored.
         events: The events of tasks since the last look, if they are observed.
         rejections: What was added since to the counts of rejections, by strategy and key.
         minute: What was added since to the counts of the minute.
@@ -59,6 +60,7 @@ class Observed(NamedTuple):
     delayed: dict[str, dict[str, int]]
     outcomes: dict[str, Outcome]
     bells: frozenset[str]
+    cooled: frozenset[str] = frozenset()
     events: tuple[Event, ...] = ()
     rejections: Mapping[str, int] = {}
     minute: Mapping[str, int] = {}
@@ -89,6 +91,7 @@ class Observer:
         pipeline.hgetall(f"{self.prefix}tasks")
         pipeline.hgetall(f"{self.prefix}running")
         pipeline.zrange(f"{self.prefix}outcomes", 0, -1)
+        pipeline.zrange(f"{self.prefix}cooled", 0, -1)
         for queue in self.queues:
             pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
             pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
@@ -100,7 +103,7 @@ class Observer:
 
     def read(self, answers: Sequence[Any]) -> Observed:
         """Read the answers to these commands."""
-        heads, running, ended, *rest = answers
+        heads, running, ended, cooled, *rest = answers
         rows, minute, rejections = [], {}, {}
         others = {name for name, row in running.items() if row.split(" ")[2].startswith("held")}
         claimed = [(tag, row) for tag, row in running.items() if tag not in others]
@@ -122,6 +125,7 @@ class Observer:
             delayed,
             outcomes,
             frozenset(bells),
+            frozenset(cooled),
             tuple(read_events(rows)),
             self._added("exceeded", rejections),
             self._added(self._minute, minute),

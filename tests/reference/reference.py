@@ -24,6 +24,7 @@ from tests.reference.admission import (
     Other,
     QueueLimit,
     whole_key,
+    word_of,
 )
 from tests.reference.claims import Claim
 from tests.reference.copies import NOBODY, Copies
@@ -225,6 +226,7 @@ class Reference:
         gone = set(self.outcomes) - set(seen.outcomes)
         require(not gone, "an outcome stays until its result is written", gone=gone)
         self._ended = []
+        self.admission.end_cool_downs(seen.cooled)
         self.book.check(seen.events, is_rejected or (lambda event: False))
         if is_rejected is None:
             # Gates ask their server between the calls of claims, and count for themselves.
@@ -319,7 +321,7 @@ class Reference:
         if lease.is_promotion:
             return self._settle_promotion(lease, verdict, rules)
         if not end.begun and lease.state == "claimed":
-            self.admission.give_starts_back(lease.limits, lease.since)
+            self._give_starts_back(lease)
         if verdict in ("begun", "acked"):
             # An acknowledged message is never delivered again.
             lease.state = verdict if lease.state != "acked" else "acked"
@@ -339,6 +341,13 @@ class Reference:
         else:
             self.wait(task)
         return 1
+
+    def _give_starts_back(self, lease: Lease) -> None:
+        """A body did not begin: its start does not count, by the numbers that its queue has now."""
+        whole = self.admission.whole(lease.task.queue)
+        word = word_of(whole) if whole and whole.key in lease.keys else ""
+        words = ",".join(filter(None, (lease.task.limits, word)))
+        self.admission.give_starts_back(words, lease.since)
 
     def _settle_promotion(self, lease: Lease, verdict: str, rules: Any) -> int:
         """A promoter has published a task, or not. The copy that was sent keeps the slots."""
@@ -477,7 +486,9 @@ class Reference:
         others = self.admission.others
         gone = [lease for lease in self.leases.values() if lease.name not in seen.leases]
         gone.sort(key=lambda lease: (lease.ends, lease.name))
-        gone_others = [name for name in others if name not in seen.others]
+        # A claim may take over a lease that its worker has registered again.
+        taken = {name for name in others if name in seen.leases and others[name].ends > self.time}
+        gone_others = [name for name in others if name not in seen.others | taken]
         ends = {lease.name: lease.ends for lease in self.leases.values()}
         ends |= {name: other.ends for name, other in others.items()}
         kept = [at for name, at in ends.items() if name in seen.leases | seen.others]
@@ -557,14 +568,12 @@ class Reference:
             if queue in seen.bells or queue in heard or self.admission.is_changed:
                 continue
             everything = Claim.of_everything(self, rules, queue)
-            moment = self.time, self.now
-            last = self.claimed_at.get(queue, moment)
+            last = self.claimed_at.get(queue, (self.time, self.now))
             heads = everything.heads(queue)
             if not heads:
                 continue
-            self.admission.time, self.admission.now = last
-            then = [x.tag for x in everything.heads(queue)]
-            self.admission.time, self.admission.now = moment
+            with self.admission.as_of(*last):
+                then = [x.tag for x in everything.heads(queue)]
             # If time alone has opened it since the last claim, the claimant wakes by itself.
             tags = [head.tag for head in heads if head.tag in then]
             require(not tags, "anything that may start has a wake-up", queue=queue, heads=tags)
@@ -730,7 +739,7 @@ class Reference:
         """
         self.admission.tick(rules.lease_ms)
         if how == "cool":
-            self.admission.cooled[key] = max(self.admission.cooled.get(key, 0), self.time + wait_ms)
+            self.admission.cool_down(key, wait_ms)
         elif how == "clear":
             self.admission.cooled.pop(key, None)
         else:
@@ -740,7 +749,7 @@ class Reference:
         if how != "cool":
             self._change(key, seen)
         pause_ms = self.admission.paused_ms(key)
-        expected = (max(0, self.admission.cooled.get(key, 0) - self.time), pause_ms)
+        expected = (self.admission.cooled_ms(key), pause_ms)
         got = (answer.cool_ms, NEVER if answer.pause_ms is None else answer.pause_ms)
         require(got == expected, "a hold lasts as long as it was set", expected=expected, got=got)
         self.finish(seen)
@@ -806,9 +815,7 @@ class Reference:
         elif how in ("set", "clear"):
             row.chosen = numbers
         needed = row.declared or row.chosen or how == "know" or key in self.admission.overrides
-        needed = (
-            needed or key in self.admission.paused or self.admission.cooled.get(key, 0) > self.time
-        )
+        needed = needed or key in self.admission.paused or self.admission.cooled_ms(key) > 0
         require(answer or not needed, "a queue that is needed keeps its limit", queue=queue)
         if answer:
             self.admission.queue_limits[queue] = row

@@ -92,7 +92,6 @@ class Lease:
     Attributes:
         state: ``claimed``, ``begun`` or ``acked``. A promotion is ``promoted``, or ``sent`` when
             its broker has the copy.
-        limits: Those of its task, and that of the queue as a whole.
         keys: Every key once, the tenant's first.
     """
 
@@ -101,7 +100,6 @@ class Lease:
     owner: str
     ends: int
     since: int
-    limits: str
     keys: tuple[str, ...]
     state: str = "claimed"
     charge: Charge | None = None

@@ -402,7 +402,8 @@ class Walk:
             leases = list(self.reference.leases.values())
             ends = [Settle(x.name, Verdict.DONE) for x in leases]
             self.settle(ends, self.rules())
-            last_end = self.reference.time if ends else last_end
+            is_held = ends or self.reference.admission.others
+            last_end = self.reference.time if is_held else last_end
             places = {task.place for task in self.reference.tasks.values()} - {"dead"}
             is_over = self.reference.time > last_end + LOG_KEPT_MS + self.scene.rules.lease_ms
             if not places and not self.reference.admission.logs and is_over:

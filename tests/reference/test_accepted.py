@@ -1,0 +1,97 @@
+"""Answers that look wrong and are right: the least sequence of each that the reference rejected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.scheduler.types import SkippedTasks, Verdict
+from tests.reference.operations import Operation
+from tests.reference.scenes import focused_scene
+from tests.reference.test_reference import objection_to
+
+QUEUE = "q_default"
+#: A third of it is no whole number of ms, so a lease ends a little after its time.
+LEASE_MS = 1_000
+
+
+def put(limits: str = "", tenant: str = "", number: int | None = None) -> Operation:
+    """Put a task, or the task of a number once more."""
+    return ("put", QUEUE, number, tenant, "", "free", 0, 1.0, None, "x", limits, None, None)
+
+
+def claim(skipped: SkippedTasks | None = None, by: str = "on") -> Operation:
+    """One process claims one task."""
+    skipped = skipped or SkippedTasks()
+    return ("claim", "w1", False, 1, (QUEUE,), by, False, skipped, False, "", (), "tasks", "tenant")
+
+
+DONE = ("settle", ((0, Verdict.DONE),), "on")
+#: The end of the second lease, whose body did not begin.
+UNBEGUN = ("settle", ((9, Verdict.DONE),), "on")
+#: A worker whose Redis has lost its memory registers its first lease again.
+REGISTER = ("renew", (0,), "before")
+RENEW = ("renew", (), "")
+
+ACCEPTED: dict[str, list[Operation]] = {
+    "a key stays known for a minute after the end of a registered lease": [
+        put("x|1|||w"),
+        claim(),
+        DONE,
+        REGISTER,
+    ],
+    "a cool-down that is over stays over when the clock loses its last short step": [
+        ("stop", "cool", "x", 1, "on"),
+        ("advance", 1),
+        RENEW,
+        ("advance", -3),
+        put("x|1|||w"),
+        claim(),
+    ],
+    "a worker that has met a cool-down wakes by itself": [
+        ("queue", "know", QUEUE, None, False),
+        ("stop", "cool", "queue:q_default", 700, "on"),
+        put(),
+        claim(),
+        ("hear", QUEUE),
+        ("lapse", (), "now"),
+    ],
+    "a claim takes over the lease that its worker has registered again": [
+        put("x|1|||w"),
+        claim(),
+        DONE,
+        put("y|1|||w", number=1),
+        REGISTER,
+        claim(),
+    ],
+    "a claim that passes a tenant over does not know when its limit opens": [
+        put("t|||3/1000|w", "a"),
+        put("t|||3/1000|w", "b"),
+        claim(),
+        claim(SkippedTasks(("z",), places={QUEUE: 1})),
+    ],
+    "a start that did not begin is given back by the numbers that its queue has now": [
+        ("queue", "set", QUEUE, QueueNumbers(rates=((2, 700),)), False),
+        put(),
+        claim(),
+        ("advance", 333),
+        put(),
+        claim(),
+        ("queue", "set", QUEUE, QueueNumbers(throttle=(5, 1_000)), False),
+        UNBEGUN,
+        put(),
+        claim(),
+    ],
+}
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("what", ACCEPTED)
+def test_the_reference_accepts_that(redis_url, what):
+    scene = focused_scene("leases", 0)
+    scene = replace(scene, rules=replace(scene.rules, lease_ms=LEASE_MS))
+    with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
+        assert objection_to(client, scene, ACCEPTED[what]) is None
