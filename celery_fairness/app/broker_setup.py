@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.errors import SettingsError
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import TRANSPORTS, register
-from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.options import OPTION, SettingsOption
 from celery_fairness.transport.session import sessions
 
 logger = logging.getLogger("celery_fairness")
@@ -50,11 +47,8 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
         for scheme, name in TRANSPORTS.items():
             if _broker_url(app).startswith(f"{scheme.removeprefix(SCHEME)}://"):
                 app.conf.broker_transport = f"{_TRANSPORT}:{name}"
-    options = dict(app.conf.broker_transport_options or {})
-    given = options.get("fairness")
-    if not isinstance(given, SettingsOption):
-        options["fairness"] = SettingsOption(settings, given or {})
-        app.conf.broker_transport_options = options
+    options = app.conf.broker_transport_options or {}
+    app.conf.broker_transport_options = {**options, OPTION: SettingsOption(settings)}
     app.steps["consumer"].add(ClaimStep)
 
 
@@ -96,54 +90,3 @@ def worker_stopped() -> None:
     """Put back the tasks that the worker's pool, which has ended, did not begin."""
     for session in sessions():
         session.pool_gone()
-
-
-class SettingsOption(Mapping[str, Any]):
-    """The transport option ``fairness``: the settings, read at the first use by a channel."""
-
-    def __init__(self, settings: Callable[[], Settings], given: Mapping[str, Any]) -> None:
-        self._settings = settings
-        self._given = given
-
-    def _values(self) -> dict[str, Any]:
-        settings = self._settings()
-        return {
-            **{
-                each.name: getattr(settings, each.name)
-                for each in fields(DispatchOptions)
-                if each.name in Settings.model_fields
-            },
-            "enforcement": settings.enforcement.value,
-            "default_limit": settings.tiers[settings.default_tier].concurrency,
-            "waiting_of_tiers": tuple((n, t.max_waiting) for n, t in settings.tiers.items()),
-            "waiting_of_queues": tuple((n, q.max_waiting) for n, q in settings.queues.items()),
-            "partitions": tuple((n, q) for n, q in settings.queues.items() if q.partitioned),
-            **self._given,
-        }
-
-    def __getitem__(self, key: str) -> Any:
-        return self._values()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values())
-
-    def __len__(self) -> int:
-        return len(self._values())
-
-    def __repr__(self) -> str:
-        # kombu compares connections by it, so apps with other settings get their own connection.
-        try:
-            values = repr(self._values())
-        except SettingsError:
-            values = ""
-        digest = hashlib.sha256(values.encode(errors="replace")).hexdigest()
-        return f"<settings of celery_fairness, {digest[:16]}>"
-
-    def __json__(self) -> dict[str, Any]:
-        # kombu calls it for the answer of a remote-control command.
-        values = self._values()
-        return {**values, "partitions": [(n, asdict(q)) for n, q in values["partitions"]]}
-
-    def __reduce__(self) -> Any:
-        # A copy of the app's configuration holds the values of that moment.
-        return dict, (self._values(),)

@@ -9,9 +9,10 @@ bypassed and never dropped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import INVALID, NO_SERVICE, NONE, tier_key
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
 from celery_fairness.message.headers import (
@@ -62,25 +63,13 @@ class Attribution(NamedTuple):
         return ",".join(key for key in dict.fromkeys(keys) if key)
 
 
-class Scopes(Protocol):
-    """The settings that an attribution depends on."""
-
-    @property
-    def tier_scope(self) -> str:
-        """Whether each service counts apart."""
-
-    @property
-    def no_tenant(self) -> str:
-        """The action for a task without a tenant."""
-
-
 def attribution_of(
     headers: Mapping[str, Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     source: TenantSource | None,
     service: str | None,
-    settings: Scopes,
+    settings: Settings,
     problem: str = "",
 ) -> Attribution:
     """Return the attribution of a message.

@@ -43,7 +43,7 @@ from celery_fairness.store.spin import Spin
 from celery_fairness.transport.envelope import task_name_of
 from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.migration import adopt
-from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.options import settings_of
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queue_ops import QueueOperationsMixin
@@ -107,10 +107,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     def session(self) -> Session:
         """This process's session with the channel's Redis."""
         client = self.connection.client
-        options = DispatchOptions.of(client.transport_options)
-        prefix = f"{self.global_keyprefix}{{{options.namespace}}}:"
+        settings = settings_of(client.transport_options)
+        prefix = f"{self.global_keyprefix}{{{settings.namespace}}}:"
         address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
-        session = session_of(self._connection_key(), prefix, options, address, self._own_client)
+        session = session_of(self._connection_key(), prefix, settings, address, self._own_client)
         self.connection.cycle.serve(session)
         return session
 

@@ -17,6 +17,7 @@ from typing import Any
 from kombu.utils.json import JSONEncoder, object_hook
 
 from celery_fairness.config.limit_spec import write_limits
+from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import key_part
 from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
@@ -24,7 +25,7 @@ from celery_fairness.message.headers import log_misspelling, was_accepted
 from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.message.priority import rank_of
 from celery_fairness.scheduler.types import Claimed, Waiting
-from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.options import bounds_of
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import eta_ms, expires_ms
 
@@ -42,12 +43,12 @@ _decode_plain = json.JSONDecoder().decode
 _decode_typed = json.JSONDecoder(object_hook=object_hook).decode
 
 
-def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) -> Waiting:
+def waiting_of(queue: str, message: dict[str, Any], settings: Settings) -> Waiting:
     """Return ``message``, which kombu is about to send, as a task for the scheduler."""
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
-    tenant, service, tier, cost, limits = _attribution_fields(queue, message, headers, options)
+    tenant, service, tier, cost, limits = _attribution_fields(queue, message, headers, settings)
     tag, is_new = properties["delivery_tag"], not _is_accepted(headers)
     if properties["delivery_info"]["exchange"]:
         # An exchange puts one message into several queues, and each of them needs a task of its
@@ -59,14 +60,16 @@ def waiting_of(queue: str, message: dict[str, Any], options: DispatchOptions) ->
         tenant=tenant,
         service=service,
         tier=tier,
-        rank=rank_of(properties.get("priority"), high_first=options.priority_order == "high_first"),
+        rank=rank_of(
+            properties.get("priority"), high_first=settings.priority_order == "high_first"
+        ),
         cost=cost,
         eta_ms=eta_ms(headers.get("eta")),
         message=_encode(message),
         kind=task_name_of(headers),
         limits=limits,
         expires_ms=expires_ms(headers.get("expires")),
-        bounds=options.bounds(queue, tier) if is_new else None,
+        bounds=bounds_of(settings, queue, tier) if is_new else None,
         is_new=is_new,
         task_id=_header_part(headers, "id"),
     )
@@ -121,13 +124,13 @@ def _is_accepted(headers: dict[str, Any]) -> bool:
 
 
 def _attribution_fields(
-    queue: str, message: dict[str, Any], headers: dict[str, Any], options: DispatchOptions
+    queue: str, message: dict[str, Any], headers: dict[str, Any], settings: Settings
 ) -> tuple[str, str, str, float, str]:
     """Return tenant and service as in keys, the tier, the cost, and the limits as text."""
     name = headers.get("task")
     if isinstance(name, str) and name.startswith(CELERY_PREFIX):
         return "", "", "", 1.0, ""
-    attribution = attribution_of(headers, (), {}, None, None, options)
+    attribution = attribution_of(headers, (), {}, None, None, settings)
     log_misspelling(_notices, name, headers)
     if attribution.problem:
         _notices.error(
@@ -139,7 +142,7 @@ def _attribution_fields(
     limits = write_limits(attribution.limits) if attribution.limits else ""
     of_queue, key = attribution.partition or ("", "")
     if of_queue != queue:
-        key = _partition(queue, message, name, options)
+        key = _partition(queue, message, name, settings)
     if key:
         limits = ",".join(filter(None, (limits, partition_limit_text(key))))
     if attribution.tenant is None:
@@ -149,14 +152,14 @@ def _attribution_fields(
     return part, service, attribution.tier or "", attribution.cost, limits
 
 
-def _partition(queue: str, message: dict[str, Any], name: Any, options: DispatchOptions) -> str:
+def _partition(queue: str, message: dict[str, Any], name: Any, settings: Settings) -> str:
     """Return the partition key of a message whose header has none.
 
     Its producer does not have the queue's limit. If this process does not have it either, or if the
     message has no value, the key is "". Such tasks share one partition.
     """
-    policy = dict(options.partitions).get(queue)
-    if policy is None:
+    policy = settings.queues.get(queue)
+    if policy is None or not policy.partitioned:
         return ""
     task_name = name if isinstance(name, str) else ""
     args, kwargs = ((), {}) if policy.by_args is None else _arguments(message)

@@ -117,7 +117,7 @@ def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
     tag = properties.get("delivery_tag")
     if not isinstance(tag, str) or not _TAG.fullmatch(tag):
         properties["delivery_tag"] = str(uuid.uuid4())
-    return waiting_of(queue, message, channel.session.options)
+    return waiting_of(queue, message, channel.session.settings)
 
 
 def to_stock(channel: Any, queue: str) -> int:
@@ -176,7 +176,7 @@ def to_stock(channel: Any, queue: str) -> int:
 def _push(channel: Any, client: Any, queue: str, message: str) -> None:
     read = loads(message)
     priority = channel._get_message_priority(read, reverse=False)
-    if priority and channel.session.options.priority_order == "high_first":
+    if priority and channel.session.settings.priority_order == "high_first":
         # There the number would mean the opposite, also after a retry.
         priority = read["properties"]["priority"] = 0
         message = dumps(read)

@@ -118,7 +118,7 @@ class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class 
         self._routed = True
         if not self.is_fair(queue):
             return super()._put(queue, message, **kwargs)
-        waiting = waiting_of(queue, message, self.session.options)
+        waiting = waiting_of(queue, message, self.session.settings)
         batch = kwargs.get("_publish_batch")
         self._use([queue])
         if batch is None:

@@ -22,13 +22,14 @@ from weakref import ref
 
 from redis.exceptions import RedisError
 
+from celery_fairness.config.settings import Settings
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.lease_table import Held, LeaseTable
-from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.options import rules_of
 from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares, own_wakeup_list
 from celery_fairness.transport.renewals import Call, Renewals
 from celery_fairness.transport.task_filter import TaskFilter
@@ -78,10 +79,10 @@ class Session:
     """
 
     def __init__(
-        self, address: Address, make: Callable[[], Any], prefix: str, options: DispatchOptions
+        self, address: Address, make: Callable[[], Any], prefix: str, settings: Settings
     ) -> None:
-        self.options = options
-        self.rules = options.rules
+        self.settings = settings
+        self.rules = rules_of(settings)
         self.prefix = prefix
         self.address = address
         self._client, self._client_of_thread = make(), make()
@@ -323,23 +324,24 @@ class Session:
                 poller.wake()
 
 
-_sessions: dict[tuple[tuple[str, ...], str, DispatchOptions], Session] = {}
+#: By place, prefix and settings.
+_sessions: dict[tuple[tuple[str, ...], str, str], Session] = {}
 _sessions_lock = threading.Lock()
 
 
 def session_of(
     place: tuple[str, ...],
     prefix: str,
-    options: DispatchOptions,
+    settings: Settings,
     address: Address,
     make: Callable[[], Any],
 ) -> Session:
     """Return this process's session with a Redis, made at the first call."""
-    key = place, prefix, options
+    key = place, prefix, repr(settings)
     with _sessions_lock:
         session = _sessions.get(key)
         if session is None:
-            session = _sessions[key] = Session(address, make, prefix, options)
+            session = _sessions[key] = Session(address, make, prefix, settings)
         return session
 
 

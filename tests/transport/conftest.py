@@ -13,7 +13,9 @@ import pytest
 from kombu import Connection, Queue
 from redis import Redis
 
+from celery_fairness.config.settings import build_settings
 from celery_fairness.transport import register
+from celery_fairness.transport.options import SettingsOption
 from celery_fairness.transport.session import _sessions, sessions
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -45,7 +47,10 @@ def connect(redis_url: str, empty_sessions: None) -> Iterator[Connect]:
     opened: list[Connection] = []
 
     def make(
-        url: str = "", prefix: str = "", fairness: dict[str, Any] | None = None, **given: Any
+        url: str = "",
+        prefix: str = "",
+        fairness: dict[str, Any] | SettingsOption | None = None,
+        **given: Any,
     ) -> Connection:
         # A message without a tenant is a system task: no limit is in the way.
         options = {"fairness": fairness or {}, **given.pop("transport_options", {})}
@@ -58,6 +63,12 @@ def connect(redis_url: str, empty_sessions: None) -> Iterator[Connect]:
     yield make
     for connection in opened:
         connection.release()
+
+
+def quick_leases() -> SettingsOption:
+    """Leases that are renewed after 0.1 s: a setting allows no shorter one than a second."""
+    settings = build_settings({}).model_copy(update={"lease_seconds": 0.3})
+    return SettingsOption(lambda: settings)
 
 
 class Inbox:

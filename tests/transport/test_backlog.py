@@ -14,8 +14,8 @@ from tests.transport.conftest import Connect, Inbox, charged, publish
 pytestmark = pytest.mark.redis
 
 BOUNDED: dict[str, Any] = {
-    "waiting_of_tiers": (("free", 2),),
-    "waiting_of_queues": (("jobs", 3),),
+    "tiers": {"free": {"max_waiting": 2}},
+    "queues": {"jobs": {"max_waiting": 3}},
 }
 FULL_TENANT, FULL_QUEUE = ("tenant:a", 2, 2), ("queue:jobs", 3, 3)
 

@@ -28,6 +28,7 @@ from tests.transport.conftest import (
     charged,
     leases,
     publish,
+    quick_leases,
     running_leases,
     settled,
 )
@@ -264,7 +265,7 @@ def test_a_server_that_is_started_again_knows_everything(connect: Connect, tmp_p
 
 
 def test_a_lease_is_renewed_until_it_is_settled(connect: Connect, client: Redis) -> None:
-    fairness = {"lease_seconds": 0.3}
+    fairness = quick_leases()
     # What it began with is long closed.
     first = connect(fairness=fairness)
     publish(first, "jobs", 1)
@@ -306,7 +307,7 @@ LEASES = "{fairness}:leases:tenant:a"
 def five(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Inbox:
     """A consumer that holds five tasks of one tenant, renewed two at a time."""
     monkeypatch.setattr("celery_fairness.transport.renewals.RENEW_AT_MOST", 2)
-    connection = connect(fairness={"default_limit": 5})
+    connection = connect(fairness={"tiers": {"free": {"concurrency": 5}}})
     publish(connection, "jobs", *range(5), headers=charged("a"))
     inbox = Inbox(connection, "jobs")
     inbox.await_count(5)
@@ -365,7 +366,7 @@ def test_a_task_that_waits_for_its_place_is_not_lost_with_redis_s_memory(
 def test_after_redis_lost_its_memory_what_is_held_counts_before_anything_is_claimed(
     connect: Connect, client: Redis
 ) -> None:
-    connection = connect(fairness={"default_limit": 1})
+    connection = connect()
     publish(connection, "jobs", 1, headers=charged("a"))
     inbox = Inbox(connection, "jobs")
     inbox.await_count(1)
@@ -382,7 +383,7 @@ def test_after_redis_lost_its_memory_what_is_held_counts_before_anything_is_clai
 def test_after_redis_lost_its_memory_one_message_is_got_within_the_limit(
     connect: Connect, client: Redis
 ) -> None:
-    channel = connect(fairness={"default_limit": 1}).channel()
+    channel = connect().channel()
     connection = channel.connection.client
     publish(connection, "jobs", 1, headers=charged("a"))
     first = channel.basic_get("jobs")

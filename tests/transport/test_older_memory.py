@@ -22,7 +22,7 @@ pytestmark = pytest.mark.redis
 Save = Callable[[], Callable[[], None]]
 
 #: So long that nothing is renewed by time alone.
-LIMITED = {"default_limit": 1, "lease_seconds": 3600}
+LIMITED = {"lease_seconds": 3600}
 #: The same to the scripts, of another process for this one: it has a book and owners of its own.
 OTHER = {**LIMITED, "max_deliveries": 9}
 

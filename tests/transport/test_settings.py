@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import time
 
 import pytest
@@ -97,6 +98,14 @@ def test_apps_share_a_pool_where_their_settings_are_the_same(make_fairness):
     one, same, other = make_fairness(), make_fairness(), make_fairness(snooze_seconds=7)
     assert parts_of(one).app.pool is parts_of(same).app.pool
     assert parts_of(one).app.pool is not parts_of(other).app.pool
+
+
+def test_a_copy_of_an_apps_configuration_has_its_settings(make_fairness):
+    fairness = make_fairness(snooze_seconds=7)
+    option = parts_of(fairness).app.conf.broker_transport_options["fairness"]
+    copied = pickle.loads(pickle.dumps(option))
+    assert copied.read() == fairness.settings
+    assert repr(copied) == repr(option)
 
 
 def test_what_tells_settings_apart_shows_none_of_them(make_fairness):

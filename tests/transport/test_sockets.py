@@ -10,7 +10,7 @@ from redis import Redis
 
 from celery_fairness.transport.session import Session, sessions
 from tests.support.waiting import eventually
-from tests.transport.conftest import Connect, publish
+from tests.transport.conftest import Connect, publish, quick_leases
 
 pytestmark = pytest.mark.redis
 
@@ -36,7 +36,7 @@ def test_what_was_busy_and_idle_again_has_no_more_connections(
     connect: Connect, client: Redis
 ) -> None:
     others = clients(client)
-    connection = connect(fairness={"lease_seconds": 0.3})
+    connection = connect(fairness=quick_leases())
     session = one_is_busy_and_idle_again(connection)
     before = clients(client)
     for _ in range(2):

@@ -15,11 +15,11 @@ from celery_fairness.config.tiers import MAX_WAITING, Tier
 from celery_fairness.errors import SettingsError
 from celery_fairness.scheduler.types import Bounds
 from celery_fairness.transport.envelope import waiting_of
-from celery_fairness.transport.options import DispatchOptions
+from celery_fairness.transport.options import bounds_of
 
 NAME = "expected text in valid UTF-8 that is not empty and does not begin with @parked:"
-OPTIONS = DispatchOptions(
-    waiting_of_tiers=(("free", 7), ("pro", None)), waiting_of_queues=(("jobs", 9),)
+SETTINGS = build_settings(
+    {"tiers": {"free": {"max_waiting": 7}}, "queues": {"jobs": {"max_waiting": 9}}}
 )
 
 
@@ -81,12 +81,13 @@ def test_what_is_said_of_a_queue_is_understood_or_refused(queues, problem):
     ],
 )
 def test_a_tier_that_is_not_known_has_the_bound_of_the_default_tier(queue, tier, bounds):
-    assert OPTIONS.bounds(queue, tier) == bounds
+    assert bounds_of(SETTINGS, queue, tier) == bounds
 
 
-@pytest.mark.parametrize("enforcement", ["off", "observe"])
-def test_where_nothing_is_enforced_nothing_is_bounded(enforcement):
-    assert DispatchOptions(enforcement=enforcement).bounds("jobs", "free") is None
+@pytest.mark.parametrize("enabled", [False, "observe"])
+def test_where_nothing_is_enforced_nothing_is_bounded(enabled):
+    settings = build_settings({"enabled": enabled, "queues": {"jobs": {"max_waiting": 9}}})
+    assert bounds_of(settings, "jobs", "free") is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_where_nothing_is_enforced_nothing_is_bounded(enforcement):
 def test_what_was_accepted_before_is_bounded_by_nothing(headers, bounds):
     properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
     message = {"headers": headers, "properties": properties}
-    assert waiting_of("jobs", message, OPTIONS).bounds == bounds
+    assert waiting_of("jobs", message, SETTINGS).bounds == bounds
 
 
 RUNNING = SimpleNamespace(id="id1", errbacks=[{"task": "shop.errback"}, "odd"])

@@ -49,8 +49,7 @@ def test_remote_control_can_send_what_the_transport_is_told():
     fairness = Fairness(app)
     try:
         told = loads(dumps(app.conf.broker_transport_options["fairness"]))
-        ((queue, policy),) = told["partitions"]
-        assert (queue, policy["by_args"]) == ("q", ["a"])
+        assert told["queues"]["q"]["by_args"] == ["a"]
     finally:
         fairness.close()
         app.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import key_part
 from celery_fairness.transport.envelope import waiting_of
-from celery_fairness.transport.options import DispatchOptions
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from celery_fairness.transport.options import DispatchOptions
 def test_a_message_expires_when_its_header_says(expires, expires_ms):
     properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
     message = {"headers": {"task": "shop.t", "expires": expires}, "properties": properties}
-    assert waiting_of("jobs", message, DispatchOptions()).expires_ms == expires_ms
+    assert waiting_of("jobs", message, build_settings({})).expires_ms == expires_ms
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,6 @@ def test_a_message_expires_when_its_header_says(expires, expires_ms):
 def test_a_message_is_found_by_the_id_and_name_in_its_headers(headers, task_id, name):
     properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
     message = {"headers": headers, "properties": properties}
-    waiting = waiting_of("jobs", message, DispatchOptions())
+    waiting = waiting_of("jobs", message, build_settings({}))
     assert (waiting.task_id, waiting.kind) == (task_id, name)
     assert " " not in waiting.task_id + waiting.kind

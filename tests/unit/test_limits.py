@@ -22,7 +22,6 @@ from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import parse_header
 from celery_fairness.message.limits import parse_limits
 from celery_fairness.transport.envelope import waiting_of
-from celery_fairness.transport.options import DispatchOptions
 
 API = RateLimitPolicy("api", concurrency=5, rate="100/PT1M")
 API_WIRE = {
@@ -442,7 +441,7 @@ class TestPut:
     def put(header, name="shop.t"):
         properties = {"delivery_tag": "t", "delivery_info": {"exchange": ""}}
         message = {"headers": {"task": name, "fairness": header}, "properties": properties}
-        return waiting_of("q", message, DispatchOptions())
+        return waiting_of("q", message, build_settings({}))
 
 
 def attribution_from(header):

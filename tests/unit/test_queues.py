@@ -21,7 +21,6 @@ from celery_fairness.message.stamp import Message
 from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.lease_table import LeaseTable
-from celery_fairness.transport.options import DispatchOptions
 from tests.support.parts import parts_of
 
 HOSTILE = ["a b", "x\ny", "a,b|c", "ü", "h_1", "a:b", "x" * 300, "{}", "\0", " "]
@@ -244,8 +243,8 @@ def limits_of(queue, header, policy=BY_CUSTOMER, body="", encoding="base64"):
     headers = {"task": "shop.pay", "fairness": header} if header else {"task": "shop.pay"}
     message = {"headers": headers, "properties": {**properties, "body_encoding": encoding}}
     message["body"] = b64encode(body.encode()).decode() if encoding == "base64" else body
-    partitions = (("q", policy),) if policy else ()
-    return waiting_of(queue, message, DispatchOptions(partitions=partitions)).limits
+    settings = build_settings({"queues": {"q": policy} if policy else {}})
+    return waiting_of(queue, message, settings).limits
 
 
 def test_a_message_names_its_partition_for_its_own_queue_alone():
