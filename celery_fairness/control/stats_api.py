@@ -33,7 +33,8 @@ KEPT = 360
 QUIET, NOISY = "quiet", "noisy"
 #: Minutes that are read at once.
 BATCH = 20
-_REFUSED = "refused:"
+#: How the fields of a tier's and of a key's rejections begin. The others are counters.
+_REFUSED, _EXCEEDED = "refused:", "exceeded "
 
 
 class StatsApi:
@@ -49,7 +50,11 @@ class StatsApi:
         """Return the installation at a glance: queues, who holds leases, tiers, counters."""
         installation, limiter = self._installation, self._installation.redis
         source, published = limiter.published_tiers()
-        counts = dict(limiter.counts())
+        counts = {
+            counter: total
+            for counter, total in limiter.counts().items()
+            if not counter.startswith(_EXCEEDED)
+        }
         tiers = tuple(
             TierStatus(
                 tier.name,
@@ -98,19 +103,13 @@ class StatsApi:
         - A claim counts a tenant at its limit once, until the tenant may start a task again.
         - At any other limit, a claim counts the first task of a lane.
         """
-        limiter = self._installation.redis
-        tiers = {
-            counter.removeprefix(_REFUSED): total
-            for counter, total in limiter.counts().items()
-            if counter.startswith(_REFUSED)
-        }
-        flat = limiter.connection.read("HGETALL", limiter.names.exceeded)
-        rows = zip(flat[::2], flat[1::2], strict=True)
-        found = ((*field.partition(" ")[::2], int(total)) for field, total in rows)
-        keys = (
-            KeyRejections(key=key, strategy=strategy, total=total)
-            for strategy, key, total in sorted(found)
-        )
+        tiers, keys = {}, []
+        for counter, total in sorted(self._installation.redis.counts().items()):
+            if counter.startswith(_REFUSED):
+                tiers[counter.removeprefix(_REFUSED)] = total
+            elif counter.startswith(_EXCEEDED):
+                strategy, key = counter.removeprefix(_EXCEEDED).split(" ", 1)
+                keys.append(KeyRejections(key=key, strategy=strategy, total=total))
         return Rejections(tiers=tiers, keys=tuple(keys))
 
     def counters(self) -> dict[str, int]:
@@ -135,7 +134,7 @@ class StatsApi:
         return {
             counter: amount
             for counter, amount in self._installation.redis.counts().items()
-            if not counter.startswith(_REFUSED)
+            if not counter.startswith((_REFUSED, _EXCEEDED))
         }
 
 

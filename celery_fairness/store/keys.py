@@ -26,8 +26,6 @@ class Names:
         self.cooled = prefix + "cooled"
         self.counts = prefix + "counts"
         self.events = prefix + "events"
-        #: The number of rejections of each key.
-        self.exceeded = prefix + "exceeded"
         self.forwarded = prefix + "forwarded"
         self.forwarder = prefix + "forwarder"
         self.idle = prefix + "idle"

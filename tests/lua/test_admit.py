@@ -16,6 +16,7 @@ from tests.contract.conftest import stop_key
 from tests.lua.test_scripts import fill_leases
 from tests.support.jitter import Jittered
 from tests.support.library import call
+from tests.support.tables import exceeded_in
 
 NAMES = Names("fairness")
 RULES = Rules()
@@ -298,7 +299,7 @@ def test_a_refusal_is_counted_by_what_refused_and_why(
         stop_key(limiter, clock, how, "api", 60.0)
     for lease in ("l2", "l3"):
         assert isinstance(limiter.acquire(ask(lease, limit)), Rejected)
-    assert client.hgetall(f"{NAMES.prefix}exceeded") == {f"{strategy} api": "2"}
+    assert exceeded_in(client.hgetall(NAMES.counts)) == {f"{strategy} api": "2"}
 
 
 @pytest.mark.parametrize("steered", [False, True])
@@ -325,7 +326,7 @@ def test_a_refusal_by_the_tier_is_counted_by_the_tenants_key(
     for number in range(3):
         clock.advance(1)
         limiter.acquire(ask(f"l{number}", *limits, tenant="42"), Enforcement(enforcement))
-    assert client.hgetall(NAMES.exceeded) == counted
+    assert exceeded_in(client.hgetall(NAMES.counts)) == counted
 
 
 @pytest.mark.parametrize("limits", [(), (RATED,)])
@@ -333,7 +334,7 @@ def test_a_tenant_that_a_person_paused_refuses_by_that(make_limiter, client, clo
     limiter = make_limiter(frozen=True)
     stop_key(limiter, clock, "pause", "tenant:42")
     assert isinstance(limiter.acquire(ask("l1", *limits, tenant="42")), Rejected)
-    assert client.hgetall(NAMES.exceeded) == {"paused tenant:42": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counts)) == {"paused tenant:42": "1"}
 
 
 @pytest.mark.parametrize("limits", [(), (RATED,)])
@@ -342,7 +343,7 @@ def test_a_tenant_that_runs_something_and_may_no_more_is_paused(make_limiter, cl
     assert isinstance(limiter.acquire(ask("l1", tenant="42")), Admitted)
     limiter.publish_tenant("42", "pro", 0)
     assert isinstance(limiter.acquire(ask("l2", *limits, tenant="42")), Rejected)
-    assert client.hgetall(NAMES.exceeded) == {"paused tenant:42": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counts)) == {"paused tenant:42": "1"}
 
 
 def test_a_refusal_by_the_tier_costs_one_command_more_than_its_count(make_limiter, commands):

@@ -99,7 +99,6 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
     assert set(client.keys(NAMES.prefix + "*")) == {
         NAMES.clock,
         NAMES.counts,
-        NAMES.exceeded,
         LEASES,
         f"{NAMES.prefix}ends",
         f"{NAMES.prefix}running",

@@ -470,7 +470,7 @@ def test_a_queue_or_tenant_may_have_any_name(dispatch, client, name):
         dispatch.settle(answer.tasks)
     assert sorted(seen) == ["t1", "t2", "t3", "t4"]
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    kept = {"clock", "counts", "events", "exceeded", "reply:w1", MINUTE}
+    kept = {"clock", "counts", "events", "reply:w1", MINUTE}
     assert left == kept
 
 

@@ -12,6 +12,7 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.message.partition import queue_limits_text
 from celery_fairness.store.keys import Names
 from tests.lua.test_scripts import fill_leases
+from tests.support.tables import exceeded_in
 
 NAMES = Names("fairness")
 KEY = "queue:emails"
@@ -104,5 +105,5 @@ def test_it_is_told_and_counted_as_a_limit_of_leases(limiter, client):
         "current": "2",
         "job_id": "t1",
     }
-    assert client.hgetall(NAMES.exceeded) == {f"concurrency {KEY}": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counts)) == {f"concurrency {KEY}": "1"}
     assert client.keys(f"{NAMES.prefix}pace:*") == [f"{NAMES.prefix}pace:{KEY} w1"]

@@ -21,6 +21,7 @@ from celery_fairness.limiter.types import (
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
+from tests.support.tables import exceeded_in
 
 NAMES = Names("fairness")
 WORD = "api|1|||w"
@@ -142,7 +143,7 @@ def test_a_newcomer_behind_those_that_wait_is_refused_by_the_concurrency_of_thei
     park(limiter, "a")
     limiter.release([ask("held").lease])
     assert isinstance(limiter.acquire(ask("newcomer")), Rejected)
-    assert client.hgetall(NAMES.exceeded) == {"concurrency api": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counts)) == {"concurrency api": "1"}
 
 
 def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, client):

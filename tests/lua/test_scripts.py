@@ -16,7 +16,7 @@ from celery_fairness.store.keys import Names
 NAMES = Names("fairness")
 #: Keys that live for ever: one of each, whatever happens (docs/reference/redis-keys.md).
 FOR_EVER = {
-    *(NAMES.clock, NAMES.tiers, NAMES.counts, NAMES.events, NAMES.exceeded),
+    *(NAMES.clock, NAMES.tiers, NAMES.counts, NAMES.events),
 }
 
 #: Commands of the dearest call, its own FCALL included.

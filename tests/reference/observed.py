@@ -14,6 +14,7 @@ from redis.client import Pipeline
 
 from celery_fairness.control.keys import read_head
 from tests.reference.events import Event, read_events
+from tests.support.tables import exceeded_in
 
 MINUTE_MS = 60_000
 #: The states of dead letters.
@@ -97,7 +98,7 @@ class Observer:
             pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
         if self.has_events:
             self._minute = f"{self.prefix}minute:{now_ms // MINUTE_MS}"
-            pipeline.hgetall(f"{self.prefix}exceeded")
+            pipeline.hgetall(f"{self.prefix}counts")
             pipeline.hgetall(self._minute)
             pipeline.xrange(f"{self.prefix}events", f"({self.last}")
 
@@ -108,7 +109,8 @@ class Observer:
         others = {name for name, row in running.items() if row.split(" ")[2].startswith("held")}
         claimed = [(tag, row) for tag, row in running.items() if tag not in others]
         if self.has_events:
-            *rest, rejections, minute, rows = rest
+            *rest, counts, minute, rows = rest
+            rejections = exceeded_in(counts)
         self.last = rows[-1][0] if rows else self.last
         delayed = {
             queue: {member.split(" ", 1)[1]: int(at) for member, at in members}
@@ -127,7 +129,7 @@ class Observer:
             frozenset(bells),
             frozenset(cooled),
             tuple(read_events(rows)),
-            self._added("exceeded", rejections),
+            self._added("rejections", rejections),
             self._added(self._minute, minute),
         )
 

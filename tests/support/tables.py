@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.scheduler.calls import limit_text
@@ -42,6 +43,13 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     found = [tag for text in client.hvals(f"{prefix}ids") for tag in text.split(" ")]
     assert len(found) == len(set(found))
     assert set(found) <= tags
+
+
+def exceeded_in(counts: Mapping[str, str]) -> dict[str, str]:
+    """Return how often limits rejected, by strategy and key, from the fields of ``counts``."""
+    first = "exceeded "
+    fields = counts.items()
+    return {name.removeprefix(first): count for name, count in fields if name.startswith(first)}
 
 
 def claimed(client: Any, prefix: str) -> dict[str, str]:

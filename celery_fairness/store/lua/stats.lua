@@ -1,18 +1,18 @@
 --[[
-  exceeded: how often each key has rejected a task, by its strategy.
+  exceeded: how often each key has rejected a task, by its strategy, in the fields `exceeded STRATEGY KEY` of `counts`.
 ]]
 
--- If there are too many fields, a new key counts as the key `_other` of its strategy. A tenant's key may be new
+-- If `counts` has too many fields, a new key counts as the key `_other` of its strategy. A tenant's key may be new
 -- up to 1,000 fields, another key up to 2,000. So tenants leave room for the other keys.
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
 function Stats.count_exceeded(ctx, strategy, key)
-  local exceeded_key, field = ctx.prefix .. "exceeded", strategy .. " " .. key
-  if redis.call("HINCRBY", exceeded_key, field, 1) > 1 then return end
+  local counts, of_strategy = ctx.prefix .. "counts", "exceeded " .. strategy .. " "
+  if redis.call("HINCRBY", counts, of_strategy .. key, 1) > 1 then return end
   local most = string.sub(key, 1, 7) == "tenant:" and EXCEEDED_AT_MOST or 2 * EXCEEDED_AT_MOST
-  if redis.call("HLEN", exceeded_key) > most then
-    redis.call("HDEL", exceeded_key, field)
-    redis.call("HINCRBY", exceeded_key, strategy .. " " .. OTHER_KEYS, 1)
+  if redis.call("HLEN", counts) > most then
+    redis.call("HDEL", counts, of_strategy .. key)
+    redis.call("HINCRBY", counts, of_strategy .. OTHER_KEYS, 1)
   end
 end
 
