@@ -43,6 +43,8 @@ SUITES = (
 WALK, WALK_OPERATIONS, WALK_SEED = "test_the_reference_accepts_every_answer_", 20_000, 1_000
 #: Not asked of those that are listed, for they take longer than all before them.
 LAST = "tests/transport/*"
+#: The package is a plugin of pytest, and this module has loaded it before pytest begins.
+LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 #: A mutant may make a test wait for what never comes.
 TEST_SECONDS = 180
 #: A failure is enough, it need not be made shorter; and a small crowd is a crowd.
@@ -57,7 +59,7 @@ def run(mutants: Connection, seed: int, directory: str) -> None:
     os.environ.update(ENVIRONMENT, REFERENCE_SEED=str(seed))
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-    options = ["-q", "-p", "no:cacheprovider"]
+    options = ["-q", "-p", "no:cacheprovider", *LOADED_BEFORE]
     pytest.main([*options, *SUITES], plugins=[Judge(mutants, Copy(Path(directory)))])
 
 

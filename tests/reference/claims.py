@@ -44,6 +44,7 @@ class Claim:
         rules: The settings of the worker.
         passing: The tasks that its process does not take.
         queues: In the order in which it takes from them.
+        expired: By queue, how many tasks expired in this call.
 
     Attributes:
         skips: It may leave tasks in their places for reasons of its own process.
@@ -54,7 +55,14 @@ class Claim:
         held: By key, the slots that its process holds.
     """
 
-    def __init__(self, state: Reference, rules: Any, passing: Any, queues: Sequence[str]) -> None:
+    def __init__(
+        self,
+        state: Reference,
+        rules: Any,
+        passing: Any,
+        queues: Sequence[str],
+        expired: Mapping[str, int],
+    ) -> None:
         self.state, self.admission = state, state.admission
         self.rules, self.passing = rules, passing
         self.promotes = is_parked(queues[0])
@@ -65,6 +73,7 @@ class Claim:
         self.is_local = has_local and rules.enforcement == "on"
         self.skips = bool(self.is_local or passing.never or passing.once)
         self.exact = True
+        self.expired = expired
         self.given: list[Task] = []
         self.starts: Counter[tuple[str, str, str]] = Counter()
         self._dropped: list[Task] = []
@@ -75,7 +84,7 @@ class Claim:
     @classmethod
     def of_everything(cls, state: Reference, rules: Any, queue: str) -> Claim:
         """Return the claim of a process that takes every task of a queue."""
-        claim = cls(state, rules, Everything(), [queue])
+        claim = cls(state, rules, Everything(), [queue], {})
         claim.is_local = False
         return claim
 
@@ -90,7 +99,7 @@ class Claim:
         self.note_skips()
         self.exact = self._is_exact(acted)
         passing = self.passing
-        rounds = Rounds(self.queues, passing.rooms, passing.lends, passing.strict)
+        rounds = Rounds(self.queues, passing.rooms, passing.lends, passing.strict, self.expired)
         for claimed in answer.tasks:
             self.check_start(claimed, owner, rounds)
         for task, eta_ms in acted:

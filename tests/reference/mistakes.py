@@ -638,7 +638,7 @@ MISTAKES = (
         'if job and memory.told == "" then',
         "if job then",
         "gate",
-        'register("acquire"',
+        "local function acquire(",
     ),
     Mistake(
         "a gate does not report a start after a rejection",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -93,16 +94,24 @@ class Rounds:
     The second round has the queues that left the turn of a shared limit to another queue. If a
     process lends its places, two more rounds have the queues whose room was used up.
 
+    A task that expires at its turn uses this turn, unless the call expired it before.
+
     A strict claim takes from its first queue until nothing of it may start, then from the next.
     """
 
     def __init__(
-        self, queues: Sequence[str], rooms: Mapping[str, int], lends: bool, strict: bool
+        self,
+        queues: Sequence[str],
+        rooms: Mapping[str, int],
+        lends: bool,
+        strict: bool,
+        expired: Mapping[str, int],
     ) -> None:
         self.asked = list(dict.fromkeys(queues))
         self.rooms = dict(rooms)
         self.lends = lends
         self.strict = strict
+        self.expired = Counter(expired)
         self.left: list[str] = []
         self.leaves = not strict
         self.turn = 0
@@ -152,6 +161,10 @@ class Rounds:
             if next_queue == queue:
                 self.taken(queue)
                 return True
+            if self.expired[next_queue] > 0:
+                self.expired[next_queue] -= 1
+                self.turn += not self.strict
+                continue
             is_over(next_queue)
             self.over(may_leave(next_queue))
         return False

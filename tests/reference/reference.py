@@ -88,8 +88,12 @@ class Reference:
         """Set the server's time. If it goes back, what limits put back may be remembered or not."""
         if now < self.now:
             for task in self.delayed():
-                task.put_back_by |= {""} if task.put_back_by else frozenset()
+                self._may_forget(task)
         self.admission.now = now
+
+    def _may_forget(self, task: Task) -> None:
+        """A limit may remember what it has put back, or not."""
+        task.put_back_by |= {""} if task.put_back_by else frozenset()
 
     @property
     def now(self) -> int:
@@ -447,9 +451,9 @@ class Reference:
         if last_number == number:
             self._check_replay(last_leases, answer)
             return self.finish(seen)
-        self._do_what_is_due(queues, rules, seen)
+        expired = self._do_what_is_due(queues, rules, seen)
         self.claimed_at |= dict.fromkeys(queues, (self.time, self.now))
-        claim = Claim(self, rules, passing, queues)
+        claim = Claim(self, rules, passing, queues, expired)
         claim.judge(owner, want, answer, seen)
         if answer.tasks:
             self.replies[owner] = (number, [each.lease for each in answer.tasks])
@@ -466,16 +470,17 @@ class Reference:
         require(got == alive, "a claim sent again has the same answer", expected=alive, got=got)
         require(answer.sleep_ms == 0, "a claim sent again asks again")
 
-    def _do_what_is_due(self, queues: Sequence[str], rules: Any, seen: Observed) -> None:
-        """Do a bounded part of the due work."""
+    def _do_what_is_due(
+        self, queues: Sequence[str], rules: Any, seen: Observed
+    ) -> Mapping[str, int]:
+        """Do a bounded part of the due work. Return how many tasks of each queue expired."""
         ended_holds = self.admission.end_holds(self.budget.due)
         self._bring_forward(ended_holds, seen)
         self.end_leases(rules, seen, self.budget.due)
         self.admission.forget_starts()
         for queue in dict.fromkeys(queues):
             self._bring_in(queue, ended_holds, seen)
-        for queue in dict.fromkeys(queues):
-            self._expire(queue, seen)
+        return {queue: self._expire(queue, seen) for queue in dict.fromkeys(queues)}
 
     def end_leases(self, rules: Any, seen: Observed, most: int) -> None:
         """A lease that nobody renewed ends, and its task waits again in its place.
@@ -542,8 +547,9 @@ class Reference:
                 task.seq = self.next_seq()
             self.wait(task)
 
-    def _expire(self, queue: str, seen: Observed) -> None:
-        """A waiting task that has never started ends when its expiry has come."""
+    def _expire(self, queue: str, seen: Observed) -> int:
+        """A waiting task that has never started ends when its expiry has come. Count them."""
+        count = 0
         for text, outcome in seen.outcomes.items():
             if text in self.outcomes or (outcome.state, outcome.queue) != ("expired", queue):
                 continue
@@ -552,6 +558,8 @@ class Reference:
             require(is_over, "only what has expired while it waited ends", tag=task.tag)
             self.leave(task)
             self.end(task, "expired", queue)
+            count += 1
+        return count
 
     def check_wakes(
         self, queues: Sequence[str], seen: Observed, heard: set[str], rules: Any
@@ -716,7 +724,8 @@ class Reference:
                 self.leave(task, "moving")
             left = [x for x in task.limits.split(",") if x and x.split("|")[1] != "q"]
             task.limits = self.admission.in_partition(target, ",".join(left), part)
-            task.queue, task.put_back_by = target, frozenset()
+            task.queue = target
+            self._may_forget(task)
             if is_waiting:
                 self.wait(task)
         require(answer == expected, "what waits is moved", expected=expected, got=answer)

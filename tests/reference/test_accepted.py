@@ -13,20 +13,42 @@ from tests.reference.operations import Operation
 from tests.reference.scenes import focused_scene
 from tests.reference.test_reference import objection_to
 
-QUEUE = "q_default"
+QUEUE, OTHER = "q_default", "q_priority"
 #: A third of it is no whole number of ms, so a lease ends a little after its time.
 LEASE_MS = 1_000
 
 
-def put(limits: str = "", tenant: str = "", number: int | None = None) -> Operation:
+def put(
+    limits: str = "",
+    tenant: str = "",
+    number: int | None = None,
+    queue: str = QUEUE,
+    expires: int | None = None,
+) -> Operation:
     """Put a task, or the task of a number once more."""
-    return ("put", QUEUE, number, tenant, "", "free", 0, 1.0, None, "x", limits, None, None)
+    return ("put", queue, number, tenant, "", "free", 0, 1.0, None, "x", limits, None, expires)
 
 
-def claim(skipped: SkippedTasks | None = None, by: str = "on") -> Operation:
-    """One process claims one task."""
+def claim(
+    skipped: SkippedTasks | None = None, want: int = 1, queues: tuple[str, ...] = (QUEUE,)
+) -> Operation:
+    """One process claims tasks."""
     skipped = skipped or SkippedTasks()
-    return ("claim", "w1", False, 1, (QUEUE,), by, False, skipped, False, "", (), "tasks", "tenant")
+    return (
+        "claim",
+        "w1",
+        False,
+        want,
+        queues,
+        "on",
+        False,
+        skipped,
+        False,
+        "",
+        (),
+        "tasks",
+        "tenant",
+    )
 
 
 DONE = ("settle", ((0, Verdict.DONE),), "on")
@@ -85,6 +107,23 @@ ACCEPTED: dict[str, list[Operation]] = {
         put(),
         claim(),
     ],
+    "a limit remembers a task that was moved to another queue and back": [
+        put("z||1/5000||r", queue=OTHER),
+        put("z||1/5000||r", queue=OTHER),
+        claim(want=2, queues=(OTHER,)),
+        ("move", OTHER, (QUEUE,), (1,), ("",)),
+        ("move", QUEUE, (OTHER,), (0,), ("",)),
+        ("override", "z", None, None, "on"),
+    ],
+    "a task that expires at its turn uses the turn of its queue": [
+        put(queue=OTHER),
+        put(queue=OTHER),
+        put(expires=1),
+        put(expires=1),
+        put(),
+        ("advance", 50),
+        claim(want=3, queues=(OTHER, QUEUE)),
+    ],
 }
 
 
@@ -92,6 +131,8 @@ ACCEPTED: dict[str, list[Operation]] = {
 @pytest.mark.parametrize("what", ACCEPTED)
 def test_the_reference_accepts_that(redis_url, what):
     scene = focused_scene("leases", 0)
-    scene = replace(scene, rules=replace(scene.rules, lease_ms=LEASE_MS))
+    # A call does one part of the due work, and the rest is left.
+    rules, budget = replace(scene.rules, lease_ms=LEASE_MS), replace(scene.budget, due=1)
+    scene = replace(scene, rules=rules, budget=budget)
     with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
         assert objection_to(client, scene, ACCEPTED[what]) is None
