@@ -136,4 +136,6 @@ local function acquire(keys, args)
   return starts
 end
 
-register("acquire", {"allow-oom"}, function(keys, args) return table.concat(acquire(keys, args), " ") end)
+register("acquire", {"allow-oom"}, function(keys, args)
+  return table.concat(acquire(keys, args), " ")
+end)
