@@ -4,10 +4,11 @@ Invariant: the function that causes an event also writes it, so neither occurs w
 event's id comes from its place in the stream and from the installation, so it is always the same.
 
 A flood of waiting tasks emits two events for each task, and pushes other events out of the stream.
-So events of operators, of failures and of cancellations are also in streams of their own, with the
-same ids. A reader merges the streams into one sequence.
+So events of operators and of failures are also in a second stream, with the same ids. A reader
+merges the two into one sequence.
 
-Weakness: each stream keeps its last ten thousand events. A slow reader misses older ones.
+Weakness: each stream keeps its last ten thousand events, so a slow reader misses older ones. A
+purge that cancels more tasks than that pushes out the acts of operators.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ class EventType(NamedTuple):
         name: Its type.
         fields: The names of its data.
         meaning: When it is emitted, in one sentence.
-        kept: The stream: ``tasks`` (a flood of tasks can push it out), ``people``, ``trouble``,
-            ``cancel``, or ``watch`` (during a trace).
+        stream: The stream: ``events`` (a flood of tasks can push it out), also ``kept_events``, or
+            only ``task_events`` (during a trace).
     """
 
     name: str
     fields: tuple[str, ...]
     meaning: str
-    kept: str = "tasks"
+    stream: str = "events"
 
 
 #: All types, by name.
@@ -86,133 +87,139 @@ TYPES: Mapping[str, EventType] = {
             "rate_limit.dynamic_adjusted",
             ("key", "until", "reason"),
             "a key cools down, or longer than before, after a 429 or by an operator",
-            "trouble",
+            "kept_events",
         ),
         EventType(
             "fairness.cool_down_cleared",
             ("key",),
             "an operator ended a cool-down before its time",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.paused",
             ("key", "until", "by"),
             "an operator, `by`, paused a key; without `until` the pause lasts until a resume",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.resumed",
             ("key", "by"),
             "a pause has ended, by an operator (`by`) or at its time",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.override_set",
             ("key", "numbers"),
             "an operator replaced a key's numbers; `numbers` is concurrency, rate and throttle "
             "with a bar between them: `-` is not given, empty is unlimited",
-            "people",
+            "kept_events",
         ),
         EventType(
-            "fairness.override_ended", ("key",), "an override has ended, or was cleared", "people"
+            "fairness.override_ended",
+            ("key",),
+            "an override has ended, or was cleared",
+            "kept_events",
         ),
         EventType(
             "fairness.queue_limit_set",
             ("key", "numbers"),
             "an operator replaced a queue's numbers; `numbers` is concurrency, rate, throttle, "
             "`on_limit` and local limit with a bar between them: empty is unlimited",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.queue_limit_cleared",
             ("key",),
             "an operator cleared the numbers that were set for a queue",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.tier_set",
             ("key", "tier", "concurrency"),
             "the tier of a tenant was published; `concurrency` is a number of the tenant's own, or "
             "`unlimited`, and empty if the tier's number holds",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.tier_cleared",
             ("key",),
             "the published tier of a tenant was removed",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.tiers_published",
             ("source",),
             "another table of tiers is in force; `source` is `database`, or `settings` of a worker",
-            "people",
+            "kept_events",
         ),
         EventType(
-            "fairness.cancelled", _OF_TASK, "an operator cancelled a task that waited", "cancel"
+            "fairness.cancelled",
+            _OF_TASK,
+            "an operator cancelled a task that waited",
+            "kept_events",
         ),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
         EventType(
             "fairness.unpublished",
             _OF_TASK,
             "the broker did not take a parked task back: it has failed, and is not run",
-            "trouble",
+            "kept_events",
         ),
         EventType(
             "fairness.purged",
             ("queue", "tasks"),
             "waiting tasks of a queue were removed, because it was purged or has ended; one for "
             "each part",
-            "people",
+            "kept_events",
         ),
         EventType(
             "fairness.lease_expired",
             (*_OF_TASK, "owner", "state"),
             "a lease ended without a renewal; `state` is `claimed`, `begun` (its body ran) or "
             "`acked`",
-            "trouble",
+            "kept_events",
         ),
         EventType(
             "fairness.abandoned",
             (*_OF_TASK, "owner"),
             "an acknowledged task was lost with its worker and is not run again",
-            "trouble",
+            "kept_events",
         ),
         EventType(
             "fairness.dead_lettered",
             (*_OF_TASK, "reason", "deaths"),
             "a task is a dead letter; `reason` is `dead` (its process died too often) or "
             "`unreadable`",
-            "trouble",
+            "kept_events",
         ),
-        EventType("fairness.requeued", _OF_TASK, "a dead letter waits again", "people"),
+        EventType("fairness.requeued", _OF_TASK, "a dead letter waits again", "kept_events"),
         EventType(
             "fairness.memory_lost",
             ("since",),
             "workers found an empty Redis: the tasks in it are gone. The first worker that notices "
             "adds it, once per memory; `since` is when the lost memory had begun or was last taken "
             "over by another server",
-            "trouble",
+            "kept_events",
         ),
         EventType(
             "task.watched",
             ("until",),
             "a trace begins; earlier tasks have no such events",
-            "watch",
+            "task_events",
         ),
         EventType(
             "task.put",
             (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
             "during a trace: a task was put, or at a gate is given to its broker; `rank` 9 goes "
             "first, and `eta` is when it may start",
-            "watch",
+            "task_events",
         ),
         EventType(
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
             "during a trace: a task was claimed, `waited_seconds` after its put or its time, or "
             "started at a gate",
-            "watch",
+            "task_events",
         ),
         EventType(
             "task.ended",
@@ -220,7 +227,7 @@ TYPES: Mapping[str, EventType] = {
             "during a trace: an attempt has ended; `outcome` is `done`, `unreadable`, or why its "
             "task waits again: `head`, `tail`, `died`, `expired` (its lease); the last two at a "
             "gate, too",
-            "watch",
+            "task_events",
         ),
     )
 }
@@ -228,9 +235,7 @@ TYPES: Mapping[str, EventType] = {
 #: The first of each trace: every follower receives it.
 WATCH_BEGINS = "task.watched"
 #: The events of a trace, in a stream of their own.
-WATCHED = frozenset(each.name for each in TYPES.values() if each.kept == "watch")
-#: The streams that some of the others are in too.
-KEPT_APART = ("people", "trouble", "cancel")
+WATCHED = frozenset(each.name for each in TYPES.values() if each.stream == "task_events")
 
 
 class Event(Value):

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from celery_fairness.config.fields import whole
 from celery_fairness.control.event_types import (
-    KEPT_APART,
     WATCH_BEGINS,
     WATCHED,
     Event,
@@ -59,8 +58,8 @@ class EventsApi:
     ) -> EventPage:
         """Return stored events, the oldest first.
 
-        A flood of events of tasks does not push out the acts of operators, the failures and the
-        cancellations. Redis stores the last ten thousand events of each of these kinds.
+        A flood of events of tasks does not push out the acts of operators and the failures. Redis
+        stores the last ten thousand events of both.
 
         Args:
             after: The id of an event or the cursor of a page. The answer begins after it. None
@@ -184,7 +183,7 @@ class EventsApi:
         """Return the streams to merge; the first one has all new events."""
         keys = self._reader.keys
         if WATCHED.isdisjoint(types):
-            return (keys.events, *(f"{keys.prefix}{each}_events" for each in KEPT_APART))
+            return (keys.events, keys.kept_events)
         return (keys.task_events,)
 
     def _entries(

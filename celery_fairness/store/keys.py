@@ -30,6 +30,7 @@ class Names:
         self.forwarder = prefix + "forwarder"
         self.idle = prefix + "idle"
         self.ids = prefix + "ids"
+        self.kept_events = prefix + "kept_events"
         self.messages = prefix + "messages"
         self.overrides = prefix + "overrides"
         self.paused = prefix + "paused"

@@ -48,7 +48,12 @@ def variables_table() -> str:
 def events_table() -> str:
     """Every type of event: its name, its data, its stream, when it is emitted."""
     rows = [
-        (f"`{each.name}`", ", ".join(f"`{name}`" for name in each.fields), each.kept, each.meaning)
+        (
+            f"`{each.name}`",
+            ", ".join(f"`{name}`" for name in each.fields),
+            f"`{each.stream}`",
+            each.meaning,
+        )
         for each in TYPES.values()
     ]
     return _table(("type", "data", "stream", "emitted when"), rows)

@@ -16,6 +16,7 @@ import pytest
 
 from celery_fairness import errors
 from celery_fairness.cli.nouns import nouns
+from celery_fairness.control.event_types import TYPES
 from celery_fairness.control.events import EventsApi
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queues_api import QueuesApi
@@ -327,9 +328,13 @@ def test_every_file_that_a_script_names_exists(script):
 def test_every_key_on_the_pages_is_one_of_the_code():
     files = [each for end in ("*.lua", "*.py") for each in PACKAGES[0].rglob(end)]
     code = " ".join(file.read_text() for file in files)
-    # The streams of events are named by what they keep.
-    ours = {name.removesuffix("_events") for name in documented_keys()}
-    assert [name for name in sorted(ours) if not re.search(rf"\b{name}\b", code)] == []
+    assert [name for name in sorted(documented_keys()) if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_the_functions_keep_the_events_of_the_table():
+    text = (LUA / "events.lua").read_text().partition("local KEPT =")[2].partition("\nfunction")[0]
+    kept = set(re.findall(r"(\S+\.\w+) ", text.replace('"', "")))
+    assert kept == {each.name for each in TYPES.values() if each.stream == "kept_events"}
 
 
 @every_page

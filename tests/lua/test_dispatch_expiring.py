@@ -30,8 +30,7 @@ def outcomes_of(dispatch):
 
 def nothing_is_left(client):
     """But for what lives for ever, or ends by itself."""
-    kept = {"clock", "tiers", "counts", "events"}
-    kept |= {"people_events", "cancel_events", "trouble_events"}
+    kept = {"clock", "tiers", "counts", "events", "kept_events"}
     names = [key.removeprefix(PREFIX) for key in client.keys(f"{PREFIX}*")]
     left = {name.partition(":")[0] for name in names} - kept
     assert left <= {"reply", "minute", "pace", "rescheduled", "declared"}, left

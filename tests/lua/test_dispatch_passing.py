@@ -181,7 +181,7 @@ def test_a_purge_silences_both_bells_and_finds_what_was_passed_over(dispatch, cl
     dispatch.claim(want=1, never=("x", "y"))
     assert dispatch.run(calls.PURGE, ["q"]) == 3
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    assert left == {"clock", "events", "people_events"}
+    assert left == {"clock", "events", "kept_events"}
 
 
 def test_a_task_that_was_passed_over_is_withdrawn_when_its_end_comes_late(dispatch, client):
@@ -195,6 +195,6 @@ def test_a_task_that_was_passed_over_is_withdrawn_when_its_end_comes_late(dispat
         "clock",
         "reply:w1",
         "counts",
-        "trouble_events",
+        "kept_events",
         MINUTE,
     }

@@ -169,7 +169,7 @@ def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
     assert {key for key, ms in lives.items() if ms == -1} == {
         *FOR_EVER,
         NAMES.tenant("7"),
-        f"{NAMES.prefix}people_events",
+        NAMES.kept_events,
         # They are gone with the last lease.
         *(f"{NAMES.prefix}ends", f"{NAMES.prefix}running", NAMES.of("leases", "tenant:42")),
     }

@@ -1,31 +1,24 @@
 --[[
   stream: events, each appended by the function that caused it. The stream gives an event its id and time.
 
-  Events of tasks can be a flood. So three kinds of events also go to smaller streams, with the same ids. These
-  kinds are acts of people, errors and cancellations. See `kept_with` and `celery_fairness/control/event_types.py`.
+  Events of tasks can be a flood. So acts of people and errors also go to the stream `kept_events`, with the same ids.
 ]]
 
 -- Each stream keeps this many events, and the rest of one block of the stream.
 local EVENTS_KEPT = 10000
 
--- These types go to a second stream too. A space follows each type.
-local OF_PEOPLE = "fairness.paused fairness.resumed fairness.override_set fairness.override_ended " ..
+-- These types go to `kept_events` too. A space follows each type.
+local KEPT = "fairness.paused fairness.resumed fairness.override_set fairness.override_ended " ..
   "fairness.queue_limit_set fairness.queue_limit_cleared fairness.tier_set fairness.tier_cleared " ..
-  "fairness.tiers_published fairness.cool_down_cleared fairness.purged fairness.requeued "
-local OF_TROUBLE = "rate_limit.dynamic_adjusted fairness.lease_expired fairness.abandoned " ..
+  "fairness.tiers_published fairness.cool_down_cleared fairness.cancelled fairness.purged fairness.requeued " ..
+  "rate_limit.dynamic_adjusted fairness.lease_expired fairness.abandoned " ..
   "fairness.dead_lettered fairness.memory_lost fairness.unpublished "
-
--- Returns the word before "events" in the name of the second stream. It returns nil if there is none.
-function Events.kept_with(what)
-  if what == "fairness.cancelled" then return "cancel_" end
-  if string.find(OF_PEOPLE, what .. " ", 1, true) then return "people_" end
-  return string.find(OF_TROUBLE, what .. " ", 1, true) and "trouble_"
-end
 
 function Events.write_event(ctx, what, ...)
   local id = redis.call("XADD", ctx.prefix .. "events", "MAXLEN", "~", EVENTS_KEPT, "*", "type", what, ...)
-  local kept = Events.kept_with(what)
-  if kept then redis.call("XADD", ctx.prefix .. kept .. "events", "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...) end
+  if string.find(KEPT, what .. " ", 1, true) then
+    redis.call("XADD", ctx.prefix .. "kept_events", "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...)
+  end
 end
 
 -- Returns the id, the name and the queue from "ID NAME QUEUE", or nil from "".
