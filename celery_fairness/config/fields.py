@@ -1,15 +1,27 @@
-"""Checks fields by rules, and reads settings that are a mapping of names to fields.
+"""Checks fields by rules.
 
-A rule is one line in a table: the valid values of a field, and their description. All problems are
-collected: an invalid entry hides neither other entries nor its other problems.
+A rule is the valid values of a field, and their description. It stands in a table, or in the type
+of a field of a :class:`Section`. All problems are collected: an invalid entry hides neither other
+entries nor its other problems.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from celery_fairness.errors import ProblemsError, SettingsError, got, suggestion
 
@@ -34,15 +46,27 @@ class Rule:
         """Return the problem of the field ``name`` as one sentence; empty if it is valid."""
         return [] if self.accepts(value) else [self.problem(name, value)]
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise ``ValueError`` if the argument ``name`` is invalid."""
+    def read(self, name: str, value: Any) -> Any:
+        """Return the value of the field or argument ``name``.
+
+        Raises:
+            ProblemsError: It is invalid.
+        """
         if not self.accepts(value):
-            raise ValueError(self.problem(name, value))
+            raise ProblemsError(self.problem(name, value))
+        return value
 
     def problem(self, name: str, value: Any) -> str:
         """Return the error of an invalid value."""
         hint = suggestion(value, self.suggests)
         return f"{name}: expected {self.expected}, got: {got(value)}{hint}"
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Make pydantic check a field whose type is annotated with the rule."""
+        check = partial(self.read, "")
+        return core_schema.no_info_before_validator_function(check, handler(source))
 
 
 def whole(least: int, most: int, *, zero: str = "", none: str = "") -> Rule:
@@ -70,6 +94,18 @@ def text_of(pattern: str, expected: str) -> Rule:
     return Rule(
         expected, lambda value: isinstance(value, str) and bool(whole_text.fullmatch(value))
     )
+
+
+def number(what: str, least: float | None, most: float) -> Rule:
+    """Return the rule of a number, described as ``what``; without ``least`` it is above 0."""
+    lowest = f"above 0, up to {most:.0f}" if least is None else f"from {least} to {most:.0f}"
+
+    def accepts(value: Any) -> bool:
+        if type(value) not in (int, float) or value > most:
+            return False
+        return bool(value > 0 if least is None else value >= least)
+
+    return Rule(f"{what} {lowest}", accepts)
 
 
 def optional(rule: Rule) -> Rule:
@@ -113,51 +149,49 @@ def collect(problems: list[str], make: Callable[..., T], *args: Any) -> T | None
         return None
 
 
-def read_each(
-    kind: str, name_rule: Rule, read: Callable[[Any], T], given: Mapping[Any, Any]
-) -> dict[str, T]:
-    """Read the entries of a setting by name.
+def problems_in(error: ValidationError) -> list[str]:
+    """Return the problems of the fields of a section, each with the field's name."""
+    return [f"{item['loc'][0]}{text}" for item in error.errors() for text in texts_of(item)]
 
-    Args:
-        kind: What the names name, for errors.
-        name_rule: The valid names.
-        read: Reads an entry, or raises ProblemsError.
-        given: The entries by name.
 
-    Raises:
-        SettingsError: A name or an entry is invalid.
+def texts_of(item: Any) -> Iterator[str]:
+    """Yield the problems that one item of a ValidationError stands for, without the field's name.
+
+    A problem of the whole value begins with a colon, and one of a part of it with a dot.
     """
-    found: dict[str, T] = {}
-    problems: list[str] = []
-    for name, entry in given.items():
-        if wrong := name_rule.problems(f"{kind} name", name):
-            problems += wrong
-            continue
-        of_entry: list[str] = []
-        value = collect(of_entry, read, entry)
-        if value is not None:
-            found[name] = value
-        problems += (f"{name}: {problem}" for problem in of_entry)
-    if problems:
-        raise SettingsError(*problems)
-    return found
+    cause = item["ctx"].get("error")
+    if cause is None:
+        # Pydantic describes the values of a Literal as a rule does.
+        yield f": expected {item['ctx']['expected']}, got: {got(item['input'])}"
+        return
+    _, *within = item["loc"] or ("",)
+    # The problem of a name has the name itself.
+    place = "" if within[-1:] == ["[key]"] else "".join(f": {each}" for each in within)
+    for problem in cause.problems:
+        yield place + (problem if problem[0] in ":." else f": {problem}")
 
 
-def read_fields(
-    given: Any, kind: type, rules: Mapping[str, Rule]
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the known fields of an entry, and the problems of its fields.
+class Section(BaseModel):
+    """A mapping of fields in the settings, checked by the rules of the fields.
 
-    Args:
-        given: The entry, a mapping or a ``kind``.
-        kind: The dataclass that has the known fields.
-        rules: The rules of its fields.
+    Its one error has all problems: those of its fields, and unknown names with a suggestion.
     """
-    known = [each.name for each in fields(kind)]
-    if isinstance(given, kind):
-        return {name: getattr(given, name) for name in known}, []
-    if not isinstance(given, Mapping):
-        return {}, [f"expected a mapping of fields, got: {got(given)}"]
-    values = {name: given[name] for name in known if name in given}
-    unknown = unknown_problems(f"expected one of {', '.join(known)}", given, known)
-    return values, unknown + problems_of(values, rules)
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(given, cls):
+            return given
+        if not isinstance(given, Mapping):
+            raise SettingsError(f"expected a mapping of fields, got: {got(given)}")
+        known = list(cls.model_fields)
+        problems = unknown_problems(f"expected one of {', '.join(known)}", given, known)
+        try:
+            made = read({name: given[name] for name in known if name in given})
+        except ValidationError as error:
+            problems += problems_in(error)
+        if problems:
+            raise SettingsError(*problems)
+        return made

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from celery_fairness.config.fields import TRUTH, Rule, collect, one_of, read_fields
+from pydantic import BeforeValidator, ValidationError
+
+from celery_fairness.config.fields import TRUTH, Rule, Section, problems_in
 from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.policy import ON_LIMIT
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX, QueueNumbers
@@ -27,27 +28,28 @@ QUEUE_NAME = Rule(
     f"text in valid UTF-8 that is not empty and does not begin with {PARKED_QUEUES}",
     lambda value: isinstance(value, str) and _is_queue_name(value),
 )
-_RULES = {
-    "global_limit": CONCURRENCY,
-    "local_limit": CONCURRENCY,
-    "on_limit": ON_LIMIT,
-    "by_args": Rule(
-        f"a list of at most {MAX_ARGUMENTS} names of arguments (an empty one is all arguments), "
-        "or None",
-        lambda value: value is None or _are_arguments(value),
-    ),
-    "by_kind": TRUTH,
-    "missing": one_of("empty", "error"),
-    "max_waiting": WAITING,
-}
+_ARGUMENTS = Rule(
+    f"a list of at most {MAX_ARGUMENTS} names of arguments (an empty one is all arguments), "
+    "or None",
+    lambda value: value is None or _are_arguments(value),
+)
 #: How a rate of 0 is written instead: in a policy, and in a queue.
 _PAUSED = ("a key, set its concurrency to 0", "a queue, set its global_limit to 0")
 #: The prefix that RabbitMQ's native delayed delivery puts before a delayed message's routing key.
 _DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
+def _read_rate(value: Any) -> Rate | None:
+    try:
+        return None if value is None else Rate.parse(value, "")
+    except PolicyInvalid as error:
+        raise PolicyInvalid(*(each.replace(*_PAUSED) for each in error.problems)) from None
+
+
+_Rate = Annotated[Rate | None, BeforeValidator(_read_rate)]
+
+
+class QueuePolicy(Section):
     """The settings of one queue.
 
     Attributes:
@@ -65,15 +67,15 @@ class QueuePolicy:
         max_waiting: Most waiting tasks, 1 to 1,000,000,000. None is unlimited.
     """
 
-    global_limit: int | None = None
-    local_limit: int | None = None
-    rate: Rate | None = None
-    throttle: Rate | None = None
-    on_limit: OnLimit = "wait"
-    by_args: tuple[str, ...] | None = None
-    by_kind: bool = False
+    global_limit: Annotated[int | None, CONCURRENCY] = None
+    local_limit: Annotated[int | None, CONCURRENCY] = None
+    rate: _Rate = None
+    throttle: _Rate = None
+    on_limit: Annotated[OnLimit, ON_LIMIT] = "wait"
+    by_args: Annotated[tuple[str, ...] | None, _ARGUMENTS] = None
+    by_kind: Annotated[bool, TRUTH] = False
     missing: Literal["empty", "error"] = "empty"
-    max_waiting: int | None = None
+    max_waiting: Annotated[int | None, WAITING] = None
 
     @property
     def partitioned(self) -> bool:
@@ -162,12 +164,7 @@ def read_queue(given: Any) -> QueuePolicy:
     Raises:
         PolicyInvalid: A value is invalid, with one problem for each.
     """
-    values, problems = read_fields(given, QueuePolicy, _RULES)
-    for name in ("rate", "throttle"):
-        if values.get(name) is not None:
-            values[name] = collect(problems, Rate.parse, values[name], name)
-    if problems:
-        raise PolicyInvalid(*(each.replace(*_PAUSED) for each in problems))
-    if values.get("by_args") is not None:
-        values["by_args"] = tuple(values["by_args"])
-    return QueuePolicy(**values)
+    try:
+        return QueuePolicy.model_validate(given)
+    except ValidationError as error:
+        raise PolicyInvalid(*problems_in(error)) from None

@@ -16,25 +16,33 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from celery_fairness.config.fields import either, read_each
-from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, read_queue
+from celery_fairness.config.fields import (
+    Rule,
+    either,
+    number,
+    optional,
+    text_of,
+    texts_of,
+    whole,
+)
+from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy
 from celery_fairness.config.tiers import DEFAULT_TIERS, NAME, Tier, merge_tiers
-from celery_fairness.config.worker_shares import Service, read_service
+from celery_fairness.config.worker_shares import Service
 from celery_fairness.errors import SettingsError, got, suggestion
 
 Resolver = Callable[[str], str | None]
@@ -42,16 +50,10 @@ Resolver = Callable[[str], str | None]
 #: Longest snooze and jitter, in seconds.
 DAY_SECONDS = 86_400.0
 
-_ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 _REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
-
-#: The readers of settings that are mappings by name. A reader raises SettingsError.
-_READERS: Mapping[str, Callable[[Mapping[Any, Any]], Mapping[str, Any]]] = {
-    "tiers": merge_tiers,
-    "services": partial(read_each, "service", NAME, read_service),
-    "queues": partial(read_each, "queue", QUEUE_NAME, read_queue),
-}
-
+_NAMESPACE = text_of(r"[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, '_', '.' or '-'")
+_ServiceName = Annotated[str, BeforeValidator(partial(NAME.read, "service name"))]
+_QueueName = Annotated[str, BeforeValidator(partial(QUEUE_NAME.read, "queue name"))]
 
 #: The two paths, for a setting that acts on only one of them.
 DISPATCH, GATE = "dispatch", "gate"
@@ -67,12 +69,26 @@ class Enforcement(enum.Enum):
     OFF = "off"
 
 
-def _expected(text: str, acts_on: str = "") -> dict[str, Any]:
-    """Return a setting's expected values, and the only path on which it acts; "" means both.
+_ENABLED = Rule(
+    "true, false or 'observe'", lambda value: isinstance(value, bool) or value == "observe"
+)
+_ADDRESS = Rule(
+    "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address",
+    lambda value: (
+        isinstance(value, SecretStr) and _REDIS_URL.fullmatch(value.get_secret_value()) is not None
+    ),
+)
+_IMPORT_PATH = text_of(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "'module:name'")
+_RESOLVER = Rule(
+    "a callable, or 'module:name'",
+    lambda value: callable(value) or _IMPORT_PATH.accepts(value),
+)
 
-    A Literal needs no text.
-    """
-    return {"expected": text, "acts_on": acts_on}
+
+def _mapping_of(what: str) -> Rule:
+    """Return the rule of a setting that has fields by the name of a ``what``."""
+    expected = f"a mapping of {what} names to their fields"
+    return Rule(expected, lambda value: isinstance(value, Mapping))
 
 
 class Settings(BaseModel):
@@ -82,51 +98,40 @@ class Settings(BaseModel):
         frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True
     )
 
-    enabled: bool | Literal["observe"] = Field(
+    enabled: Annotated[bool | Literal["observe"], _ENABLED] = Field(
         True,
         description="False: every limit counts as unlimited. `observe`: count the tasks that "
         "would be rejected, and reject none.",
-        json_schema_extra=_expected("true, false or 'observe'"),
     )
-    redis_url: SecretStr | None = Field(
+    redis_url: Annotated[SecretStr | None, optional(_ADDRESS)] = Field(
         None,
         description="On the gate: the limiter's Redis. Unset: the broker, if that is Redis.",
-        json_schema_extra=_expected(
-            "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address", GATE
-        ),
+        json_schema_extra={"acts_on": GATE},
     )
-    namespace: str = Field(
+    namespace: Annotated[str, _NAMESPACE] = Field(
         "fairness",
-        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
         description="Prefix of every key in Redis, inside one hash tag. Two installations on "
         "one Redis differ here.",
-        json_schema_extra=_expected("1 to 64 letters, digits, '_', '.' or '-'"),
     )
-    tiers: Mapping[str, Tier] = Field(
+    tiers: Annotated[Mapping[str, Tier], _mapping_of("tier")] = Field(
         default_factory=lambda: dict(DEFAULT_TIERS),
         description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
         "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
         "pauses; `max_waiting` None is unlimited.",
-        json_schema_extra=_expected("a mapping of tier names to their fields"),
     )
-    default_tier: str = Field(
+    default_tier: Annotated[str, text_of(".*", "the name of a tier")] = Field(
         "free",
         description="The tier if the resolver returns None, fails, or returns an unknown one.",
-        json_schema_extra=_expected("the name of a tier"),
     )
-    tier_resolver: Resolver | _ImportPath | None = Field(
+    tier_resolver: Annotated[Resolver | str | None, optional(_RESOLVER)] = Field(
         None,
         description="A callable `(tenant) -> str or None`, or `'module:name'`, imported when "
         "a worker starts.",
-        json_schema_extra=_expected("a callable, or 'module:name'"),
     )
-    tier_cache_seconds: float = Field(
+    tier_cache_seconds: Annotated[float, number("seconds", 0, DAY_SECONDS)] = Field(
         60.0,
-        ge=0,
-        le=DAY_SECONDS,
         description="How long a process uses a resolved tier before it resolves it again, in "
         "seconds.",
-        json_schema_extra=_expected("seconds from 0 to 86400"),
     )
     tier_scope: Literal["global", "service"] = Field(
         "global",
@@ -152,35 +157,25 @@ class Settings(BaseModel):
         "LimiterUnavailable (`closed`).",
         json_schema_extra={"acts_on": GATE},
     )
-    snooze_seconds: float = Field(
+    snooze_seconds: Annotated[float, number("seconds", None, DAY_SECONDS)] = Field(
         30.0,
-        gt=0,
-        le=DAY_SECONDS,
         description="How long a rejected task waits before it is tried again, in seconds.",
-        json_schema_extra=_expected("seconds above 0, up to 86400"),
     )
-    snooze_jitter_seconds: float = Field(
+    snooze_jitter_seconds: Annotated[float, number("seconds", 0, DAY_SECONDS)] = Field(
         10.0,
-        ge=0,
-        le=DAY_SECONDS,
         description="On the gate: added to the snooze, uniformly from 0 to this, in seconds.",
-        json_schema_extra=_expected("seconds from 0 to 86400", GATE),
+        json_schema_extra={"acts_on": GATE},
     )
-    lease_seconds: float = Field(
+    lease_seconds: Annotated[float, number("seconds", 1, 3600)] = Field(
         15.0,
-        ge=1,
-        le=3600,
         description="How long a slot outlives a worker that died, in seconds. Workers renew "
         "it every third of this.",
-        json_schema_extra=_expected("seconds from 1 to 3600"),
     )
-    max_deliveries: int = Field(
+    max_deliveries: Annotated[int, whole(0, 1_000_000)] = Field(
         5,
-        ge=0,
-        le=1_000_000,
         description="On `fairredis`: how often a task's process may die before the task "
         "becomes a dead letter. With 0 it never does.",
-        json_schema_extra=_expected("a whole number from 0 to 1000000", DISPATCH),
+        json_schema_extra={"acts_on": DISPATCH},
     )
     fairness_by: Literal["tasks", "cost", "runtime"] = Field(
         "tasks",
@@ -202,45 +197,34 @@ class Settings(BaseModel):
         json_schema_extra={"acts_on": DISPATCH},
     )
 
-    services: Mapping[str, Service] = Field(
+    services: Annotated[Mapping[_ServiceName, Service], _mapping_of("service")] = Field(
         default_factory=dict,
         description="`{name: {env_prefix, priority, default, scheduled, shares}}`: a worker's "
         "slots for each queue of a service, as `celery fairness worker` starts it. `shares`: "
         "`strict`, or `borrow`: other queues may use a queue's idle slots.",
-        json_schema_extra=_expected("a mapping of service names to their fields"),
     )
-    queues: Mapping[str, QueuePolicy] = Field(
+    queues: Annotated[Mapping[_QueueName, QueuePolicy], _mapping_of("queue")] = Field(
         default_factory=dict,
         description="`{name: {global_limit, local_limit, rate, throttle, on_limit, by_args, "
         "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
         "and on `fairredis` its most waiting tasks, above which `delay()` raises BacklogFull.",
-        json_schema_extra=_expected("a mapping of queue names to their fields"),
     )
 
     @field_validator("redis_url", mode="before")
     @classmethod
     def _hide_url(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = SecretStr(value)
-        if isinstance(value, SecretStr) and not _REDIS_URL.fullmatch(value.get_secret_value()):
-            raise ValueError("redis_url")
-        return value
+        return SecretStr(value) if isinstance(value, str) else value
 
-    @field_validator(*_READERS, mode="before")
+    @field_validator("tiers", mode="before")
     @classmethod
-    def _read_by_name(cls, value: Any, info: ValidationInfo) -> Any:
-        name = str(info.field_name)
-        if not isinstance(value, Mapping):
-            raise ValueError(name)
-        return _READERS[name](value)
+    def _merge_tiers(cls, value: Any) -> Any:
+        return merge_tiers(value) if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:
         if self.default_tier not in self.tiers:
-            raise SettingsError(
-                f"default_tier: expected one of {', '.join(sorted(self.tiers))}, "
-                f"got: {self.default_tier!r}"
-            )
+            names = ", ".join(sorted(self.tiers))
+            raise SettingsError(f"expected one of {names}, got: {self.default_tier!r}")
         return self
 
     @property
@@ -254,8 +238,8 @@ class Settings(BaseModel):
 def expected(name: str) -> str:
     """Return the expected values of the setting ``name``, as in its error."""
     field = Settings.model_fields[name]
-    extra: Any = field.json_schema_extra or {}
-    return str(extra.get("expected") or either(get_args(field.annotation)))
+    rules = [each.expected for each in field.metadata if isinstance(each, Rule)]
+    return rules[0] if rules else either(get_args(field.annotation))
 
 
 def acts_on(name: str) -> str:
@@ -287,21 +271,20 @@ def build_settings(values: Mapping[str, Any], sources: Mapping[str, str] | None 
     try:
         return Settings.model_validate(dict(values))
     except ValidationError as error:
-        problems = [_problem(item, values, origin) for item in error.errors()]
-    raise SettingsError(*dict.fromkeys(problems))
+        problems = [text for item in error.errors() for text in _problems(item, origin)]
+    raise SettingsError(*problems)
 
 
-def _problem(item: Any, values: Mapping[str, Any], origin: Mapping[str, str]) -> str:
-    cause = item.get("ctx", {}).get("error")
-    name = str(item["loc"][0]) if item["loc"] else ""
+def _problems(item: Any, origin: Mapping[str, str]) -> Iterator[str]:
+    # Only the check of the default tier is about the settings as a whole.
+    name = str(item["loc"][0]) if item["loc"] else "default_tier"
     where = origin.get(name, f"fairness.{name}")
     if item["type"] == "invalid_key":
-        return f"fairness: expected settings whose names are text, got: {item['input']!r}"
-    if isinstance(cause, SettingsError):
-        prefix = f"{where}: " if name else f"{origin.get('default_tier', 'fairness')}: "
-        return "; ".join(prefix + problem for problem in cause.problems)
-    if item["type"] == "extra_forbidden":
+        yield f"fairness: expected settings whose names are text, got: {item['input']!r}"
+    elif item["type"] == "extra_forbidden":
         hint = suggestion(name, Settings.model_fields)
-        return f"{where}: expected a known setting, got: {name!r}{hint}"
-    value = values[name] if name != "redis_url" else "(hidden)"
-    return f"{where}: expected {expected(name)}, got: {got(value)}"
+        yield f"{where}: expected a known setting, got: {name!r}{hint}"
+    elif name == "redis_url":
+        yield f"{where}: expected {expected(name)}, got: '(hidden)'"
+    else:
+        yield from (where + text for text in texts_of(item))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_fairness.config.fields import (
-    Rule,
+    number,
     one_of,
     problems_of,
     text_of,
@@ -32,10 +32,7 @@ CONCURRENCY = whole(0, MAX_CONCURRENCY, zero="pause", none="unlimited")
 #: Only a put checks it. A task that comes back, such as a retry, is accepted above it.
 WAITING = whole(1, MAX_WAITING, none="any number")
 #: The weight of a tier, and the cost of a task.
-WEIGHT = Rule(
-    f"a number above 0, up to {MAX_WEIGHT:.0f}",
-    lambda value: type(value) in (int, float) and 0 < value <= MAX_WEIGHT,
-)
+WEIGHT = number("a number", None, MAX_WEIGHT)
 _RULES = {
     "concurrency": CONCURRENCY,
     "weight": WEIGHT,

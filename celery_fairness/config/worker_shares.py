@@ -13,15 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from celery_fairness.config.fields import (
-    one_of,
-    optional,
-    read_fields,
-    text_of,
-    whole,
-)
+from celery_fairness.config.fields import Section, optional, text_of, whole
 from celery_fairness.config.tiers import queues_of
 from celery_fairness.errors import SettingsError, got
 from celery_fairness.util.durations import parse_count
@@ -34,15 +28,10 @@ MOST_SLOTS = 1_000_000
 SLOTS = whole(0, MOST_SLOTS, zero="the queue is not consumed")
 
 _PREFIX = text_of(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "1 to 64 letters, digits or '_', no digit first")
-_RULES = {
-    "env_prefix": optional(_PREFIX),
-    **dict.fromkeys(PARTS, optional(SLOTS)),
-    "shares": one_of("strict", "borrow"),
-}
+_Slots = Annotated[int | None, optional(SLOTS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Section):
     """The settings of one service.
 
     Attributes:
@@ -53,10 +42,10 @@ class Service:
         shares: ``strict`` or ``borrow``.
     """
 
-    env_prefix: str | None = None
-    priority: int | None = None
-    default: int | None = None
-    scheduled: int | None = None
+    env_prefix: Annotated[str | None, optional(_PREFIX)] = None
+    priority: _Slots = None
+    default: _Slots = None
+    scheduled: _Slots = None
     shares: Literal["strict", "borrow"] = "strict"
 
 
@@ -84,18 +73,6 @@ class Shares:
 
 #: No queue has slots of its own.
 NO_SHARES = Shares(0, {}, False)
-
-
-def read_service(given: Any) -> Service:
-    """Read the settings of one service.
-
-    Raises:
-        SettingsError: A field is invalid, with one problem for each.
-    """
-    values, problems = read_fields(given, Service, _RULES)
-    if problems:
-        raise SettingsError(*problems)
-    return Service(**values)
 
 
 def variables_of(name: str, service: Service) -> dict[str, str]:

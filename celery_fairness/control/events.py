@@ -74,10 +74,10 @@ class EventsApi:
             ValueError: An argument is invalid.
         """
         length = whole(1, LONGEST_PAGE)
-        length.check("limit", limit)
+        length.read("limit", limit)
         asked = check_types(types)
         if last is not None:
-            length.check("last", last)
+            length.read("last", last)
             if after is not None:
                 raise ValueError("expected after or last, got: both")
             return self._newest(asked, last)

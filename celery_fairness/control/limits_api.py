@@ -57,8 +57,8 @@ class LimitsApi:
         Raises:
             ValueError: A number is out of range.
         """
-        PAGES.check("page", page)
-        whole(1, LONGEST_PAGE).check("per_page", per_page)
+        PAGES.read("page", page)
+        whole(1, LONGEST_PAGE).read("per_page", per_page)
         return self._inspector.page(page, per_page)
 
     def inspect(self, key: str, page: int = 1) -> Inspection:
@@ -82,7 +82,7 @@ class LimitsApi:
             NotFound: Nothing is known of the key.
             ValueError: The key has another form, or the page is out of range.
         """
-        PAGES.check("page", page)
+        PAGES.read("page", page)
         try:
             return self._inspector.inspect(key, page)
         except NotFound:

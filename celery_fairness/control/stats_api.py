@@ -93,7 +93,7 @@ class StatsApi:
         Raises:
             ValueError: The number is out of range.
         """
-        whole(1, KEPT).check("last", last)
+        whole(1, KEPT).read("last", last)
         return tuple(_minutes(self._installation.reader, last))
 
     def rejections(self) -> Rejections:

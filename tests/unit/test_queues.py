@@ -44,7 +44,15 @@ def test_every_field_of_a_queue_is_read():
     }
     policy = build_settings({"queues": {"jobs": said}}).queues["jobs"]
     assert policy == QueuePolicy(
-        5, 2, Rate(100, 60), Rate(1, 1), "drop", ("customer_id",), True, "error", 9
+        global_limit=5,
+        local_limit=2,
+        rate=Rate(100, 60),
+        throttle=Rate(1, 1),
+        on_limit="drop",
+        by_args=("customer_id",),
+        by_kind=True,
+        missing="error",
+        max_waiting=9,
     )
     assert policy.numbers == QueueNumbers(5, ((100, 60_000),), (1, 1_000), "drop", 2)
     assert build_settings({"queues": {"jobs": policy}}).queues["jobs"] == policy

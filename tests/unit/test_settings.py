@@ -203,7 +203,7 @@ TIERS_REFUSED = [
         "gold: expected a concurrency, as for every new tier, got: none",
     ),
     ({"a b": {"concurrency": 1}}, f"a b: tier name: expected {NAME}, got: 'a b'"),
-    ({"": {"concurrency": 1}}, f": tier name: expected {NAME}, got: ''"),
+    ({"": {"concurrency": 1}}, f"tier name: expected {NAME}, got: ''"),
     ({7: {"concurrency": 1}}, f"7: tier name: expected {NAME}, got: 7"),
     (
         {"t" * 101: {"concurrency": 1}},

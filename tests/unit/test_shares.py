@@ -142,7 +142,9 @@ def test_a_service_may_name_what_its_variables_begin_with():
 def test_the_settings_say_what_a_service_has():
     said = {"env_prefix": "AN", "priority": 0, "default": MOST_SLOTS, "shares": "borrow"}
     service = build_settings({"services": {"analysis": said}}).services["analysis"]
-    assert service == Service("AN", 0, MOST_SLOTS, None, "borrow")
+    assert service == Service(
+        env_prefix="AN", priority=0, default=MOST_SLOTS, scheduled=None, shares="borrow"
+    )
     assert build_settings({"services": {"analysis": service}}).services["analysis"] == service
 
 
