@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError
 
-from celery_fairness.config.fields import TRUTH, Rule, Section, problems_in
+from celery_fairness.config.fields import TRUTH, Rule, Section
 from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.policy import ON_LIMIT
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX, QueueNumbers
@@ -167,4 +167,6 @@ def read_queue(given: Any) -> QueuePolicy:
     try:
         return QueuePolicy.model_validate(given)
     except ValidationError as error:
-        raise PolicyInvalid(*problems_in(error)) from None
+        # A section raises one error with all problems.
+        (item,) = error.errors()
+        raise PolicyInvalid(*item["ctx"]["error"].problems) from None
