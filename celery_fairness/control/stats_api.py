@@ -33,8 +33,7 @@ KEPT = 360
 QUIET, NOISY = "quiet", "noisy"
 #: Minutes that are read at once.
 BATCH = 20
-#: How the fields of a tier's and of a key's rejections begin. The others are counters.
-_REFUSED, _EXCEEDED = "refused:", "exceeded "
+_REFUSED = "refused:"
 
 
 class StatsApi:
@@ -50,11 +49,7 @@ class StatsApi:
         """Return the installation at a glance: queues, who holds leases, tiers, counters."""
         installation, limiter = self._installation, self._installation.redis
         source, published = limiter.published_tiers()
-        counts = {
-            counter: total
-            for counter, total in limiter.counts().items()
-            if not counter.startswith(_EXCEEDED)
-        }
+        counts = dict(limiter.counts())
         tiers = tuple(
             TierStatus(
                 tier.name,
@@ -103,13 +98,16 @@ class StatsApi:
         - A claim counts a tenant at its limit once, until the tenant may start a task again.
         - At any other limit, a claim counts the first task of a lane.
         """
-        tiers, keys = {}, []
-        for counter, total in sorted(self._installation.redis.counts().items()):
-            if counter.startswith(_REFUSED):
-                tiers[counter.removeprefix(_REFUSED)] = total
-            elif counter.startswith(_EXCEEDED):
-                strategy, key = counter.removeprefix(_EXCEEDED).split(" ", 1)
-                keys.append(KeyRejections(key=key, strategy=strategy, total=total))
+        limiter = self._installation.redis
+        tiers = {
+            counter.removeprefix(_REFUSED): total
+            for counter, total in limiter.counts().items()
+            if counter.startswith(_REFUSED)
+        }
+        keys = (
+            KeyRejections(key=key, strategy=strategy, total=total)
+            for strategy, key, total in limiter.rejections()
+        )
         return Rejections(tiers=tiers, keys=tuple(keys))
 
     def counters(self) -> dict[str, int]:
@@ -134,7 +132,7 @@ class StatsApi:
         return {
             counter: amount
             for counter, amount in self._installation.redis.counts().items()
-            if not counter.startswith((_REFUSED, _EXCEEDED))
+            if not counter.startswith(_REFUSED)
         }
 
 

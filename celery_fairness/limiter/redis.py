@@ -62,6 +62,8 @@ _REJECTIONS = {
     -8: Reason.AT_LOCAL_LIMIT,
 }
 _ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
+#: How the counters begin that count rejections by key.
+_EXCEEDED = "exceeded "
 
 
 class RedisLimiter:
@@ -360,13 +362,23 @@ class RedisLimiter:
         self.connection.read("HINCRBY", self.names.counts, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
-        flat = self.connection.read("HGETALL", self.names.counts)
-        return {counter: int(amount) for counter, amount in _pairs(flat)}
+        return {name: amount for name, amount in self._counted() if not name.startswith(_EXCEEDED)}
+
+    def rejections(self) -> Iterator[tuple[str, str, int]]:
+        """Yield how often limits rejected: the strategy, the key and the number, in this order."""
+        for name, amount in sorted(self._counted()):
+            if name.startswith(_EXCEEDED):
+                strategy, key = name.removeprefix(_EXCEEDED).split(" ", 1)
+                yield strategy, key, amount
 
     def close(self) -> None:
         """Close the connections."""
         self._listener.close()
         self.connection.close()
+
+    def _counted(self) -> Iterator[tuple[str, int]]:
+        flat = self.connection.read("HGETALL", self.names.counts)
+        return ((name, int(amount)) for name, amount in _pairs(flat))
 
     def _tenant_key(self, tenant: str) -> str:
         return self.names.tenant(tenant).removeprefix(self.prefix)
