@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import NewType
 
 from celery_fairness.errors import got
@@ -19,8 +20,6 @@ Milliseconds = NewType("Milliseconds", int)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 #: Most digits before and after a number's decimal point.
 _DIGITS = 20
-#: Durations are added up in this unit, in which every number with so many digits is whole.
-_PARTS_OF_A_SECOND: int = 1_000 * 10**_DIGITS
 _NUMBER = rf"[0-9]{{1,{_DIGITS}}}(?:\.[0-9]{{1,{_DIGITS}}})?"
 _PARTS = re.compile(rf"({_NUMBER})(ms|[wdhms])")
 _COMPACT = re.compile(rf"(?:{_NUMBER}(?:ms|s|m|h|d))+")
@@ -73,11 +72,7 @@ def _total(parts: Iterable[tuple[str, int]]) -> float:
 
     With floats, one duration in two forms could give two numbers: PT1M1.471S and 61.471.
     """
-    total = 0
-    for number, unit_ms in parts:
-        whole, _, fraction = number.partition(".")
-        total += int(whole + fraction.ljust(_DIGITS, "0")) * unit_ms
-    return total / _PARTS_OF_A_SECOND
+    return float(sum(Fraction(number) * unit_ms for number, unit_ms in parts) / 1_000)
 
 
 def iso_duration(seconds: float) -> str:
