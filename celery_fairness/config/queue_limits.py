@@ -15,7 +15,7 @@ Weakness: a queue without a row has no limit, so a pause of its key must make a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from celery_fairness.config.limit_spec import Limit, Window, read_limits
@@ -74,14 +74,12 @@ class QueueRow:
     Attributes:
         key: The key of the whole queue.
         parts: Whether each partition has the numbers for itself.
-        version: A number that grows with each change of any queue.
         declared: The numbers of the settings.
         by_operator: The numbers that an operator has set.
     """
 
     key: str
     parts: bool = False
-    version: int = 0
     declared: QueueNumbers | None = None
     by_operator: QueueNumbers | None = None
 
@@ -90,23 +88,9 @@ class QueueRow:
         """The numbers in force."""
         return self.by_operator or self.declared or QueueNumbers()
 
-    @property
-    def text(self) -> str:
-        """The row in the text form that Redis stores."""
-        texts = (each.text if each else "" for each in (self.declared, self.by_operator))
-        return " ".join((self.key, "parts" if self.parts else "whole", str(self.version), *texts))
-
-    def after(self, how: str, parts: bool, numbers: QueueNumbers | None) -> QueueRow:
-        """Return the row after a change."""
-        if how == DECLARED:
-            return replace(self, parts=parts and numbers is not None, declared=numbers)
-        if how == KNOWN:
-            return self
-        return replace(self, by_operator=numbers if how == SET else None)
-
 
 def read_row(text: str) -> QueueRow:
-    """Read what :attr:`QueueRow.text` wrote."""
-    key, shape, version, *numbers = text.split(" ")
+    """Read a row as the library has written it."""
+    key, shape, _version, *numbers = text.split(" ")
     declared, by_operator = (read_numbers(each) if each else None for each in numbers)
-    return QueueRow(key, shape == "parts", int(version), declared, by_operator)
+    return QueueRow(key, shape == "parts", declared, by_operator)

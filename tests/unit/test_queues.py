@@ -130,12 +130,11 @@ def test_numbers_and_rows_are_read_as_they_are_written():
     numbers = QueueNumbers(5, ((2, 700), (3, 9_000)), (1, 1_000), "reschedule", 0)
     for each in (numbers, QueueNumbers(), QueueNumbers(local=3)):
         assert read_numbers(each.text) == each
-        for row in (
-            QueueRow("queue:q", True, 7, each, None),
-            QueueRow("queue:q", by_operator=each),
-            QueueRow("queue:q"),
-        ):
-            assert read_row(row.text) == row
+        declared = QueueRow("queue:q", parts=True, declared=each)
+        assert read_row(f"queue:q parts 7 {each.text} ") == declared
+        by_operator = QueueRow("queue:q", by_operator=each)
+        assert read_row(f"queue:q whole 0  {each.text}") == by_operator
+    assert read_row("queue:q whole 0  ") == QueueRow("queue:q")
 
 
 # -- keys -----------------------------------------------------------------------------------------
