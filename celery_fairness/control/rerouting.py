@@ -16,13 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.control.find_task import PASSES, headers_of, messages_of, waiting_tasks
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import TaskHead
-from celery_fairness.control.scan import Reader
 from celery_fairness.errors import HeaderInvalid
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
@@ -31,46 +29,40 @@ from celery_fairness.scheduler.types import SYSTEM
 
 
 class Rerouting:
-    """Moves waiting tasks after a change of tiers. On other brokers no task moves."""
+    """Moves waiting tasks that are in the wrong queue by the tiers that are published now.
+
+    On other brokers no task moves.
+    """
 
     def __init__(self, installation: Installation) -> None:
-        self._limiter = installation.limiter
         self._settings = installation.settings
-        has_tasks = installation.claims and isinstance(installation.limiter, RedisLimiter)
-        self._reader = installation.reader if has_tasks else None
+        self._has_tasks = installation.claims and isinstance(installation.limiter, RedisLimiter)
+        if self._has_tasks:
+            self._reader = installation.reader
+            self._published = installation.limiter.published_tiers()[1]
+            self._tiers = self._published or self._settings.tiers
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants; return their number."""
         keys = {tier_key(reserved(tenant)) for tenant in tenants}
-        if self._reader is None or not keys:
+        if not (self._has_tasks and keys):
             return 0
-        run = Run(self._reader, self._settings, self._limiter.published_tiers()[1])
-        return run.move(lambda key: run.tenant_key(key) in keys)
+        return self._move_all(lambda key: self._tenant_key(key) in keys)
 
     def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
         """Move the waiting tasks of tiers whose queue class differs from ``before``."""
-        if self._reader is None:
+        if not self._has_tasks:
             return
-        after = self._limiter.published_tiers()[1]
-        changed = changed_tiers(before, after, self._settings.default_tier)
+        changed = changed_tiers(before, self._published, self._settings.default_tier)
         if changed:
-            run = Run(self._reader, self._settings, after)
-            run.move(lambda key: key != SYSTEM and run.tier(key) in (None, *changed), changed)
+            known = (None, *changed)
+            self._move_all(lambda key: key != SYSTEM and self._tier(key) in known, changed)
 
-
-class Run:
-    """One search for waiting tasks that are in the wrong queue by the published tiers."""
-
-    def __init__(self, reader: Reader, settings: Settings, published: Mapping[str, Tier]) -> None:
-        self._reader = reader
-        self._settings = settings
-        self._tiers = published or settings.tiers
-
-    def tenant_key(self, key: str) -> str:
+    def _tenant_key(self, key: str) -> str:
         """Return the key of all services of a tenant, by the key of its tier limit."""
         return key.rpartition(":")[0] if self._settings.tier_scope == "service" else key
 
-    def tier(self, key: str, known: str = "") -> str | None:
+    def _tier(self, key: str, known: str = "") -> str | None:
         """Return the tier by which a claim judges the tasks of a key; None if nothing is known.
 
         Args:
@@ -78,7 +70,7 @@ class Run:
             known: The tier that a task brings. It counts if no task of the key waits in a lane.
         """
         keys = self._reader.keys
-        record = f"{keys.prefix}{self.tenant_key(key)}"
+        record = f"{keys.prefix}{self._tenant_key(key)}"
         published, of_last_put = self._reader.together(
             [("HGET", record, "tier"), ("HGET", keys.of("account", key), "tier")]
         )
@@ -87,7 +79,7 @@ class Run:
             return None
         return name if name in self._tiers else self._settings.default_tier
 
-    def move(self, wanted: Callable[[str], bool], tiers: Collection[str] = ()) -> int:
+    def _move_all(self, wanted: Callable[[str], bool], tiers: Collection[str] = ()) -> int:
         """Move waiting tasks to the queue of their tier; return their number.
 
         Args:
@@ -104,7 +96,7 @@ class Run:
                 # Scheduled tasks are of several tenants.
                 for (queue, key), some in groupby(sorted(tasks, key=_place), _place):
                     its = list(some)
-                    tier = self.tier(key, its[0].tier) or self._settings.default_tier
+                    tier = self._tier(key, its[0].tier) or self._settings.default_tier
                     if not tiers or tier in tiers:
                         moved += self._move(queue, [task.tag for task in its], tier)
         return moved

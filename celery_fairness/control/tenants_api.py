@@ -31,7 +31,6 @@ class TenantsApi:
         self._settings = installation.settings
         self._limits = LimitsApi(installation)
         self._holding = Holding(installation)
-        self._rerouting = Rerouting(installation)
 
     def inspect(self, tenant: str, service: str | None = None) -> Inspection:
         """Return the state of a tenant: its limit, leases and waiting tasks.
@@ -186,7 +185,7 @@ class TenantsApi:
         """
         before = self._limiter.published_tiers()[1] or self._settings.tiers
         self._limiter.publish_tiers(tiers, source)
-        self._rerouting.of_changed_tiers(before)
+        Rerouting(self._installation).of_changed_tiers(before)
 
     def reroute(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants to the queues of their present tiers.
@@ -204,7 +203,7 @@ class TenantsApi:
         Raises:
             LimiterUnavailable: Redis does not answer. Call it again.
         """
-        return self._rerouting.of_tenants(tenants)
+        return Rerouting(self._installation).of_tenants(tenants)
 
     def _key(self, tenant: str, service: str | None) -> str:
         name = _named(tenant)
