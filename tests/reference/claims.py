@@ -310,7 +310,8 @@ class Claim:
         """Waiters of one shared limit take turns by weight, within one turn.
 
         A waiter may go before another one with an earlier start in the queue, because the limit
-        has a virtual time of its own. It may do so for one turn more than its share.
+        has a virtual time of its own. It may do so for one turn more than its share. In this time
+        counts what the other tenant took of the limit in any queue.
         """
         turns, amount = self.state.turns[task.queue], self._charge(task)
         shared, own = _shared(task.limits), turns.start(task.key).low
@@ -327,7 +328,8 @@ class Claim:
             elif own > turns.start(other.key).high:
                 passed = self.state.passed[lane, task.key]
                 passed.append(amount)
-                most = max(self._charge(other), self.state.charges.get(other.key, 0))
+                owed = [self.state.charges.get((other.key, key), 0) for key in shared]
+                most = max(self._charge(other), *owed)
                 rule, facts = "waiters of one limit take turns", {"given": task.tag}
                 facts |= {"before": other.tag}
                 # Its last turn, and one more, do not count.
@@ -363,7 +365,10 @@ class Claim:
         amount = self._amount(task)
         _, weight = self.state.entitlement(task, rules)
         by_runtime = rules.fairness_by == "runtime"
-        charged = self.state.charges[task.key] = charge_of(amount, weight)
+        charged = charge_of(amount, weight)
+        for key in _shared(limits):
+            owed = self.state.charges.get((task.key, key), 0)
+            self.state.charges[task.key, key] = max(owed, charged)
         finish = self.state.turns[task.queue].serve(task.key, charged, by_runtime)
         task.attempt += 1
         tier = self.state.tier_of(task, rules)

@@ -29,6 +29,7 @@ from tests.reference.admission import (
 from tests.reference.claims import Claim
 from tests.reference.copies import NOBODY, Copies
 from tests.reference.events import OF_OUTCOME, Book, Event
+from tests.reference.limits import read_limits
 from tests.reference.objection import require
 from tests.reference.observed import Observed
 from tests.reference.order import Turns
@@ -67,8 +68,8 @@ class Reference:
         self.blocked: set[tuple[str, str, int, str]] = set()
         #: By a blocked lane and a tenant, the charges of this tenant out of turn.
         self.passed: dict[tuple[Any, str], list[float]] = defaultdict(list)
-        #: By tenant, its last charge.
-        self.charges: dict[str, float] = {}
+        #: By tenant and key of a shared limit, its largest charge while tasks wait for the limit.
+        self.charges: dict[tuple[str, str], float] = {}
         self.outcomes: dict[str, int] = {}
         #: By tag, the name of the outcome that was handed out last.
         self.handed_out: dict[str, str] = {}
@@ -173,6 +174,8 @@ class Reference:
         if not any(each.lane == task.lane for each in self.waiting(task.queue, task.key)):
             self.blocked.discard(task.lane)
             self.forget_passed(task.lane)
+            waited = {limit.key for lane in self.blocked for limit in read_limits(lane[3])}
+            self.charges = {pair: x for pair, x in self.charges.items() if pair[1] in waited}
 
     def forget_passed(self, lane: tuple[str, str, int, str]) -> None:
         for pair in [each for each in self.passed if each[0] == lane]:

@@ -24,33 +24,24 @@ def put(
     number: int | None = None,
     queue: str = QUEUE,
     expires: int | None = None,
+    cost: float = 1.0,
 ) -> Operation:
     """Put a task, or the task of a number once more."""
-    return ("put", queue, number, tenant, "", "free", 0, 1.0, None, "x", limits, None, expires)
+    return ("put", queue, number, tenant, "", "free", 0, cost, None, "x", limits, None, expires)
 
 
 def claim(
-    skipped: SkippedTasks | None = None, want: int = 1, queues: tuple[str, ...] = (QUEUE,)
+    skipped: SkippedTasks | None = None,
+    want: int = 1,
+    queues: tuple[str, ...] = (QUEUE,),
+    by: str = "tasks",
 ) -> Operation:
     """One process claims tasks."""
     skipped = skipped or SkippedTasks()
-    return (
-        "claim",
-        "w1",
-        False,
-        want,
-        queues,
-        "on",
-        False,
-        skipped,
-        False,
-        "",
-        (),
-        "tasks",
-        "tenant",
-    )
+    return ("claim", "w1", False, want, queues, "on", False, skipped, False, "", (), by, "tenant")
 
 
+ONE = "y|1|||w"
 DONE = ("settle", ((0, Verdict.DONE),), "on")
 #: The end of the second lease, whose body did not begin.
 UNBEGUN = ("settle", ((9, Verdict.DONE),), "on")
@@ -123,6 +114,19 @@ ACCEPTED: dict[str, list[Operation]] = {
         put(),
         ("advance", 50),
         claim(want=3, queues=(OTHER, QUEUE)),
+    ],
+    "a tenant owes a limit what it took of it in another queue": [
+        put(ONE, "a"),
+        claim(by="cost"),
+        *[put(ONE, "b")] * 7,
+        put(ONE, "a"),
+        claim(by="cost"),
+        DONE,
+        put(ONE, "a", queue=OTHER, cost=1e6),
+        put("", "a", queue=OTHER),
+        *[claim(queues=(OTHER,), by="cost")] * 2,
+        DONE,
+        *[claim(by="cost"), ("settle", ((1, Verdict.DONE),), "on")] * 7,
     ],
 }
 
