@@ -16,17 +16,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from celery_fairness.config.limit_spec import read_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import id_part
 from celery_fairness.control.find_task import MessageNames, Place, find
 from celery_fairness.control.forecast import Positions, wait_for_limit
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.judging import Judge, Judged
+from celery_fairness.control.judging import Judged, limits_of
 from celery_fairness.control.keys import TaskHead, whole_of
 from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.views import Blocker, Explanation
-from celery_fairness.scheduler.types import SYSTEM
 
 #: Callers whose own callers are read.
 CALLERS_AT_MOST = 100
@@ -55,9 +53,7 @@ def explain(installation: Installation, place: Place) -> Explanation:
             *(task.tag, "tasks" if parked else settings.fairness_by, settings.priority_scope)
         )
         positions = None if answer is None else Positions(answer, task, settings)
-    judge = Judge(installation, task.queue, positions.rows if positions else ())
-    of_tenant = [] if task.key == SYSTEM else [judge.of_tenant(task.key, task.tenant)]
-    judged = (*of_tenant, *judge.of_task(read_limits(task.limits)), *judge.of_queue())
+    judged = tuple(limits_of(installation, task, positions.rows if positions else ()))
     limits = tuple(each.shown for each in judged)
     if place.due_ms is not None:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)

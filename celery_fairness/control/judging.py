@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from celery_fairness.config.limit_spec import WHOLE, Limit
+from celery_fairness.config.limit_spec import WHOLE, Limit, read_limits
 from celery_fairness.config.queue_limits import QueueNumbers, read_row
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.keys import Row
+from celery_fairness.control.keys import Row, TaskHead
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.views import Blocker, TaskLimit
+from celery_fairness.scheduler.types import SYSTEM
 
 
 class Judged(NamedTuple):
@@ -21,15 +22,12 @@ class Judged(NamedTuple):
 
     Attributes:
         state: The state of its key, with the numbers of this limit.
-        closed: Why no task starts: ``concurrency``, ``rate``, ``paused``, ``cool-down``, or "" if
-            the limit is available.
         local: Tasks at once in one process. None is unlimited.
         full: The least number of slots that a process holds, if every process is at ``local``. None
             if a process may have a free slot.
     """
 
     state: Inspection
-    closed: str = ""
     local: int | None = None
     full: int | None = None
 
@@ -37,6 +35,11 @@ class Judged(NamedTuple):
     def limit(self) -> Limit:
         """The limit, with the numbers that apply."""
         return self.state.numbers
+
+    @property
+    def closed(self) -> str:
+        """Why no task starts: as ``reason`` of a :class:`Blocker`; "" if one may."""
+        return "rate" if self.state.blocked_by == "throttle" else self.state.blocked_by
 
     @property
     def shown(self) -> TaskLimit:
@@ -69,60 +72,44 @@ class Judged(NamedTuple):
             )
 
 
-class Judge:
-    """Checks the limits of a task.
+def limits_of(
+    installation: Installation, task: TaskHead, running: Iterable[Row]
+) -> Iterator[Judged]:
+    """Check the limit of a task's tenant, those that it brings, and that of its whole queue.
 
     Args:
         installation: The installation.
-        queue: Queue of the task, or of parked tasks.
-        rows: Running tasks.
+        task: The task.
+        running: Running tasks, or a sample of them.
     """
+    inspector, reader = Inspector(installation), installation.reader
+    enforced = installation.settings.enforcement is Enforcement.ON
+    of_queue = [row for row in running if row.queue == task.queue]
 
-    def __init__(self, installation: Installation, queue: str, rows: Sequence[Row]) -> None:
-        self._installation = installation
-        self._inspector = Inspector(installation)
-        self._queue = queue
-        self._rows = rows
+    def judged(state: Inspection, local: int | None) -> Judged:
+        if local is None or not enforced:
+            return Judged(state)
+        held = _fewest_held(of_queue, state.key) if local else 0
+        return Judged(state, local, held if held is not None and held >= local else None)
 
-    def of_tenant(self, key: str, written: str) -> Judged:
-        """Check the limit of a tenant's tier; see ``Inspector.of_waiting``."""
-        return _judged(self._inspector.of_waiting(key, written))
-
-    def of_task(self, limits: Iterable[Limit]) -> Iterator[Judged]:
-        """Check the limits that a task brings."""
-        for each in limits:
-            found = self._inspector.of_limit(each)
-            yield self._with_local(_judged(found), found.local_limit)
-
-    def of_queue(self) -> Iterator[Judged]:
-        """Check the limit of the whole queue, if it has one."""
-        reader = self._installation.reader
-        text = reader.read("HGET", reader.keys.queue_limits, self._queue)
-        if text:
-            row = read_row(text)
-            numbers = QueueNumbers() if row.parts else row.numbers
-            found = self._inspector.of_limit(numbers.limit(row.key, WHOLE))
-            yield self._with_local(_judged(found), numbers.local)
-
-    def _with_local(self, judged: Judged, local: int | None) -> Judged:
-        if local is None or self._installation.settings.enforcement is not Enforcement.ON:
-            return judged
-        held = self._fewest_held(judged.limit.key) if local else 0
-        return judged._replace(
-            local=local, full=held if held is not None and held >= local else None
-        )
-
-    def _fewest_held(self, key: str) -> int | None:
-        """Return the slots of a key in the process that holds the fewest; None if none runs a task.
-
-        A process that runs no task of the queue cannot be seen here.
-        """
-        held: Counter[str] = Counter()
-        for row in self._rows:
-            if row.queue == self._queue:
-                held[row.owner] += key in row.keys
-        return min(held.values(), default=None)
+    if task.key != SYSTEM:
+        yield Judged(inspector.of_waiting(task.key, task.tenant))
+    for each in map(inspector.of_limit, read_limits(task.limits)):
+        yield judged(each, each.local_limit)
+    text = reader.read("HGET", reader.keys.queue_limits, task.queue)
+    if text:
+        row = read_row(text)
+        numbers = QueueNumbers() if row.parts else row.numbers
+        state = inspector.of_limit(numbers.limit(row.key, WHOLE))
+        yield judged(state, numbers.local)
 
 
-def _judged(state: Inspection) -> Judged:
-    return Judged(state, "rate" if state.blocked_by == "throttle" else state.blocked_by)
+def _fewest_held(rows: Iterable[Row], key: str) -> int | None:
+    """Return the slots of a key in the process that holds the fewest; None if none runs a task.
+
+    A process that runs no task of the queue cannot be seen here.
+    """
+    held: Counter[str] = Counter()
+    for row in rows:
+        held[row.owner] += key in row.keys
+    return min(held.values(), default=None)
