@@ -28,6 +28,7 @@ import click
 
 from celery_fairness.app.fairness import Fairness
 from celery_fairness.cli import hints, show_limit, show_task, tables
+from celery_fairness.cli.format import count, printable, quoted
 from celery_fairness.cli.worker import run
 from celery_fairness.config.tiers import read_concurrency
 from celery_fairness.control.event_types import Event
@@ -404,7 +405,8 @@ def tenant_purge(of: Fairness, tenant: str) -> Shown:
     """Cancel all waiting tasks of TENANT; running tasks go on."""
     found = of.tenants.purge(tenant)
     _note("" if found.cancelled else hints.unused_tenant(of, tenant))
-    return found, tables.purged_lines(found), 0
+    text = f"tenant {printable(found.tenant)}: {count(found.cancelled, 'task')} cancelled"
+    return found, [text], 0
 
 
 @_command(queue_group, "list")
@@ -452,7 +454,11 @@ def task_explain(of: Fairness, task: str) -> Shown:
 def task_cancel(of: Fairness, task: str) -> Shown:
     """Cancel the task ID while it waits; a running one goes on."""
     found = of.tasks.cancel(task)
-    return found, tables.cancelled_lines(found), FOUND if found.owner else 0
+    what, queue = f"task {printable(found.task_id)}", printable(found.queue)
+    if not found.owner:
+        return found, [f"{what}: cancelled; it waited in queue {queue}"], 0
+    ends_it = f"celery -A APP control terminate SIGTERM {quoted(found.task_id)}"
+    return found, [f"{what}: runs at {printable(found.owner)}; what ends it: {ends_it}"], FOUND
 
 
 @_command(task_group, "dead", "--queue mail")
@@ -466,7 +472,9 @@ def task_dead(of: Fairness, queue: str | None) -> Shown:
 @click.argument("task", metavar="ID")
 def task_requeue(of: Fairness, task: str) -> Shown:
     """Put the dead letter ID back, last in its lane."""
-    return _shown(of.tasks.requeue(task), tables.requeued_lines)
+    found = of.tasks.requeue(task)
+    what, queue = f"task {printable(found.task_id)}", printable(found.queue)
+    return found, [f"{what}: waits again in queue {queue}"], 0
 
 
 @_command(nouns, "events", "--last 20", "--follow --types rate_limit.dropped")

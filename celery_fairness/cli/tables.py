@@ -10,7 +10,6 @@ from celery_fairness.cli.format import (
     Cell,
     count,
     printable,
-    quoted,
     table,
     weight_text,
 )
@@ -18,14 +17,11 @@ from celery_fairness.control.event_types import Event, EventPage
 from celery_fairness.control.libraries import LibraryStatus
 from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
 from celery_fairness.control.views import (
-    Cancelled,
     Check,
     DeadLetter,
-    Purged,
     QueueLimit,
     QueueState,
     QueueStatus,
-    Requeued,
     Status,
     WorkerStatus,
 )
@@ -151,19 +147,6 @@ def stops_lines(stops: KeyStops) -> list[str]:
     return [f"{stops.key}: {printable(holds) or 'nothing stops it'}"]
 
 
-def cancelled_lines(found: Cancelled) -> list[str]:
-    """Return the result of a cancellation."""
-    if not found.owner:
-        return [f"{_task(found)}: cancelled; it waited in queue {printable(found.queue)}"]
-    ends_it = f"celery -A APP control terminate SIGTERM {quoted(found.task_id)}"
-    return [f"{_task(found)}: runs at {printable(found.owner)}; what ends it: {ends_it}"]
-
-
-def purged_lines(found: Purged) -> list[str]:
-    """Return the result of a tenant's purge."""
-    return [f"tenant {printable(found.tenant)}: {count(found.cancelled, 'task')} cancelled"]
-
-
 def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
     """Return the dead letters as a table."""
     rows = [
@@ -171,15 +154,6 @@ def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
         for each in letters
     ]
     return table(_DEAD, rows, empty="no dead letters")
-
-
-def requeued_lines(found: Requeued) -> list[str]:
-    """Return the place in which a requeued dead letter waits."""
-    return [f"{_task(found)}: waits again in queue {printable(found.queue)}"]
-
-
-def _task(found: Cancelled | Requeued) -> str:
-    return f"task {printable(found.task_id)}"
 
 
 def numbers_text(

@@ -149,11 +149,6 @@ def collect(problems: list[str], make: Callable[..., T], *args: Any) -> T | None
         return None
 
 
-def problems_in(error: ValidationError) -> list[str]:
-    """Return the problems of the fields of a section, each with the field's name."""
-    return [f"{item['loc'][0]}{text}" for item in error.errors() for text in texts_of(item)]
-
-
 def texts_of(item: Any) -> Iterator[str]:
     """Yield the problems that one item of a ValidationError stands for, without the field's name.
 
@@ -191,7 +186,8 @@ class Section(BaseModel):
         try:
             made = read({name: given[name] for name in known if name in given})
         except ValidationError as error:
-            problems += problems_in(error)
+            for item in error.errors():
+                problems += (f"{item['loc'][0]}{text}" for text in texts_of(item))
         if problems:
             raise SettingsError(*problems)
         return made

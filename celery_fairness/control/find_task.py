@@ -142,7 +142,8 @@ def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterato
     for queue in set(reader.members(reader.keys.queues)):
         members = (member for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)))
         for some in batches(members, BATCH):
-            heads = heads_of(reader, [member[ORDER_LENGTH:] for member in some])
+            tags = [member[ORDER_LENGTH:] for member in some]
+            heads = _heads(zip(tags, reader.read("HMGET", reader.keys.tasks, *tags), strict=True))
             its = (each for each in heads if wanted(each.key, each.queue))
             yield from batches(its, TOGETHER)
     for queue in dict(reader.pairs("HSCAN", reader.keys.waiting)):
@@ -161,20 +162,16 @@ def _of_tenant(reader: Reader, key: str, queue: str) -> Iterator[list[TaskHead]]
     lane, seq = "", "0"
     while True:
         lane, seq, *rows = reader.call(calls.WAITING, [key, queue, lane, seq])
-        heads = (read_head(*row) for row in zip(rows[::2], rows[1::2], strict=True))
-        if its := [head for head in heads if head is not None]:
+        if its := list(_heads(zip(rows[::2], rows[1::2], strict=True))):
             yield its
         if not lane:
             return
 
 
-def heads_of(reader: Reader, tags: Sequence[str]) -> list[TaskHead]:
-    """Return the heads of tasks that are still known."""
-    if not tags:
-        return []
-    heads = reader.read("HMGET", reader.keys.tasks, *tags)
-    found = (read_head(tag, head) for tag, head in zip(tags, heads, strict=True))
-    return [each for each in found if each is not None]
+def _heads(rows: Iterable[tuple[str, str | None]]) -> Iterator[TaskHead]:
+    """Yield the heads of tasks that are still known."""
+    found = (read_head(tag, head) for tag, head in rows)
+    yield from (each for each in found if each is not None)
 
 
 def messages_of(reader: Reader, tags: Sequence[str]) -> list[str | None]:
