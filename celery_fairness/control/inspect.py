@@ -189,8 +189,9 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     Each table that has keys is read in pages. Other keys of the Redis are not read.
     """
     keys = reader.keys
-    tables = [("ZSCAN", name) for name in (keys.paused, keys.cooled)]
-    tables += [("HSCAN", name) for name in (keys.overrides, keys.queue_keys, keys.waiting_at)]
+    yield from (field.partition(" ")[2] for field, _ in reader.pairs("HSCAN", keys.changes))
+    tables = [("ZSCAN", keys.cooled)]
+    tables += [("HSCAN", name) for name in (keys.queue_keys, keys.waiting_at)]
     for queue, _ in reader.pairs("HSCAN", keys.waiting):
         tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]
     for command, table in tables:

@@ -22,6 +22,7 @@ class Names:
     def __init__(self, namespace: str, before: str = "") -> None:
         #: The beginning of every key.
         self.prefix = prefix = f"{before}{{{namespace}}}:"
+        self.changes = prefix + "changes"
         self.clock = prefix + "clock"
         self.cooled = prefix + "cooled"
         self.counts = prefix + "counts"
@@ -32,8 +33,6 @@ class Names:
         self.ids = prefix + "ids"
         self.kept_events = prefix + "kept_events"
         self.messages = prefix + "messages"
-        self.overrides = prefix + "overrides"
-        self.paused = prefix + "paused"
         self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"
         self.queues = prefix + "queues"

@@ -186,7 +186,7 @@ PLANTED = {
         },
     ),
     "a pause without its flag": (
-        change("ZADD", "paused", "+inf", "api"),
+        change("HSET", "changes", "pause api", " 1 ada"),
         {("flag_missing", "clock", "steered")},
     ),
     "an expiry without its flag": (

@@ -144,7 +144,7 @@ def test_what_cannot_be_said_is_an_error_that_names_it(
     with pytest.raises(ValueError) as told:
         fairness.limits.override(**said)
     assert problem in str(told.value)
-    assert not client.exists(installation.key("overrides"))
+    assert not client.exists(installation.key("changes"))
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ def test_a_key_is_paused_and_resumed(run, client, installation):
     done = run("limit", "pause", KEY)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{KEY}: paused until it is resumed, by ada since 2")
-    assert client.zscore(installation.key("paused"), KEY) == float("inf")
+    assert client.hget(installation.key("changes"), f"pause {KEY}").startswith(" ")
     done = run("limit", "resume", KEY)
     assert (done.exit_code, done.output) == (0, f"{KEY}: nothing stops it\n")
-    assert not client.exists(installation.key("paused"))
+    assert not client.exists(installation.key("changes"))
 
 
 def test_a_key_cools_down_longer_and_never_shorter(run):
@@ -74,4 +74,4 @@ def test_wrong_usage_names_what_is_expected(run, client, installation, args, pro
     done = run(*args)
     assert done.exit_code == 2
     assert problem in " ".join(done.output.split())
-    assert not client.exists(installation.key("paused"), installation.key("cooled"))
+    assert not client.exists(installation.key("changes"), installation.key("cooled"))

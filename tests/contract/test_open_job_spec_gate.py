@@ -417,7 +417,7 @@ def test_what_people_said_for_a_time_is_forgotten_by_who_renews(limiter, overrid
     clock.advance(5.0)
     limiter.renew([lease])
     with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
-        assert not client.exists(f"{limiter.prefix}overrides", f"{limiter.prefix}overrides_end")
+        assert not client.exists(f"{limiter.prefix}changes", f"{limiter.prefix}changes_end")
         assert client.hget(f"{limiter.prefix}clock", "steered") is None
     admitted(limiter.acquire(ask(TWO)))
 

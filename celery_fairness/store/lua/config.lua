@@ -135,25 +135,52 @@ end
   A stop depends neither on the limits of the key nor on the enforcement. The ends of overrides and of pauses are
   server times, and the end of a cool-down is a logical time.
 
-  `overrides` holds `CONCURRENCY|RATES|THROTTLE|ENDS_MS` by key. After a space follows text that no function
-  reads. The number "-" is not set, and the number "" is unlimited. If ENDS_MS is "", the override lasts until a
-  person clears it. `overrides_end` orders the overrides that have an end.
+  `changes` holds them by `pause KEY` and `override KEY`, each as `ENDS_MS TEXT`. If ENDS_MS is "", the change lasts
+  until a person ends it. `changes_end` orders the changes that have an end.
+
+  - The text of a pause is `SINCE_MS BY`.
+  - The text of an override is `CONCURRENCY|RATES|THROTTLE DETAILS`. No function reads the details. The number "-" is
+    not set, and the number "" is unlimited.
 ]]
 
--- Returns how long a person's pause of a key still lasts. It returns 0 if there is none, and math.huge if only a
--- person ends it.
-function Config.paused_ms(ctx, key, rules)
-  local ends = redis.call("ZSCORE", ctx.prefix .. "paused", key)
-  return ends and math.max(0, tonumber(ends) - rules.now) or 0
+-- Returns when a person's change of a key ends (math.huge if only a person ends it), and its text. It returns nil if
+-- there is none now.
+function Config.change_of(ctx, what, key, rules)
+  local row = redis.call("HGET", ctx.prefix .. "changes", what .. " " .. key)
+  if not row then return nil end
+  local ends, text = string.match(row, "^(%d*) (.*)$")
+  ends = tonumber(ends) or math.huge
+  if ends > rules.now then return ends, text end
 end
 
--- Returns the numbers that people set for a key, as texts. It returns nil if nobody changed them.
+-- `ends_ms` and `text` are as `changes` holds them.
+function Config.set_change(ctx, what, key, ends_ms, text)
+  local change, by_end = what .. " " .. key, ctx.prefix .. "changes_end"
+  redis.call("HSET", ctx.prefix .. "changes", change, ends_ms .. " " .. text)
+  redis.call("ZREM", by_end, change)
+  if ends_ms ~= "" then redis.call("ZADD", by_end, ends_ms, change) end
+end
+
+-- Returns whether there was such a change.
+function Config.end_change(ctx, what, key)
+  redis.call("ZREM", ctx.prefix .. "changes_end", what .. " " .. key)
+  return redis.call("HDEL", ctx.prefix .. "changes", what .. " " .. key) == 1
+end
+
+-- Returns how long a person's pause of a key still lasts, and its text. It returns 0 if there is none.
+function Config.paused_ms(ctx, key, rules)
+  local ends, text = Config.change_of(ctx, "pause", key, rules)
+  return ends and ends - rules.now or 0, text
+end
+
+-- Returns the numbers that people set for a key, as texts, and their end and details. It returns nil if nobody changed
+-- them.
 function Config.override_of(ctx, key, rules)
-  local row = redis.call("HGET", ctx.prefix .. "overrides", key)
-  if not row then return nil end
-  local concurrency, rates, throttle, ends = string.match(row, "^([^|]*)|([^|]*)|([^|]*)|(%d*)")
-  if ends ~= "" and tonumber(ends) <= rules.now then return nil end
-  return {concurrency = concurrency, rates = rates, throttle = throttle}
+  local ends, text = Config.change_of(ctx, "override", key, rules)
+  if not ends then return nil end
+  local concurrency, rates, throttle, details = string.match(text, "^([^|]*)|([^|]*)|(%S*) (.*)$")
+  return {concurrency = concurrency, rates = rates, throttle = throttle, ends_ms = ends < math.huge and ends or nil,
+    notes = details}
 end
 
 -- Puts the numbers that people set in the place of a limit's own. `other` is as override_of returns it.
@@ -176,7 +203,7 @@ end
 
 -- Notes in the clock whether claims must read pauses and overrides of tenants.
 function Config.note_steering(ctx)
-  if redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "overrides") > 0 then
+  if redis.call("EXISTS", ctx.prefix .. "changes") == 1 then
     redis.call("HSET", ctx.prefix .. "clock", "steered", 1)
   else
     redis.call("HDEL", ctx.prefix .. "clock", "steered")
@@ -190,7 +217,7 @@ end
 -- Returns whether any key is stopped or has other numbers than its own.
 function Config.is_steered(ctx, rules)
   if rules.stops == nil then
-    rules.stops = redis.call("EXISTS", ctx.prefix .. "paused", ctx.prefix .. "cooled", ctx.prefix .. "overrides") > 0
+    rules.stops = redis.call("EXISTS", ctx.prefix .. "changes", ctx.prefix .. "cooled") > 0
   end
   return rules.stops
 end

@@ -115,7 +115,7 @@ local DUE_AT_MOST = 16
 -- - end tasks that have expired
 function Schedule.do_what_is_due(ctx, queues, rules, longest)
   local more = rules.steered
-    and Wake.end_steering(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST
+    and Wake.end_changes(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST
   more = Leases.expire(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   more = Tenants.judge_anew(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   if rules.limited then
@@ -138,6 +138,6 @@ end
 function Schedule.opens_ms(ctx, rules, longest)
   local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. "opens", 0, 0, "WITHSCORES")[2]
   if opens then longest = math.min(longest, math.ceil(tonumber(opens) - rules.logical)) end
-  if rules.steered then longest = Wake.steering_ends_ms(ctx, rules.now, longest) end
+  if rules.steered then longest = Wake.change_ends_ms(ctx, rules.now, longest) end
   return math.max(0, longest)
 end

@@ -172,29 +172,24 @@ function Wake.said(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)
 end
 
--- Ends changes of keys whose time has come, at most `most`. `ends` orders them, and `rows` has a field for each.
--- Returns how many.
-function Wake.end_changes(ctx, rules, most, ends, rows, what, ...)
-  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. ends, "-inf", rules.now, "LIMIT", 0, most)
+-- Ends pauses and overrides whose time has come, at most `most`. Returns how many.
+function Wake.end_changes(ctx, rules, most)
+  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. "changes_end", "-inf", rules.now, "LIMIT", 0, most)
   for index = 1, #over do
-    redis.call("ZREM", ctx.prefix .. ends, over[index])
-    redis.call("HDEL", ctx.prefix .. rows, over[index])
-    Events.write_event(ctx, what, "key", over[index], ...)
-    Wake.said(ctx, over[index], rules)
+    local what, key = string.match(over[index], "^(%a+) (.*)$")
+    Config.end_change(ctx, what, key)
+    if what == "pause" then
+      Events.write_event(ctx, "fairness.resumed", "key", key, "by", "")
+    else
+      Events.write_event(ctx, "fairness.override_ended", "key", key)
+    end
+    Wake.said(ctx, key, rules)
   end
   return #over
 end
 
--- Ends pauses and overrides whose time has come, at most `most` of each. Returns the larger of the two
--- numbers.
-function Wake.end_steering(ctx, rules, most)
-  local overrides = Wake.end_changes(ctx, rules, most, "overrides_end", "overrides", "fairness.override_ended")
-  return math.max(overrides, Wake.end_changes(ctx, rules, most, "paused", "paused_by", "fairness.resumed", "by", ""))
-end
-
 -- Returns the time until the next pause or override ends, at most `longest`.
-function Wake.steering_ends_ms(ctx, now, longest)
-  local first = redis.call("ZRANGE", ctx.prefix .. "overrides_end", 0, 0, "WITHSCORES")[2]
-  local second = redis.call("ZRANGE", ctx.prefix .. "paused", 0, 0, "WITHSCORES")[2]
-  return math.min(longest, tonumber(first or math.huge) - now, tonumber(second or math.huge) - now)
+function Wake.change_ends_ms(ctx, now, longest)
+  local first = redis.call("ZRANGE", ctx.prefix .. "changes_end", 0, 0, "WITHSCORES")[2]
+  return math.min(longest, tonumber(first or math.huge) - now)
 end

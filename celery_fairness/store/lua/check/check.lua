@@ -21,7 +21,7 @@ local ROWS_AT_MOST = 100
 local PAGE, MESSAGES = 50, 10
 
 -- The clock has a flag for each of these tables. Without the flag no claim and no gate looks at the table.
-local FLAGS = {limited = {"shared", "queue_limits"}, steered = {"paused", "overrides"}}
+local FLAGS = {limited = {"shared", "queue_limits"}, steered = {"changes"}}
 
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
 function Check.kinds()
@@ -112,9 +112,8 @@ end
 
 -- Returns whether a pause or an override of a key has ended that the next claim still has to end.
 function Check.is_over(it, key)
-  local ended = redis.call("ZSCORE", it.ctx.prefix .. "paused", key)
-  local other = redis.call("ZSCORE", it.ctx.prefix .. "overrides_end", key)
-  return ended and tonumber(ended) <= it.rules.now or other and tonumber(other) <= it.rules.now
+  local ends = redis.call("ZMSCORE", it.ctx.prefix .. "changes_end", "pause " .. key, "override " .. key)
+  return math.min(tonumber(ends[1] or math.huge), tonumber(ends[2] or math.huge)) <= it.rules.now
 end
 
 function Check.call(keys, args, repairs)

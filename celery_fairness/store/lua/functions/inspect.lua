@@ -236,22 +236,15 @@ end
 
 -- Returns the pause of a key, or of the whole tenant. The pause that ends last counts.
 local function pause_of(ctx, key, of_all, rules)
-  local lasts, of = Config.paused_ms(ctx, key, rules), key
-  local of_tenant = of_all ~= "" and of_all ~= key and Config.paused_ms(ctx, of_all, rules) or 0
-  if of_tenant > lasts then lasts, of = of_tenant, of_all end
+  local of, lasts, text = key, Config.paused_ms(ctx, key, rules)
+  if of_all ~= "" and of_all ~= key then
+    local of_tenant, its_text = Config.paused_ms(ctx, of_all, rules)
+    if of_tenant > lasts then of, lasts, text = of_all, of_tenant, its_text end
+  end
   if lasts == 0 then return nil, 0 end
-  local since, by = string.match(redis.call("HGET", ctx.prefix .. "paused_by", of) or "", "^(%d*) ?(.*)$")
+  local since, by = string.match(text, "^(%d+) (.*)$")
   return {kind = "paused", limit = 0, ends_ms = lasts < math.huge and rules.now + lasts or nil,
     since_ms = tonumber(since), by = by, pause_of = of ~= key and of or nil}, lasts
-end
-
--- Returns the override of a key: what it changes, and its end and its text as they are stored.
-local function override_of(ctx, key, rules)
-  local other = Config.override_of(ctx, key, rules)
-  if not other then return nil end
-  local ends, notes = string.match(redis.call("HGET", ctx.prefix .. "overrides", key), "^[^|]*|[^|]*|[^|]*|(%d*) ?(.*)$")
-  other.ends_ms, other.notes = tonumber(ends), notes
-  return other
 end
 
 -- Returns the window of a limit that is the nearest to its number.
@@ -323,7 +316,7 @@ register("inspect", {"no-writes"}, function(keys, args)
   local leases = leases_of(ctx, key, first, gone, logical)
   local pause, pause_ms = pause_of(ctx, key, tenant_key, rules)
   local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0) - logical)
-  local override, limit, reason = override_of(ctx, key, rules), nil, nil
+  local override, limit, reason = Config.override_of(ctx, key, rules), nil, nil
   if word == key then
     limit, reason = of_tier(key, answer)
   elseif word ~= "" then

@@ -23,15 +23,10 @@ register("override", {"allow-oom"}, function(keys, args)
   local rules = {logical = logical, now = now, enforcement = args[7]}
   if lasts_ms > 0 then ends_ms = string.format("%.0f", now + lasts_ms) end
   if ends_ms ~= "" and tonumber(ends_ms) <= now then return 0 end
-  local had = redis.call("HDEL", ctx.prefix .. "overrides", key)
-  redis.call("ZREM", ctx.prefix .. "overrides_end", key)
   if numbers ~= "" then
-    redis.call("HSET", ctx.prefix .. "overrides", key, numbers .. "|" .. ends_ms .. " " .. details)
-    if ends_ms ~= "" then redis.call("ZADD", ctx.prefix .. "overrides_end", ends_ms, key) end
-  end
-  if numbers ~= "" then
+    Config.set_change(ctx, "override", key, ends_ms, numbers .. " " .. details)
     Events.write_event(ctx, "fairness.override_set", "key", key, "numbers", numbers)
-  elseif had == 1 then
+  elseif Config.end_change(ctx, "override", key) then
     Events.write_event(ctx, "fairness.override_ended", "key", key)
   end
   Wake.said(ctx, key, rules)

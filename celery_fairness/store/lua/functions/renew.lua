@@ -18,7 +18,7 @@
   Returns {epoch, gone, ...}. The epoch is in ms. After it come the positions (from 1) of the leases that are gone,
   or that were gone before this call entered them again.
 ]]
--- One call deletes at most this many pauses, as many overrides and as many cool-downs.
+-- One call deletes at most this many pauses and overrides, and as many cool-downs.
 local FORGET_AT_MOST = 64
 
 register("renew", {"allow-oom"}, function(keys, args)
@@ -37,7 +37,7 @@ register("renew", {"allow-oom"}, function(keys, args)
     end
   end
   Leases.expire(ctx, rules, Leases.ENDED_AT_MOST)
-  if rules.steered then Wake.end_steering(ctx, rules, FORGET_AT_MOST) end
+  if rules.steered then Wake.end_changes(ctx, rules, FORGET_AT_MOST) end
   Rates.forget_idle(ctx, rules.logical)
   Config.forget_cooled(ctx, rules.logical, FORGET_AT_MOST)
   return answer

@@ -38,9 +38,9 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
 
   -- A row is needed while a task waits by it, or while its key is paused, cools down or has an override.
   local needed = text ~= " " or how == "know"
-    or redis.call("ZSCORE", ctx.prefix .. "paused", key)
+    or Config.change_of(ctx, "pause", key, rules)
+    or Config.change_of(ctx, "override", key, rules)
     or redis.call("ZSCORE", ctx.prefix .. "cooled", key)
-    or redis.call("HEXISTS", ctx.prefix .. "overrides", key) == 1
     or redis.call("EXISTS", ctx.prefix .. "candidates:" .. queue) == 1
   local version = redis.call("HINCRBY", ctx.prefix .. "clock", "queues_version", 1)
   if not needed then

@@ -35,21 +35,19 @@ register("stop", {"allow-oom"}, function(keys, args)
     end
     -- With this field, claims delete the cool-downs that are over.
     redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
+  elseif how == "pause" then
+    local ends_ms = wait_ms == 0 and "" or string.format("%.0f", now + wait_ms)
+    Config.set_change(ctx, "pause", key, ends_ms, string.format("%.0f %s", now, by))
   elseif how == "clear" then
     if redis.call("ZREM", ctx.prefix .. "cooled", key) == 1 then
       Events.write_event(ctx, "fairness.cool_down_cleared", "key", key)
     end
   else
-    redis.call("ZREM", ctx.prefix .. "paused", key)
-    redis.call("HDEL", ctx.prefix .. "paused_by", key)
-  end
-  if how == "pause" then
-    redis.call("HSET", ctx.prefix .. "paused_by", key, string.format("%.0f %s", now, by))
-    redis.call("ZADD", ctx.prefix .. "paused", wait_ms == 0 and "+inf" or string.format("%.0f", now + wait_ms), key)
+    Config.end_change(ctx, "pause", key)
   end
   if how ~= "cool" then Wake.said(ctx, key, rules) end
   local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0)
-  local pause_ms = Config.paused_ms(ctx, key, rules)
+  local pause_ms, paused_by = Config.paused_ms(ctx, key, rules)
   if pause_ms ~= before and pause_ms > 0 then
     local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""
     Events.write_event(ctx, "fairness.paused", "key", key, "until", ends, "by", by)
@@ -57,6 +55,5 @@ register("stop", {"allow-oom"}, function(keys, args)
     Events.write_event(ctx, "fairness.resumed", "key", key, "by", by)
   end
   if pause_ms == math.huge then pause_ms = -1 end
-  local said_by = redis.call("HGET", ctx.prefix .. "paused_by", key) or ""
-  return {math.max(0, cooled - logical), pause_ms, now, said_by}
+  return {math.max(0, cooled - logical), pause_ms, now, paused_by or ""}
 end)
