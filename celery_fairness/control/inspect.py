@@ -189,9 +189,13 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     Each table that has keys is read in pages. Other keys of the Redis are not read.
     """
     keys = reader.keys
-    yield from (field.partition(" ")[2] for field, _ in reader.pairs("HSCAN", keys.changes))
-    tables = [("ZSCAN", keys.cooled)]
-    tables += [("HSCAN", name) for name in (keys.queue_keys, keys.waiting_at)]
+    for table in (keys.changes, keys.queue_limits):
+        # A field is `pause KEY`, `override KEY`, `key KEY` or `queue QUEUE`.
+        for field, _ in reader.pairs("HSCAN", table):
+            kind, _, key = field.partition(" ")
+            if kind != "queue":
+                yield key
+    tables = [("ZSCAN", keys.cooled), ("HSCAN", keys.waiting_at)]
     for queue, _ in reader.pairs("HSCAN", keys.waiting):
         tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]
     for command, table in tables:

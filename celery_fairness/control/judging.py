@@ -96,7 +96,7 @@ def limits_of(
         yield Judged(inspector.of_waiting(task.key, task.tenant))
     for each in map(inspector.of_limit, read_limits(task.limits)):
         yield judged(each, each.local_limit)
-    text = reader.read("HGET", reader.keys.queue_limits, task.queue)
+    text = reader.read("HGET", reader.keys.queue_limits, f"queue {task.queue}")
     if text:
         row = read_row(text)
         numbers = QueueNumbers() if row.parts else row.numbers

@@ -353,7 +353,8 @@ class RedisLimiter:
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
         flat = self.connection.read("HGETALL", self.names.queue_limits)
-        return {queue: read_row(row) for queue, row in _pairs(flat)}
+        rows = ((field.partition(" ")[::2], row) for field, row in _pairs(flat))
+        return {queue: read_row(row) for (kind, queue), row in rows if kind == "queue"}
 
     def config_version(self) -> int:
         return int(self.connection.read("HGET", self.names.clock, "version") or 0)

@@ -33,7 +33,6 @@ class Names:
         self.ids = prefix + "ids"
         self.kept_events = prefix + "kept_events"
         self.messages = prefix + "messages"
-        self.queue_keys = prefix + "queue_keys"
         self.queue_limits = prefix + "queue_limits"
         self.queues = prefix + "queues"
         self.running = prefix + "running"

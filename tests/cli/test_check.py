@@ -179,9 +179,9 @@ PLANTED = {
         {("message_without_task", "messages", "gone")},
     ),
     "a queue's limit that its key does not know": (
-        change("HSET", "queue_limits", "mails", "queue:mails whole 1 2|||w| "),
+        change("HSET", "queue_limits", "queue mails", "queue:mails whole 1 2|||w| "),
         {
-            ("queue_limit_lost", "queue_limits", "mails"),
+            ("queue_limit_lost", "queue_limits", "queue mails"),
             ("flag_missing", "clock", "limited"),
         },
     ),

@@ -212,7 +212,7 @@ def test_a_starting_worker_declares_and_takes_back(client, fairness, caplog):
     declare(fairness)
     with pytest.raises(NotFound):
         fairness.queues.inspect("emails")
-    assert not client.exists("{fairness}:queue_limits", "{fairness}:queue_keys")
+    assert not client.exists("{fairness}:queue_limits")
 
 
 def test_inspect_and_list_know_the_key_of_a_queue(client, fairness, run):

@@ -70,11 +70,11 @@ end
 --[[
   queues: the limits of queues. A limit counts a queue as a whole, or each partition of it.
 
-  `queue_limits` holds `KEY SHAPE VERSION DECLARED SET` by queue. SHAPE is whole or parts. DECLARED and SET are ""
+  `queue_limits` holds `KEY SHAPE VERSION DECLARED SET` by `queue QUEUE`. SHAPE is whole or parts. DECLARED and SET are ""
   or `CONCURRENCY|RATES|THROTTLE|ACTION|LOCAL`. If people have set numbers, SET replaces DECLARED. The version
   grows whenever the numbers of any queue change.
 
-  `queue_keys` holds the queue by its KEY. KEY is `queue:QUEUE`, and `queue:QUEUE:PARTITION` for a partition.
+  It also holds the queue by `key KEY`. KEY is `queue:QUEUE`, and `queue:QUEUE:PARTITION` for a partition.
   QUEUE has no colon in these keys.
 ]]
 
@@ -99,7 +99,7 @@ end
 function Config.queue_row(ctx, queue, rules)
   rules.rows = rules.rows or {}
   if rules.rows[queue] == nil then
-    local text = redis.call("HGET", ctx.prefix .. "queue_limits", queue)
+    local text = redis.call("HGET", ctx.prefix .. "queue_limits", "queue " .. queue)
     rules.rows[queue] = text and Config.read_queue(text)
   end
   return rules.rows[queue]
@@ -110,10 +110,15 @@ function Config.queues_version(ctx)
   return tonumber(redis.call("HGET", ctx.prefix .. "clock", "queues_version") or 0)
 end
 
+-- Returns the queue whose limit has a key, or false.
+function Config.queue_of_key(ctx, key)
+  return redis.call("HGET", ctx.prefix .. "queue_limits", "key " .. key)
+end
+
 -- Returns the limit of the queue to which a key belongs, as a whole or for a partition, or nil if it is no such key.
 function Config.row_of_key(ctx, key, rules)
   local whole = string.match(key, "^queue:[^:]+")
-  local queue = whole and redis.call("HGET", ctx.prefix .. "queue_keys", whole)
+  local queue = whole and Config.queue_of_key(ctx, whole)
   return queue and Config.queue_row(ctx, queue, rules) or nil
 end
 

@@ -18,7 +18,7 @@ end
 
 -- Wakes the queue whose own limit has this key, because the claims passed that queue by as a whole.
 function Wake.wake_whole(ctx, key)
-  local queue = string.match(key, "^queue:[^:]+$") and redis.call("HGET", ctx.prefix .. "queue_keys", key)
+  local queue = string.match(key, "^queue:[^:]+$") and Config.queue_of_key(ctx, key)
   if queue then Wake.wake_queue(ctx, queue) end
 end
 

@@ -137,10 +137,11 @@ function Waits.starts(it, key)
   end)
 end
 
-function Waits.queue(it, _, queue)
-  local text = redis.call("HGET", it.ctx.prefix .. "queue_limits", queue)
+function Waits.queue(it, _, field)
+  local limits, queue = it.ctx.prefix .. "queue_limits", string.match(field, "^queue (.*)$")
+  local text = queue and redis.call("HGET", limits, field)
   if not text then return end
-  local owners, key = it.ctx.prefix .. "queue_keys", Config.read_queue(text).key
-  if redis.call("HGET", owners, key) == queue then return end
-  Check.found(it, "queue_limit_lost", "queue_limits", queue, function() redis.call("HSET", owners, key, queue) end)
+  local key = Config.read_queue(text).key
+  if Config.queue_of_key(it.ctx, key) == queue then return end
+  Check.found(it, "queue_limit_lost", "queue_limits", field, function() redis.call("HSET", limits, "key " .. key, queue) end)
 end

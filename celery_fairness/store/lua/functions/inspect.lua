@@ -332,7 +332,7 @@ register("inspect", {"no-writes"}, function(keys, args)
   answer.rate, answer.throttle = nearest_rate(ctx, limit, logical), throttle_of(ctx, limit, logical)
   if cool_ms > 0 then answer.cool_ms = cool_ms end
 
-  local queue = redis.call("HGET", ctx.prefix .. "queue_keys", key)
+  local queue = Config.queue_of_key(ctx, key)
   -- Every task of a queue waits for the queue's limit.
   local in_queue = queue and redis.call("HGET", ctx.prefix .. "waiting", queue)
   answer.waiting_count = answer.waiting_count + (in_queue or 0)

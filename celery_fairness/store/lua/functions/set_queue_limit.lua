@@ -34,7 +34,7 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   end
   if how == "set" or how == "clear" then set = numbers end
   local text = table.concat({declared, set}, " ")
-  if before and how == "know" then return redis.call("HGET", ctx.prefix .. "queue_limits", queue) end
+  if before and how == "know" then return redis.call("HGET", ctx.prefix .. "queue_limits", "queue " .. queue) end
 
   -- A row is needed while a task waits by it, or while its key is paused, cools down or has an override.
   local needed = text ~= " " or how == "know"
@@ -44,12 +44,10 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
     or redis.call("EXISTS", ctx.prefix .. "candidates:" .. queue) == 1
   local version = redis.call("HINCRBY", ctx.prefix .. "clock", "queues_version", 1)
   if not needed then
-    redis.call("HDEL", ctx.prefix .. "queue_limits", queue)
-    redis.call("HDEL", ctx.prefix .. "queue_keys", key)
+    redis.call("HDEL", ctx.prefix .. "queue_limits", "queue " .. queue, "key " .. key)
   else
     text = table.concat({key, parts and "parts" or "whole", string.format("%.0f", version), text}, " ")
-    redis.call("HSET", ctx.prefix .. "queue_limits", queue, text)
-    redis.call("HSET", ctx.prefix .. "queue_keys", key, queue)
+    redis.call("HSET", ctx.prefix .. "queue_limits", "queue " .. queue, text, "key " .. key, queue)
     redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
   end
   rules.rows = nil
