@@ -6,12 +6,12 @@ one. So a finding is a difference at one moment, and workers may go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.limit_in_force import number_text
-from celery_fairness.control.scan import Reader, batches
+from celery_fairness.control.scan import batches
 from celery_fairness.control.views import Check, Finding
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.connection import REDIS_ERRORS
@@ -109,7 +109,7 @@ def check(installation: Installation, *, repair: bool, progress: Progress | None
     for _ in range(PASSES if repair else 1):
         keys = 0
         before = len(found)
-        for batch in batches(_keys(installation.reader), KEYS):
+        for batch in batches(installation.reader.scan(), KEYS):
             # Each key with a cursor of its own.
             rest = [word for key in batch for word in (key, "0")]
             while rest:
@@ -132,12 +132,6 @@ def _call(limiter: RedisLimiter, args: tuple[str, ...], *, repair: bool) -> Any:
         return limiter.connection.execute(function, limiter.prefix, args, check_library())
     except REDIS_ERRORS as error:
         raise limiter.connection.unavailable(error) from error
-
-
-def _keys(reader: Reader) -> Iterator[str]:
-    # Without a clock its flags are missing.
-    yield "clock"
-    yield from (key for key in reader.scan() if key != "clock")
 
 
 def _finding(name: str, key: str, row: str, repaired: bool, problem: str) -> Finding:

@@ -53,9 +53,7 @@ def _running(reader: Reader, notes: list[str]) -> tuple[Counter[str], Counter[st
 
 def _named(reader: Reader) -> set[str]:
     keys = reader.keys
-    names: set[str] = set()
-    for hash_key in (keys.waiting, keys.virtual):
-        names.update(name for name, _ in islice(reader.pairs("HSCAN", hash_key), QUEUES_AT_MOST))
+    names = {name for name, _ in islice(reader.pairs("HSCAN", keys.waiting), QUEUES_AT_MOST)}
     others = islice(reader.members(keys.queues), QUEUES_AT_MOST)
     for some in batches(others, BATCH):
         commands: list[Command] = [
@@ -71,7 +69,7 @@ def _queue(reader: Reader, queue: str, running: int, notes: list[str]) -> QueueS
     waiting, virtual, later, dead, ring, full = reader.together(
         [
             ("HGET", keys.waiting, queue),
-            ("HGET", keys.virtual, queue),
+            ("HGET", keys.virtual, f"queue {queue}"),
             ("ZCARD", keys.of("later", queue)),
             ("ZCARD", keys.of("dead", queue)),
             ("ZCARD", keys.of("ring", queue)),

@@ -20,7 +20,7 @@ OF_TASKS = (
     *("outcomes", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
     *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*", "expires:*"),
     *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "shared", "tags:*", "charged", "reserved:*"),
+    *("waited:*", "opens", "tags:*", "charged", "reserved:*"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")

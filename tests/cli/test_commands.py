@@ -102,7 +102,7 @@ def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, mak
 def test_on_the_gate_path_a_check_compares_what_is_there(redis_url, make_fairness, run):
     done = run("check", of=make_fairness(url=redis_url))
     assert done.exit_code == 0
-    assert done.output == "0 findings in 1 key\n"
+    assert done.output == "0 findings in 0 keys\n"
 
 
 def test_inspect_shows_leases_lanes_and_that_a_tenant_is_closed(installation, run):
@@ -283,11 +283,13 @@ def test_a_user_without_the_right_to_load_functions_is_told(
     rights = ["~*", "&*", "+@all", "-function|load"]
     with redis_server.client() as client:
         client.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">pw", *rights)
+        client.hset("{fairness}:counts", "opened", 1)
         try:
             url = redis_server.url.replace("redis://", "fairredis://operator:pw@")
             done = run("check", of=make_fairness(url=url))
         finally:
             client.execute_command("ACL", "DELUSER", "operator")
+            client.delete("{fairness}:counts")
     assert done.exit_code == 69
     assert (
         "the user may not load functions, grant +fcall +function|list +function|load" in done.stderr

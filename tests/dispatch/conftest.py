@@ -24,7 +24,7 @@ OF_TASKS = (
     "outcomes",
     *("lane:*", "names:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
     *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "looks", "shared", "tags:*"),
+    *("waited:*", "opens", "looks", "virtual", "tags:*"),
 )
 
 

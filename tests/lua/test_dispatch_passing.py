@@ -91,7 +91,7 @@ def test_what_was_passed_over_has_no_credit_and_the_ring_s_time_does_not_go_back
     order = [task.key[-3:] for task in dispatch.claim(want=20).tasks]
     assert order[0] == "old", "it has waited longest"
     assert order.count("old") in (10, 11)
-    assert float(client.hget(PREFIX + "virtual", "q")) >= 50
+    assert float(client.hget(PREFIX + "virtual", "queue q")) >= 50
 
 
 def test_a_crowd_that_waits_for_another_worker_hides_nobody(dispatch):

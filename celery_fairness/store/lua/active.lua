@@ -69,7 +69,7 @@ function Active.clear_wakeups(ctx, queues)
 end
 
 function Active.virtual_time(ctx, queue)
-  return tonumber(redis.call("HGET", ctx.prefix .. "virtual", queue) or 0)
+  return tonumber(redis.call("HGET", ctx.prefix .. "virtual", "queue " .. queue) or 0)
 end
 
 -- Enters a tenant that had nothing waiting in the queue and has a task now.
@@ -116,7 +116,7 @@ function Active.forget_debts(ctx, queue, virtual)
   if not greatest then return end
   redis.call("UNLINK", out)
   if tonumber(greatest) > (virtual or Active.virtual_time(ctx, queue)) then
-    redis.call("HSET", ctx.prefix .. "virtual", queue, greatest)
+    redis.call("HSET", ctx.prefix .. "virtual", "queue " .. queue, greatest)
   end
 end
 
@@ -135,7 +135,7 @@ end
 
 -- Forgets the ring of a queue in which nothing waits any more, so it begins anew.
 function Active.forget_ring(ctx, queue)
-  redis.call("HDEL", ctx.prefix .. "virtual", queue)
+  redis.call("HDEL", ctx.prefix .. "virtual", "queue " .. queue)
   redis.call("UNLINK",
     ctx.prefix .. "out:" .. queue, ctx.prefix .. "bell:" .. queue, ctx.prefix .. "left:" .. queue)
   Priorities.forget_ranks(ctx, queue)

@@ -21,7 +21,7 @@ local AGE = 1 / 2 ^ 40
 -- has it.
 function Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   tag = tag or tonumber(redis.call("ZSCORE", ctx.prefix .. "tags:" .. limit_key, key) or 0)
-  return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. "shared", limit_key) or 0))
+  return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. "virtual", "limit " .. limit_key) or 0))
 end
 
 function Blocked.shut(ctx, queue, limit, rules)
@@ -46,7 +46,7 @@ function Blocked.register(ctx, queue, group, limit, rules)
     redis.call("RPUSH", ctx.prefix .. "waited:" .. limit.key, limit.name .. " " .. queue)
     Blocked.shut(ctx, queue, limit, rules)
   end
-  redis.call("HSETNX", ctx.prefix .. "shared", limit.key, "0")
+  redis.call("HSETNX", ctx.prefix .. "virtual", "limit " .. limit.key, "0")
 end
 
 -- Orders a group after its least tag may have changed, or after its last tenant left. `before` was the least
@@ -70,7 +70,7 @@ function Blocked.unregister(ctx, queue, group, name)
   redis.call("ZREM", ctx.prefix .. "candidates:" .. queue, name)
   if redis.call("EXISTS", ctx.prefix .. "waited:" .. key) == 0 then
     redis.call("ZREM", ctx.prefix .. "opens", key)
-    redis.call("HDEL", ctx.prefix .. "shared", key)
+    redis.call("HDEL", ctx.prefix .. "virtual", "limit " .. key)
     redis.call("UNLINK", ctx.prefix .. "tags:" .. key)
   end
 end

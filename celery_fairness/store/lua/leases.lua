@@ -139,14 +139,14 @@ function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag)
   local tags = ctx.prefix .. "tags:" .. limit_key
   local start = Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   if start ~= tonumber(virtual) then
-    redis.call("HSET", ctx.prefix .. "shared", limit_key, string.format("%.17g", start))
+    redis.call("HSET", ctx.prefix .. "virtual", "limit " .. limit_key, string.format("%.17g", start))
   end
   local is_new = redis.call("ZADD", tags, start + amount, key) == 1
   local passed = redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
   if #passed > 0 then
     redis.call("ZREM", tags, unpack(passed))
   elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
-    redis.call("HSET", ctx.prefix .. "shared", limit_key, redis.call("ZPOPMIN", tags)[2])
+    redis.call("HSET", ctx.prefix .. "virtual", "limit " .. limit_key, redis.call("ZPOPMIN", tags)[2])
   end
   return start + amount
 end
@@ -154,13 +154,13 @@ end
 -- A task starts. Its limits count it, and the times at which its tenant is due at them next are noted.
 function Leases.take_limits(ctx, task, lease, rules, amount, found)
   local limits = Rates.of_one_key(Limits.limits_now(ctx, task.limits, rules))
-  local keys, windows, counts = {}, {}, false
+  local fields, windows, counts = {}, {}, false
   for index = 1, #limits do
     local limit = limits[index]
-    keys[index], windows[index] = limit.key, ctx.prefix .. "window:" .. limit.key
+    fields[index], windows[index] = "limit " .. limit.key, ctx.prefix .. "window:" .. limit.key
     counts = counts or limit.rates ~= "" or limit.throttle ~= ""
   end
-  local virtual = redis.call("HMGET", ctx.prefix .. "shared", unpack(keys))
+  local virtual = redis.call("HMGET", ctx.prefix .. "virtual", unpack(fields))
   counts = counts or redis.call("EXISTS", unpack(windows)) > 0
   task.due_at = {}
   for index = 1, #limits do

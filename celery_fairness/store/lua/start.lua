@@ -69,7 +69,7 @@ function Start.serve(ctx, queue, found, rules, turns)
   end
   if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
-  if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", queue, start) end
+  if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", "queue " .. queue, start) end
   rules.virtual[queue] = math.max(start, ring_at)
   -- A tenant that was passed over and lags behind the ring gets no credit for that. If fairness is by runtime,
   -- a tenant that was charged too much gets credit.

@@ -20,14 +20,16 @@ local ROWS_AT_MOST = 100
 -- One page of a table. If the values of a table are messages, a page has fewer.
 local PAGE, MESSAGES = 50, 10
 
--- The clock has a flag for each of these tables. Without the flag no claim and no gate looks at the table.
-local FLAGS = {limited = {"shared", "queue_limits"}, steered = {"changes"}}
+-- Returns the check of a key that no claim and no gate looks at if the clock lacks its flag.
+function Check.needs(flag)
+  return function(it) Check.flag(it, flag) end
+end
 
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
 function Check.kinds()
   return {
-    clock = {whole = Check.clock},
-    expires = {whole = Check.expires},
+    changes = {whole = Check.needs("steered")},
+    expires = {whole = Check.needs("expiring")},
     running = {row = Slots.running, scan = "HSCAN"},
     leases = {row = Slots.lease, scan = "ZSCAN"},
     reserved = {row = Slots.reserved, scan = "ZSCAN"},
@@ -44,10 +46,10 @@ function Check.kinds()
     shelf = {whole = Waits.lanes},
     group = {row = Waits.tenant, scan = "ZSCAN"},
     wait = {row = Waits.group, scan = "ZSCAN"},
-    candidates = {row = Waits.limit, scan = "ZSCAN"},
+    candidates = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
     window = {whole = Waits.starts},
     starts = {whole = Waits.starts},
-    queue_limits = {row = Waits.queue, scan = "HSCAN"},
+    queue_limits = {whole = Check.needs("limited"), row = Waits.queue, scan = "HSCAN"},
   }
 end
 
@@ -90,18 +92,6 @@ function Check.look_at(it, key, cursor)
   -- A page has a value or a score behind each row. A check reads it anew, because a repair may have changed it.
   for index = 1, #page[2], 2 do Check.run(it, checks.row, key, name, page[2][index]) end
   return page[1]
-end
-
-function Check.clock(it)
-  for flag, tables in pairs(FLAGS) do
-    local needed = 0
-    for index = 1, #tables do needed = needed + redis.call("EXISTS", it.ctx.prefix .. tables[index]) end
-    if needed > 0 then Check.flag(it, flag) end
-  end
-end
-
-function Check.expires(it)
-  Check.flag(it, "expiring")
 end
 
 function Check.flag(it, flag)

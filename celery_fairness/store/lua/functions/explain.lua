@@ -146,7 +146,7 @@ local function place_at_limit(it, limit_key, older)
   local name = it.group and redis.call("HGET", ctx.prefix .. "groups:" .. queue, it.group)
   local at = name and string.match(name, "^[^|]*") == limit_key
     and redis.call("ZSCORE", ctx.prefix .. "group:" .. it.group .. " " .. queue, key)
-  local virtual = redis.call("HGET", ctx.prefix .. "shared", limit_key)
+  local virtual = redis.call("HGET", ctx.prefix .. "virtual", "limit " .. limit_key)
   if not at and virtual then at = Blocked.shared_start(ctx, limit_key, key, virtual) end
   local mine = turn_of(it, key, tonumber(at or 0), it.group, queue)
   mine[3] = older
