@@ -260,9 +260,12 @@ class Parts:
     @cached_property
     def events(self) -> EventsApi:
         """The history of limits, tasks and operators' changes."""
+        return EventsApi(self.installation.reader, self._event_source)
+
+    @cached_property
+    def _event_source(self) -> str:
         address = self.installation.redis.connection.address
-        source = source_of(self.app.main or "celery", address)
-        return EventsApi(self.installation.reader, source)
+        return source_of(self.app.main or "celery", address)
 
     def cool_down(self, key: str, wait_seconds: float, reason: str, *, policy: bool) -> None:
         """Start nothing under a key for a time.
@@ -415,7 +418,8 @@ class Parts:
         def dispatcher() -> Any:
             return self.app.events.default_dispatcher(hostname=worker.hostname)
 
-        return EventForwarder(sends_events, dispatcher, self.installation.reader, self.events)
+        reader = self.installation.reader
+        return EventForwarder(sends_events, dispatcher, reader, self._event_source)
 
     def _stop_threads(self) -> None:
         for thread in self._threads:

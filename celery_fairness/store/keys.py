@@ -27,8 +27,6 @@ class Names:
         self.cooled = prefix + "cooled"
         self.counts = prefix + "counts"
         self.events = prefix + "events"
-        self.forwarded = prefix + "forwarded"
-        self.forwarder = prefix + "forwarder"
         self.idle = prefix + "idle"
         self.ids = prefix + "ids"
         self.kept_events = prefix + "kept_events"

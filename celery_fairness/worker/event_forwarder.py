@@ -1,11 +1,11 @@
 """Forwards events from Redis to Celery's event bus, for ``celery events`` and other readers.
 
-Processes write their events to Redis. One of the workers that send events (``-E``) reads them for
-all. A key that lives for some seconds elects this worker; another key stores how far it has read.
+Processes write their events to Redis. The workers that send events (``-E``) share one consumer
+group of the stream, so Redis gives each event to one of them.
 
-Weakness: a worker that dies after sending and before storing its position leaves events that the
-next worker sends again, with the same ids. The bus keeps nothing for readers that are not
-connected.
+Weakness: a worker that dies while it sends loses at most one batch, and so does a lost answer of
+Redis. Several workers may change the order of events of one second. The bus keeps nothing for
+readers that are not connected.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from celery_fairness.control.event_types import Event
-from celery_fairness.control.events import EventsApi
-from celery_fairness.control.scan import Reader
-from celery_fairness.util.ids import new_id
+from celery_fairness.control.event_types import Event, event_of
+from celery_fairness.control.events import fields_of
+from celery_fairness.control.ojs_views import at_ms
+from celery_fairness.control.scan import Reader, server_now
+from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
@@ -28,11 +29,11 @@ logger = logging.getLogger("celery_fairness")
 BUS_PREFIX = "fairness-"
 #: How often a worker looks for events, in seconds.
 EVERY_SECONDS = 1.0
-#: How long an election lasts after the elected worker's last look, in seconds.
-ELECTED_SECONDS = 5
-#: How long the position lives, in seconds. Without it, a new reader starts with new events.
-NOTED_SECONDS = 3600
-#: Events that are sent before the position is stored.
+#: The consumer group of all workers, and the name of its one consumer.
+GROUP = "bus"
+#: Older events are not sent, because no worker sent any for this time.
+SENT_MS = 3_600_000
+#: Events that a worker takes at once.
 BATCH_SIZE = 100
 #: A pooled connection may have been lost since its last use.
 RETRIES: dict[str, Any] = {"retry": True, "retry_policy": {"max_retries": 1}}
@@ -44,7 +45,8 @@ class EventForwarder:
     Args:
         sends_events: Returns whether the worker sends events now.
         dispatcher: Opens a dispatcher for the forwarder alone. The worker's own dispatcher writes
-        heartbeats in the worker's event loop.
+            heartbeats in the worker's event loop.
+        source: The ``source`` of the events.
     """
 
     def __init__(
@@ -52,12 +54,12 @@ class EventForwarder:
         sends_events: Callable[[], bool],
         dispatcher: Callable[[], AbstractContextManager[Any]],
         reader: Reader,
-        events: EventsApi,
+        source: str,
     ) -> None:
         self._sends_events, self._dispatcher = sends_events, dispatcher
-        self._reader, self._events = reader, events
-        self._elected, self._noted = reader.keys.forwarder, reader.keys.forwarded
-        self._name = new_id(8)
+        self._reader, self._source = reader, source
+        #: Events that this worker has taken and not sent yet.
+        self._taken: list[Event] = []
         self._notices = Notices(logger)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
@@ -67,7 +69,7 @@ class EventForwarder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; another worker takes over when the election ends."""
+        """Stop the thread."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -80,37 +82,37 @@ class EventForwarder:
                 )
 
     def look(self) -> int:
-        """Send new events if this worker is elected; return their number."""
-        if not self._sends_events() or not self._is_elected():
-            return 0
-        sent, more = 0, True
-        after = self._reader.read("GET", self._noted)
-        if after is None:
-            self._note(self._events.read(last=1).cursor or "")
-            return 0
-        while more and not self._stopped.is_set():
-            page = self._events.read(after or None, limit=BATCH_SIZE)
-            if page.events:
-                with self._dispatcher() as dispatcher:
-                    for event in page.events:
-                        dispatcher.send(bus_type(event.type), **RETRIES, **_fields(event))
-            sent += len(page.events)
-            more = page.has_more and self._is_elected()
-            after = page.cursor or ""
-            self._note(after)
+        """Send new events if this worker sends events; return their number."""
+        sent = 0
+        while self._sends_events() and not self._stopped.is_set():
+            if not self._taken and not self._take():
+                break
+            with self._dispatcher() as dispatcher:
+                while self._taken:
+                    event = self._taken[0]
+                    dispatcher.send(bus_type(event.type), **RETRIES, **_fields(event))
+                    del self._taken[0]
+                    sent += 1
         return sent
 
-    def _note(self, event_id: str) -> None:
-        self._reader.read("SET", self._noted, event_id, "EX", NOTED_SECONDS)
-
-    def _is_elected(self) -> bool:
-        name, seconds = self._name, ELECTED_SECONDS
-        if self._reader.read("SET", self._elected, name, "NX", "EX", seconds):
-            return True
-        if self._reader.read("GET", self._elected) != name:
+    def _take(self) -> bool:
+        """Take the next events and return whether there were any."""
+        stream = self._reader.keys.events
+        group = ("GROUP", GROUP, GROUP, "COUNT", BATCH_SIZE, "NOACK", "STREAMS", stream, ">")
+        try:
+            answer = self._reader.read("XREADGROUP", *group)
+        except LimiterUnavailable as error:
+            if "NOGROUP" not in error.problem:
+                raise
+            # The group begins with the next event. Another worker may have made it meanwhile.
+            with suppress(LimiterUnavailable):
+                self._reader.read("XGROUP", "CREATE", stream, GROUP, "$", "MKSTREAM")
             return False
-        self._reader.read("EXPIRE", self._elected, seconds)
-        return True
+        for _, entries in answer or ():
+            oldest = at_ms(server_now(self._reader) - SENT_MS)
+            events = (event_of(entry, fields_of(flat), self._source) for entry, flat in entries)
+            self._taken = [event for event in events if event.at >= oldest]
+        return bool(answer)
 
 
 def bus_type(event_type: str) -> str:

@@ -1,4 +1,4 @@
-"""What happens to limits is told on Celery's event bus too, once for all workers."""
+"""What happens to limits is sent to Celery's event bus too, by one of the workers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.control.events import EventsApi
-from celery_fairness.control.scan import Reader
+from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.event_forwarder import (
     BATCH_SIZE,
-    ELECTED_SECONDS,
-    NOTED_SECONDS,
     RETRIES,
+    SENT_MS,
     EventForwarder,
     bus_type,
 )
@@ -42,7 +41,7 @@ class Dispatcher:
 
 
 class Workers:
-    """Heralds of several workers beside one Redis, each with its dispatcher."""
+    """Forwarders of several workers beside one Redis, each with its dispatcher."""
 
     def __init__(self, reader: Reader, memory: Any) -> None:
         self.reader, self.memory = reader, memory
@@ -53,18 +52,12 @@ class Workers:
         def sends() -> bool:
             return dispatcher.enabled
 
-        return EventForwarder(
-            sends, lambda: nullcontext(dispatcher), self.reader, EventsApi(self.reader, SOURCE)
-        ), dispatcher
+        forwarder = EventForwarder(sends, lambda: nullcontext(dispatcher), self.reader, SOURCE)
+        return forwarder, dispatcher
 
     def happen(self, *keys: str) -> None:
         for key in keys:
             self.memory.xadd(PREFIX + "events", {"type": "fairness.paused", "key": key})
-
-    def end_election(self) -> None:
-        """As when its time has come."""
-        assert 0 < self.memory.ttl(PREFIX + "forwarder") <= ELECTED_SECONDS
-        assert self.memory.delete(PREFIX + "forwarder") == 1
 
 
 @pytest.fixture
@@ -97,21 +90,32 @@ def test_a_type_of_the_open_job_spec_keeps_its_name():
     assert bus_type("rate_limit.exceeded") == "fairness-rate_limit.exceeded"
 
 
-def test_one_worker_sends_for_all_and_another_goes_on_behind_it(workers):
+def test_each_event_is_sent_by_one_worker(workers):
     first, one = workers.start()
     second, two = workers.start()
     first.look()
     workers.happen("a", "b")
-    assert second.look() == 0
-    assert first.look() == 2
-    workers.end_election()
+    assert (second.look(), first.look()) == (2, 0)
     workers.happen("c")
-    assert second.look() == 1
-    assert first.look() == 0
-    assert (keys_of(one), keys_of(two)) == (["a", "b"], ["c"])
+    assert (first.look(), second.look()) == (1, 0)
+    assert (keys_of(one), keys_of(two)) == (["c"], ["a", "b"])
 
 
-def test_a_worker_that_sends_no_events_is_not_elected(workers):
+def test_workers_that_send_at_once_share_the_events(workers):
+    started = [workers.start() for _ in range(4)]
+    started[0][0].look()
+    names = [str(number) for number in range(20 * BATCH_SIZE)]
+    workers.happen(*names)
+    threads = [threading.Thread(target=forwarder.look) for forwarder, _ in started]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sent = [key for _, dispatcher in started for key in keys_of(dispatcher)]
+    assert sorted(sent) == sorted(names)
+
+
+def test_a_worker_that_sends_no_events_takes_none(workers):
     silent, nothing = workers.start(enabled=False)
     forwarder, dispatcher = workers.start()
     silent.look()
@@ -120,8 +124,8 @@ def test_a_worker_that_sends_no_events_is_not_elected(workers):
     assert (silent.look(), forwarder.look()) == (0, 1)
     nothing.enabled = True
     workers.happen("b")
-    assert (silent.look(), forwarder.look()) == (0, 1)
-    assert keys_of(dispatcher) == ["a", "b"]
+    assert (silent.look(), forwarder.look()) == (1, 0)
+    assert (keys_of(nothing), keys_of(dispatcher)) == (["b"], ["a"])
 
 
 def test_the_first_event_of_an_installation_is_sent(workers):
@@ -152,7 +156,7 @@ def test_what_a_dispatcher_could_not_send_is_sent_by_the_next_look(workers):
     assert forwarder.look() == 1
 
 
-def test_what_one_sent_before_it_died_is_not_sent_again(workers):
+def test_what_one_sent_before_it_failed_is_not_sent_again(workers):
     first, dispatcher = workers.start()
     second, other = workers.start()
     first.look()
@@ -160,35 +164,40 @@ def test_what_one_sent_before_it_died_is_not_sent_again(workers):
     workers.happen(*names)
     send = dispatcher.send
 
-    def send_a_page(kind: str, **fields: Any) -> None:
-        send(kind, **fields)
-        if len(dispatcher.sent) > BATCH_SIZE:
+    def send_some(kind: str, **fields: Any) -> None:
+        if len(dispatcher.sent) == 3:
             raise ConnectionError
+        send(kind, **fields)
 
-    dispatcher.send = send_a_page
+    dispatcher.send = send_some
     with pytest.raises(ConnectionError):
         first.look()
-    workers.end_election()
     assert second.look() == 2
-    assert keys_of(other) == names[BATCH_SIZE:]
+    dispatcher.send = send
+    assert first.look() == BATCH_SIZE - 3
+    assert (keys_of(dispatcher), keys_of(other)) == (names[:BATCH_SIZE], names[BATCH_SIZE:])
 
 
-def test_who_reads_is_elected_for_longer_with_each_look(workers):
-    forwarder, _ = workers.start()
+def test_events_go_on_after_redis_lost_its_memory(workers):
+    forwarder, dispatcher = workers.start()
     forwarder.look()
-    workers.memory.expire(PREFIX + "forwarder", 1)
-    forwarder.look()
-    assert workers.memory.ttl(PREFIX + "forwarder") > 1
-
-
-def test_how_far_was_read_is_not_kept_for_ever(workers):
-    forwarder, _ = workers.start()
-    forwarder.look()
-    assert 0 < workers.memory.ttl(PREFIX + "forwarded") <= NOTED_SECONDS
-    workers.memory.persist(PREFIX + "forwarded")
+    workers.memory.flushall()
+    workers.happen("unseen")
+    assert forwarder.look() == 0
     workers.happen("a")
+    assert forwarder.look() == 1
+    assert keys_of(dispatcher) == ["a"]
+
+
+def test_events_that_no_worker_sent_for_long_are_not_sent(workers):
+    forwarder, dispatcher = workers.start()
     forwarder.look()
-    assert 0 < workers.memory.ttl(PREFIX + "forwarded") <= NOTED_SECONDS
+    now = server_now(workers.reader)
+    for key, age_ms in (("old", SENT_MS + 60_000), ("young", SENT_MS - 60_000)):
+        fields = {"type": "fairness.paused", "key": key}
+        workers.memory.xadd(PREFIX + "events", fields, id=f"{now - age_ms}-0")
+    assert forwarder.look() == 1
+    assert keys_of(dispatcher) == ["young"]
 
 
 def test_it_ends_with_its_worker(workers):

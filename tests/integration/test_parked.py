@@ -31,8 +31,8 @@ ONE = RateLimitPolicy(KEY, concurrency=1)
 
 #: The keys that stay when nothing waits, runs or has ended without its result.
 LASTING = {
-    *("clock", "copy", "counts", "declared", "events", "forwarded"),
-    *("forwarder", "idle", "minute", "kept_events", "reply", "sequence", "tenant"),
+    *("clock", "copy", "counts", "declared", "events"),
+    *("idle", "minute", "kept_events", "reply", "sequence", "tenant"),
     *("tiers", "window", "workers"),
 }
 
