@@ -33,9 +33,7 @@ from celery_fairness.config.environment import load_settings, unknown_variables
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.control.events import EventsApi, source_of
-from celery_fairness.control.holding import Holding
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.purging import purge_queue
 from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
@@ -58,7 +56,7 @@ from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
 from celery_fairness.worker.stopping import StoppingFlag
-from celery_fairness.worker.unspent import PoolChild, give_token_back
+from celery_fairness.worker.unspent import PoolChild
 
 logger = logging.getLogger("celery_fairness")
 
@@ -267,35 +265,6 @@ class Parts:
         address = self.installation.redis.connection.address
         return source_of(self.app.main or "celery", address)
 
-    def cool_down(self, key: str, wait_seconds: float, reason: str, *, policy: bool) -> None:
-        """Start nothing under a key for a time.
-
-        Args:
-            key: The key.
-            wait_seconds: How long.
-            reason: For the log and the event.
-            policy: Whether the key comes from a message. Then it may begin like a tenant's key.
-                A key from a task body is checked.
-
-        Raises:
-            ValueError: The key from a task body is not a valid key.
-            LimiterUnavailable: Redis does not answer.
-        """
-        if policy:
-            Holding(self.installation).cool_down(key, wait_seconds, reason)
-        else:
-            self.fairness.limits.cool_down(key, for_seconds=wait_seconds, reason=reason)
-
-    def cancel_parked(self, queue: str) -> int:
-        """Cancel the parked tasks of a queue; return their number.
-
-        Raises:
-            LimiterUnavailable: Redis does not answer.
-        """
-        if self.claims_fairly or not isinstance(self.limiter, RedisLimiter):
-            return 0
-        return purge_queue(self.installation, queue)
-
     def _on_configured(self, **_: Any) -> None:
         self._configured()
         self.install_router()
@@ -430,11 +399,6 @@ class Parts:
         """Drop the connections of the parent process; signal ``worker_process_init``."""
         self._resender.forget_connections()
         self._pool_child.begin()
-
-    def give_token_back(self, task_name: str) -> None:
-        """Return the token of Celery's ``rate_limit`` for an attempt that has not begun."""
-        if self.consumer is not None:
-            give_token_back(self.consumer, task_name)
 
     def republish(self) -> None:
         """Publish tiers and queue limits again after Redis lost its memory."""

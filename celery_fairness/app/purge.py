@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_fairness.control.purging import purge_queue
 from celery_fairness.wiring import find
 
 
@@ -42,7 +43,7 @@ def _purging(app: Any, purge: Any) -> Any:
     def queue_purge(queue: str = "", *args: Any, **options: Any) -> Any:
         fairness = find(app)
         # Before the purge: a task that is promoted in between is then in the queue.
-        parked = 0 if fairness is None else fairness.cancel_parked(queue)
+        parked = 0 if fairness is None else purge_queue(fairness.installation, queue)
         return parked + (purge(queue, *args, **options) or 0)
 
     return queue_purge

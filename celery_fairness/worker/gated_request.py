@@ -20,6 +20,7 @@ from celery_fairness.util.ids import new_lease_id
 from celery_fairness.wiring import find
 from celery_fairness.worker.gate import ATTEMPT_KEY, NOT_BEGUN, Parked
 from celery_fairness.worker.request_mixin import RequestMixin, failure_of
+from celery_fairness.worker.unspent import give_token_back
 
 #: Linux's PID_MAX_LIMIT; other systems stay below it.
 LARGEST_PROCESS_ID = 4_194_304
@@ -98,8 +99,9 @@ class FairRequestMixin(RequestMixin):
             )
         finally:
             exception = failure_of(exc_info)
-            if isinstance(exception, NOT_BEGUN):
-                self._fair_wired.give_token_back(self._task.name)
+            consumer = self._fair_wired.consumer
+            if isinstance(exception, NOT_BEGUN) and consumer is not None:
+                give_token_back(consumer, self._task.name)
             if isinstance(exception, Parked):
                 self._fair_promoter.ring()
             if return_ok:

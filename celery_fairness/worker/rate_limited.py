@@ -13,6 +13,8 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_fairness import wiring as registry
 from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.control.holding import Holding
+from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.util.retry_after import wait_after, wait_until
@@ -73,7 +75,11 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
     for key in keys:
         try:
             reason = f"task {task.name}: {error}"
-            fairness.cool_down(key, wait, reason, policy=key in policies)
+            if key in policies:
+                # A key from a message is valid, and may begin like a tenant's.
+                Holding(fairness.installation).cool_down(key, wait, reason)
+            else:
+                LimitsApi(fairness.installation).cool_down(key, for_seconds=wait, reason=reason)
         except (LimiterUnavailable, ValueError) as problem:
             # Only this task waits.
             logger.warning("%s does not cool down: %s", got(key), problem)

@@ -9,6 +9,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.control.keys import read_head
+from celery_fairness.control.purging import purge_queue
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Lease, Parking, SlotRequest
@@ -233,7 +234,7 @@ def test_the_parked_tasks_of_one_queue_and_broker_are_purged(make_fairness, redi
     parked_at(fairness, "m3", queue="other")
     elsewhere = RedisLimiter(Connection(address_from_url(redis_url)), fairness.settings, broker="b")
     parked_at(fairness, "m4", limiter=elsewhere)
-    assert parts_of(fairness).cancel_parked("celery") == 2
+    assert purge_queue(parts_of(fairness).installation, "celery") == 2
     states = {f"m{n}": fairness.tasks.explain(f"m{n}").state for n in (3, 4)}
     assert states == {"m3": "parked", "m4": "parked"}
     for cancelled in ("m1", "m2"):

@@ -11,8 +11,8 @@ from celery.app.task import Context
 from celery.exceptions import Reject
 
 from celery_fairness import Fairness, FairTask, RateLimitExceeded
-from celery_fairness.app.parts import Parts
 from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.control.holding import Holding
 from celery_fairness.message.headers import HEADER
 from celery_fairness.worker.rate_limited import answer
 
@@ -30,7 +30,7 @@ class Again:
 def cooled(monkeypatch):
     """The keys that cool down."""
     keys = []
-    monkeypatch.setattr(Parts, "cool_down", lambda self, key, *_, **__: keys.append(key))
+    monkeypatch.setattr(Holding, "cool_down", lambda self, key, *_, **__: keys.append(key))
     return keys
 
 
