@@ -59,6 +59,15 @@ NOT_A_DEFECT = {
         ("ZADD", "closed", -1, KEY),
         ("ZREM", f"leases:{KEY}", LEASE),
     ],
+    "a pause that the next claim ends": [
+        ("ZADD", "closed", -1, KEY),
+        ("ZREM", f"leases:{KEY}", LEASE),
+        ("ZADD", "changes_end", 1, f"pause {KEY}"),
+    ],
+    "an override that the next claim ends": [
+        ("ZREM", f"leases:{KEY}", LEASE),
+        ("ZADD", "changes_end", 1, f"override {KEY}"),
+    ],
     "a tier of which it has the number": [
         ("HSET", "tenant:42", "tier", "pro", "concurrency", "1"),
         ("HSET", "tiers", "pro", "3"),
