@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness import wiring
@@ -342,7 +342,7 @@ class Parts:
         level = logging.INFO if enforces else logging.WARNING
         logger.log(level, "%s", enforcement_text(self.settings, self.claims_fairly))
         if not self.claims_fairly:
-            self.lease_renewer.worker = self.announcement(worker.hostname)
+            self.lease_renewer.worker = partial(self.announcement, worker, self.worker)
             self.lease_renewer.start()
             self.promoter.start()
         if not self._threads and isinstance(self.limiter, RedisLimiter):
@@ -355,13 +355,21 @@ class Parts:
                 thread.start()
         self._publish_settings()
 
-    def announcement(self, name: str) -> str:
-        """Return the status of this process's worker ``name``, as it is stored in Redis."""
+    def announcement(self, worker: Any, owner: str) -> str:
+        """Return the status of this process's worker, as it is stored in Redis.
+
+        ``owner`` is its name as the owner of leases.
+        """
+        consumed = getattr(worker.consumer, "task_consumer", None) or self.app.amqp
+        queues = (getattr(each, "name", each) for each in consumed.queues)
         return WorkerStatus(
-            name=name,
+            name=worker.hostname,
             pid=os.getpid(),
             path="dispatch" if self.claims_fairly else "gate",
             enforcement=self.settings.enforcement.value,
+            owner=owner,
+            places=worker.pool.num_processes,
+            queues=tuple(sorted(queues)),
         ).model_dump_json()
 
     def on_worker_stopping(self) -> None:

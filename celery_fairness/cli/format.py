@@ -11,6 +11,9 @@ from celery_fairness.limiter.types import HeldLease
 
 Cell = str | int | float | None
 
+#: Stands for the queue of parked tasks.
+PARKED = "(parked)"
+
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[Cell]], empty: str = "") -> list[str]:
     """Return aligned lines, with numbers to the right; the line ``empty`` if there is no row."""

@@ -8,6 +8,7 @@ import click
 from pydantic_core import to_jsonable_python
 
 from celery_fairness.cli.format import (
+    PARKED,
     Cell,
     held_by,
     held_for,
@@ -30,8 +31,6 @@ from celery_fairness.control.ojs_views import (
 
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "tenant")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
-#: Stands for the queue of parked tasks.
-_PARKED = "(parked)"
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 
@@ -124,7 +123,7 @@ def _state_lines(found: Inspection) -> list[str]:
         lines.append(f"and {others} other leases: limit show {quoted(found.key)} --page N")
     if not is_tenants:
         return [*lines, "", *table(_WAITED, _waited(found), empty="nothing waits for this limit")]
-    waiting = [(each.queue or _PARKED, each.rank, each.tasks) for each in found.waiting]
+    waiting = [(each.queue or PARKED, each.rank, each.tasks) for each in found.waiting]
     return [*lines, "", *table(("queue", "priority", "waiting"), waiting, empty="nothing waits")]
 
 
@@ -180,7 +179,7 @@ def keys_lines(page: InspectionPage) -> list[str]:
 
 def _queues(found: Inspection) -> str:
     """Return the queues in which a tenant is blocked."""
-    return ", ".join(name or _PARKED for name in found.full_in)
+    return ", ".join(name or PARKED for name in found.full_in)
 
 
 def _tier_text(found: Inspection) -> str:
@@ -192,7 +191,7 @@ def _waited(found: Inspection) -> list[tuple[Cell, ...]]:
     return [
         (
             numbers_text(each.concurrency, each.rates, each.throttle),
-            *(each.queue or _PARKED, each.state, each.tenants, each.tasks),
+            *(each.queue or PARKED, each.state, each.tenants, each.tasks),
         )
         for each in found.waited
     ]

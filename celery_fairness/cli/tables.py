@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import click
 
 from celery_fairness.cli.format import (
+    PARKED,
     Cell,
     count,
     printable,
+    seconds_text,
     table,
     weight_text,
 )
@@ -23,6 +25,7 @@ from celery_fairness.control.views import (
     QueueState,
     QueueStatus,
     Status,
+    Verdict,
     WorkerStatus,
 )
 from celery_fairness.control.workers import not_enforcing
@@ -34,8 +37,12 @@ OWNERS_SHOWN = 20
 
 
 _QUEUE = (
-    *("queue", "waiting", "delayed", "active tenants", "blocked tenants", "blocked tasks"),
-    *("running", "dead", "virtual time"),
+    *("queue", "waiting", "startable", "at tier limit", "at other limit", "paused"),
+    *("oldest wait", "running", "delayed", "dead"),
+)
+_SHARE = (
+    *("tenant", "tier", "limit", "held", "entitled", "waiting", "startable", "state"),
+    "first waits",
 )
 _TIER = ("tier", "concurrency", "weight", "queue class", "rejected")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
@@ -59,15 +66,17 @@ def status_lines(status: Status) -> list[str]:
     """Return a status for people."""
     where = f"{status.redis}, namespace {status.namespace}"
     lines = [f"{status.path} path, {where}, config version {status.news}"]
-    lines += workers_lines(status.workers)
-    if status.total is not None:
-        rows = [_numbers(queue) for queue in (*status.queues, status.total)]
-        lines += ["", *table(_QUEUE, rows)]
-        owners = [(each.owner, each.leases) for each in status.owners]
-        shown_owners = owners[:OWNERS_SHOWN]
-        lines += ["", *table(("owner", "leases"), shown_owners, empty="no leases are held")]
-        if len(owners) > OWNERS_SHOWN:
-            lines.append(f"and {len(owners) - OWNERS_SHOWN} more owners: --json has all")
+    lines += ["", *verdict_lines(status.verdict), "", *workers_lines(status.workers)]
+    if status.queues:
+        lines += ["", *table(_QUEUE, [_numbers(queue) for queue in status.queues])]
+    more = status.queue_count - len(status.queues)
+    if more > 0:
+        lines.append(f"and {count(more, 'queue')} with fewer waiting tasks: queue list shows all")
+    owners = [(each.owner, each.leases) for each in status.owners]
+    shown_owners = owners[:OWNERS_SHOWN]
+    lines += ["", *table(("owner", "leases"), shown_owners, empty="no leases are held")]
+    if len(owners) > OWNERS_SHOWN:
+        lines.append(f"and {len(owners) - OWNERS_SHOWN} more owners: --json has all")
     tiers = [
         (
             each.tier,
@@ -81,7 +90,15 @@ def status_lines(status: Status) -> list[str]:
     lines += ["", *table(_TIER, tiers)]
     lines.append(f"tiers are from {status.tiers_from or 'the settings: none are published'}")
     lines += ["", *table(("count", ""), sorted(status.counts.items()), empty="no counts yet")]
-    return lines + _notes(status.notes)
+    return lines
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """Return a verdict with its causes, and what was ruled out."""
+    color = {"ok": "green", "busy": "yellow", "trouble": "red"}[verdict.level]
+    lines = [click.style(printable(verdict.line), fg=color)]
+    lines += [f"  {printable(cause)}" for cause in verdict.causes]
+    return [*lines, *(f"  not the cause: {printable(each)}" for each in verdict.ruled_out)]
 
 
 def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:
@@ -136,7 +153,9 @@ def queues_lines(found: Sequence[QueueState]) -> list[str]:
 
 def queue_lines(found: QueueState) -> list[str]:
     """Return one queue with its limit."""
-    lines = table(_QUEUE, [_numbers(found.tasks)]) if found.tasks is not None else []
+    lines = []
+    if found.tasks is not None:
+        lines = [*table(_QUEUE, [_numbers(found.tasks)]), *_shares(found.tasks), ""]
     own = queue_limit_lines(found.limit) if found.limit else [f"{printable(found.queue)}: no limit"]
     return [*lines, *own]
 
@@ -175,7 +194,7 @@ def numbers_text(
 def page_lines(page: EventPage, if_more: str) -> list[str]:
     """Return a page of events, and a note if there are more."""
     lines = [event_line(each) for each in page.events] or ["no events"]
-    return lines + _notes([if_more] if page.has_more else [])
+    return [*lines, "", click.style(f"note: {if_more}", fg="yellow")] if page.has_more else lines
 
 
 def event_line(event: Event) -> str:
@@ -198,18 +217,42 @@ def check_lines(check: Check) -> list[str]:
 
 
 def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
+    blocked = queue.blocked_tasks
+    seen = queue.startable is not None
     return (
-        queue.queue or "total",
+        queue.queue or PARKED,
         queue.waiting,
-        queue.later,
-        queue.ring,
-        queue.full,
-        queue.behind_full,
+        queue.startable,
+        *(blocked.get(state, 0) if seen else None for state in ("tier", "limit", "paused")),
+        _wait_text(queue.oldest_wait_seconds),
         queue.running,
+        queue.later,
         queue.dead,
-        None if queue.virtual_time is None else round(queue.virtual_time, 3),
     )
 
 
-def _notes(notes: Sequence[str]) -> list[str]:
-    return ["", *(click.style(f"note: {note}", fg="yellow") for note in notes)] if notes else []
+def _wait_text(waited: float | None) -> str | None:
+    return None if waited is None else seconds_text(waited)
+
+
+def _shares(queue: QueueStatus) -> list[str]:
+    rows = [
+        (
+            each.key,
+            each.tier,
+            number_text(each.limit),
+            each.held,
+            round(each.entitled, 1),
+            each.waiting,
+            each.startable,
+            each.state,
+            _wait_text(each.waits_seconds),
+        )
+        for each in queue.tenants
+    ]
+    limits = [(each.key, each.reason, each.waiting) for each in queue.limits]
+    lines = ["", *table(_SHARE, rows)] if rows else []
+    if not queue.is_complete:
+        more = queue.active + queue.blocked - len(rows)
+        lines.append(f"and {count(more, 'tenant')} more: all sums are lower bounds")
+    return [*lines, *(["", *table(("limit", "blocks by", "waiting"), limits)] if limits else [])]

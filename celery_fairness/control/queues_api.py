@@ -11,7 +11,7 @@ from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key, read_queu
 from celery_fairness.config.rates import RateLike, ojs_rate
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.queue_keys import QueueKeys
-from celery_fairness.control.stats_api import StatsApi
+from celery_fairness.control.queue_status import all_queues, one_queue
 from celery_fairness.control.views import QueueLimit, QueueState, QueueStatus
 from celery_fairness.errors import NotFound, PolicyInvalid
 
@@ -23,9 +23,8 @@ class QueuesApi:
     """
 
     def __init__(self, installation: Installation) -> None:
-        self._limiter = installation.limiter
+        self._installation, self._limiter = installation, installation.limiter
         self._keys = QueueKeys(installation)
-        self._stats = StatsApi(installation)
 
     def list(self) -> tuple[QueueState, ...]:
         """Return every known queue by name, with its tasks and its limit.
@@ -33,20 +32,22 @@ class QueuesApi:
         If the broker does not claim fairly, waiting tasks are not in Redis. Then the list has only
         queues with a limit, and ``tasks`` is None.
         """
-        tasks, rows = self._tasks(), self._limiter.queue_rows()
+        tasks = {row.queue: row for row in all_queues(self._installation)}
+        rows = self._limiter.queue_rows()
         return tuple(self._state(queue, tasks, rows) for queue in sorted({*tasks, *rows}))
 
     def inspect(self, queue: str) -> QueueState:
-        """Return one queue, with its tasks and its limit.
+        """Return one queue, with its tasks, why they wait, and its limit.
 
         Raises:
             NotFound: No task was in the queue and it has no limit.
             PolicyInvalid: The name is no text.
         """
-        tasks, rows = self._tasks(), self._limiter.queue_rows()
-        if _named(queue) not in {*tasks, *rows}:
+        rows = self._limiter.queue_rows()
+        found = one_queue(self._installation, _named(queue))
+        if found is None and queue not in rows:
             raise NotFound("queue", queue, "has no limit, and no task was in it")
-        return self._state(queue, tasks, rows)
+        return self._state(queue, {queue: found} if found else {}, rows)
 
     def set_limit(
         self,
@@ -93,9 +94,6 @@ class QueuesApi:
         row = self._limiter.queue_rows().get(_named(queue))
         self._limiter.limit_queue(CLEARED, queue)
         return row is not None and row.by_operator is not None
-
-    def _tasks(self) -> dict[str, QueueStatus]:
-        return {row.queue: row for row in self._stats.status().queues}
 
     def _state(
         self, queue: str, tasks: Mapping[str, QueueStatus], rows: Mapping[str, QueueRow]

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from celery_fairness.config.fields import whole
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import at_ms
-from celery_fairness.control.queue_rows import read_queues
+from celery_fairness.control.queue_status import fairness_index, queues_of
 from celery_fairness.control.scan import Command, Reader, batches, server_now
+from celery_fairness.control.verdict import verdict_of
 from celery_fairness.control.views import (
     KeyRejections,
     Minute,
     MinuteCount,
+    OwnerStatus,
     Rejections,
     Status,
     TierStatus,
@@ -60,18 +62,25 @@ class StatsApi:
             )
             for tier in (published or installation.settings.tiers).values()
         )
-        reader, claims = installation.reader, installation.claims
-        queues = read_queues(reader, installation.app_queues()) if claims else {}
+        answer = limiter.overview(installation.app_queues() if installation.claims else ())
+        queues, workers = queues_of(answer, limiter), living(installation.reader)
+        owners = tuple(OwnerStatus(owner, tasks) for owner, tasks in answer.get("owners", ()))
+        index = fairness_index(queues)
         return Status(
-            path="dispatch" if claims else "gate",
+            path="dispatch" if installation.claims else "gate",
             redis=str(limiter.connection.address),
             namespace=installation.settings.namespace,
             news=limiter.config_version(),
             tiers_from=source,
             tiers=tiers,
             counts=counts,
-            workers=living(reader),
-            **queues,
+            queues=queues,
+            queue_count=answer["queue_count"],
+            running=answer["running"],
+            owners=owners,
+            workers=workers,
+            fairness_index=index,
+            verdict=verdict_of(queues, workers, owners, index),
         )
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:

@@ -8,9 +8,9 @@ A result is a :class:`Value`. Its rows are dataclasses, because a result may hav
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from celery_fairness.control.limit_in_force import LimitInForce
 from celery_fairness.limiter.types import HeldLease, KeyStops
@@ -18,36 +18,92 @@ from celery_fairness.util.value import Value
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStatus:
-    """One queue of the dispatch path.
+class TenantShare:
+    """A tenant with waiting tasks in a queue.
 
     Attributes:
-        queue: Name of the queue, or "" in the totals.
+        key: Key of its tier limit, or ``_system``.
+        tier: Name of its tier. "" for system tasks.
+        weight: Its weight.
+        limit: Its concurrency now. None is unlimited.
+        held: Its live leases, of all queues.
+        entitled: Its share, by weight, of the slots that the tenants of the queue hold, within its
+            limit and its tasks.
+        waiting: Its waiting tasks in the queue.
+        startable: Tasks of these that free places could start now.
+        state: Why no more of its tasks could start: ``ready`` if all could, ``tier`` at its tier's
+            limit, ``paused``, or ``limit`` if another limit blocks them.
+        waits_seconds: Time for which its first task has waited. None if unknown.
+    """
+
+    key: str
+    tier: str
+    weight: float
+    limit: int | None
+    held: int
+    entitled: float
+    waiting: int
+    startable: int
+    state: str
+    waits_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingLimit:
+    """A limit at which tasks of a queue wait.
+
+    Attributes:
+        key: Key of the limit.
+        reason: ``concurrency``, ``rate``, ``throttle``, ``paused`` or ``cool-down``. "" if the next
+            claim checks the limit.
+        waiting: Waiting tasks that have a limit of this key, in all queues.
+    """
+
+    key: str
+    reason: str
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue.
+
+    Attributes:
+        queue: Name of the queue. "" are the tasks that gates have parked for one broker.
         waiting: Tasks in lanes.
         later: Tasks with an eta or a countdown that has not ended.
-        ring: Active tenants: a task of theirs may start.
-        full: Blocked tenants: they have waiting tasks, but are at their limit, or all their lanes
-            are blocked.
-        behind_full: Waiting tasks of blocked tenants, or None if there are too many tenants.
-        running: Claimed tasks.
+        running: Running tasks. Estimated if more than 500 tasks run.
         dead: Dead letters.
-        virtual_time: Virtual time of the queue, or None in the totals.
+        active: Tenants of which a task may start.
+        blocked: Tenants with waiting tasks of which none may start.
+        startable: Waiting tasks that free places could start now, at least. None if the tenants of
+            the queue were not looked at.
+        blocked_tasks: The other waiting tasks of tenants by the state of the tenant, at least.
+        oldest_wait_seconds: The longest wait of a tenant's first task, at least. None if unknown.
+        tenants: Tenants with waiting tasks, the longest wait first: the first 120 that may start a
+            task, and the first 120 that may not.
+        limits: The 20 limits with the most tasks, among a hundred at which tasks wait.
+        is_complete: Whether ``tenants`` has all tenants, so that no number is a lower bound.
     """
 
     queue: str
     waiting: int
     later: int
-    ring: int
-    full: int
-    behind_full: int | None
     running: int
     dead: int
-    virtual_time: float | None
+    active: int
+    blocked: int
+    startable: int | None = None
+    blocked_tasks: Mapping[str, int] = field(default_factory=dict)
+    oldest_wait_seconds: float | None = None
+    tenants: tuple[TenantShare, ...] = ()
+    limits: tuple[BlockingLimit, ...] = ()
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerStatus:
-    """One process that claims, and its number of leases."""
+    """One process that runs tasks, and its number of leases."""
 
     owner: str
     leases: int
@@ -62,12 +118,18 @@ class WorkerStatus(Value):
         path: ``dispatch`` or ``gate``.
         enforcement: ``on``, ``observe`` or ``off``. With the last two the worker starts tasks above
             their limits.
+        owner: Its name as the owner of leases.
+        places: Tasks that its pool runs at once.
+        queues: Queues that it consumes.
     """
 
     name: str
     pid: int
     path: str
     enforcement: str
+    owner: str = ""
+    places: int = 0
+    queues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +270,23 @@ class Rejections(Value):
     keys: tuple[KeyRejections, ...]
 
 
+class Verdict(Value):
+    """How an installation is, in one sentence, with the causes.
+
+    Attributes:
+        level: ``trouble`` if somebody must act. ``busy`` if tasks wait for a place, or for a limit
+            that somebody has set. Otherwise ``ok``.
+        line: The sentence.
+        causes: Further sentences, the most important first.
+        ruled_out: What is not a cause, a sentence each.
+    """
+
+    level: Literal["ok", "busy", "trouble"]
+    line: str
+    causes: tuple[str, ...] = ()
+    ruled_out: tuple[str, ...] = ()
+
+
 class Status(Value):
     """The status of an installation.
 
@@ -219,11 +298,15 @@ class Status(Value):
         tiers_from: ``database``, ``settings``, or "" if nothing is published yet.
         tiers: Tiers in force.
         counts: Every other counter.
-        queues: Queues by name, only on the dispatch path.
-        total: Totals of all queues. A tenant of two queues counts twice.
-        owners: Processes that claim, the most leases first, only on the dispatch path.
+        queues: The hundred queues with the most waiting tasks. The first of them have
+            tenants.
+        queue_count: Number of all queues.
+        running: Number of all running tasks.
+        owners: Processes that run tasks, the most leases first: of 500 tasks, if more run.
         workers: The first thousand live worker processes, by name.
-        notes: Parts that were omitted to stay within bounds.
+        fairness_index: Jain's index of the slots that tenants hold against those to which they are
+            entitled: 1 if each has its share. None if no two tenants compete.
+        verdict: How the installation is.
     """
 
     path: str
@@ -233,11 +316,13 @@ class Status(Value):
     tiers_from: str
     tiers: tuple[TierStatus, ...]
     counts: Mapping[str, int]
-    queues: tuple[QueueStatus, ...] = ()
-    total: QueueStatus | None = None
-    owners: tuple[OwnerStatus, ...] = ()
-    workers: tuple[WorkerStatus, ...] = ()
-    notes: tuple[str, ...] = ()
+    queues: tuple[QueueStatus, ...]
+    queue_count: int
+    running: int
+    owners: tuple[OwnerStatus, ...]
+    workers: tuple[WorkerStatus, ...]
+    fairness_index: float | None
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,21 @@ READ_AT_MOST = 1000
 
 
 def living(reader: Reader) -> tuple[WorkerStatus, ...]:
-    """Return the live worker processes, by name."""
+    """Return the live worker processes, by name.
+
+    After a worker's queues have changed, its status before is stored for one lease. The newest
+    counts.
+    """
     now = f"({server_now(reader):.0f}"
     texts = reader.read("ZRANGEBYSCORE", reader.keys.workers, now, "+inf", "LIMIT", 0, READ_AT_MOST)
-    found = []
+    found = dict[tuple[str, int], WorkerStatus]()
     for text in texts:
         try:
-            found.append(WorkerStatus.model_validate_json(text))
+            worker = WorkerStatus.model_validate_json(text)
         except ValidationError:
             continue  # A worker of another version has other fields.
-    return tuple(sorted(found, key=lambda worker: (worker.name, worker.pid)))
+        found[worker.name, worker.pid] = worker
+    return tuple(found[each] for each in sorted(found))
 
 
 def not_enforcing(workers: Sequence[WorkerStatus]) -> tuple[WorkerStatus, ...]:

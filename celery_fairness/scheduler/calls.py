@@ -71,6 +71,8 @@ PARK = "park"
 PUBLISH_TIERS = "publish_tiers"
 PUBLISH_TENANT = "publish_tenant"
 INSPECT = "inspect"
+INSPECT_QUEUE = "inspect_queue"
+OVERVIEW = "overview"
 EXPLAIN = "explain"
 
 

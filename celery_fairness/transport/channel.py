@@ -228,7 +228,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             if queue not in self.scan_cursor.skipped_tenants
         ]
         if queues_without_room:
-            keys.append(own_wakeup_list(prefix, self._own_claimant().owner))
+            keys.append(own_wakeup_list(prefix, self.claimant.owner))
         keys += [
             self.global_keyprefix + self._q_for_pri(queue, priority)
             for priority in self.priority_steps
@@ -245,9 +245,11 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             and self.queue_shares.divide(self.queues_without_room)[0]
         ):
             self.queues_without_room = []
-            self.session.ring(self._own_claimant().owner)
+            self.session.ring(self.claimant.owner)
 
-    def _own_claimant(self) -> Claimant:
+    @property
+    def claimant(self) -> Claimant:
+        """The name under which it claims."""
         self._claimant = self._claimant or self.session.borrow_claimant()
         return self._claimant
 
@@ -315,7 +317,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     def _send_claim(self, queues: list[str], want: int) -> None:
         self._sync_epoch()
         session = self.session
-        claimant = self._own_claimant()
+        claimant = self.claimant
         ends = session.lease_table.take_ends(SETTLE_AT_MOST)
         owner, number, epoch = claimant.owner, claimant.number, session.renewals.epoch
         claim = calls.claim_args(

@@ -72,8 +72,9 @@ class Renewals:
         self.renewed_at = 0.0
         #: Whether the thread is alive.
         self.runs = False
-        #: The announcement of this process's worker; "" without a worker.
-        self.worker = ""
+        #: Returns the announcement of this process's worker; None without a worker.
+        self.worker: Callable[[], str] | None = None
+        self._announced = ""
         #: Called in the thread when Redis may have lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
         #: Called in the thread with leases that ended while this process has their tasks.
@@ -112,15 +113,15 @@ class Renewals:
             self._settles_soon = True
             self._bell.ring()
 
-    def announce(self, worker: str) -> None:
-        """Announce ``worker`` now and with each renewal, even without a lease."""
+    def announce(self, worker: Callable[[], str]) -> None:
+        """Announce what ``worker`` returns now and with each renewal, even without a lease."""
         self.worker, self._at_once = worker, True
         self.begin()
         self._bell.ring()
 
     def withdraw(self, call: Call) -> None:
         """End the worker's announcement."""
-        worker, self.worker = self.worker, ""
+        worker, self._announced, self.worker = self._announced, "", None
         if worker:
             call(calls.ANNOUNCE, calls.announce_args(self._lease_ms, worker, 0, None))
 
@@ -162,9 +163,10 @@ class Renewals:
         self._mark_lost([each for each in gone if not each.ended and not each.lost])
         epoch = answers[0].epoch
         changed, lost = known not in (None, epoch), False
-        if self.worker or changed:
+        worker = self._announced = self.worker() if self.worker else ""
+        if worker or changed:
             # The new epoch is stored only after this call, so that a failed call runs again.
-            args = calls.announce_args(self._lease_ms, self.worker, self._lease_ms, known)
+            args = calls.announce_args(self._lease_ms, worker, self._lease_ms, known)
             lost = calls.read_announce(call(calls.ANNOUNCE, args))
         # If the epoch changed between two calls, the next renewal registers the rest.
         self.epoch = epoch
@@ -248,7 +250,9 @@ class Renewals:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.worker) or bool(self._lease_table.held()) or self._lease_table.has_ends
+        return (
+            self.worker is not None or bool(self._lease_table.held()) or self._lease_table.has_ends
+        )
 
 
 def _set_timeouts(client: Any, seconds: float) -> None:

@@ -109,7 +109,8 @@ class ClaimStep(bootsteps.StartStopStep):
         places_by_queue = {queue: each * multiplier for queue, each in shares.slots.items()}
         session.start(_places(consumer, multiplier), places_by_queue, shares.borrow)
         if fairness is not None:
-            session.renewals.announce(fairness.announcement(consumer.hostname))
+            owner = consumer.task_consumer.channel.claimant.owner
+            session.renewals.announce(partial(fairness.announcement, consumer.controller, owner))
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(MAINTAIN_POOL_SECONDS, maintain)

@@ -84,8 +84,9 @@ class LeaseRenewer:
         self._round = 0
         self._started: tuple[int, int] | None = None
         self._epoch: int | None = None
-        #: The worker's announcement; "" for no announcement.
-        self.worker = ""
+        #: Returns the worker's announcement; None for no announcement.
+        self.worker: Callable[[], str] | None = None
+        self._announced = ""
         # Whether the thread checks pool children. Otherwise it sleeps until the next renewal.
         self._looks = False
         # Attempts that children have accepted. A change keeps the thread checking, without a bell.
@@ -136,7 +137,7 @@ class LeaseRenewer:
         """Stop the thread, end the worker's announcement, and release leases of dead children."""
         self._round += 1
         self._bell.ring()
-        worker, self.worker = self.worker, ""
+        worker, self._announced, self.worker = self._announced, "", None
         if worker:
             # If the call fails, the worker stays listed for one more lease.
             with contextlib.suppress(LimiterUnavailable):
@@ -182,7 +183,8 @@ class LeaseRenewer:
                 seen, amount = self._renew_epoch(limiter, kept, epoch)
                 entered += amount
             # The new epoch is stored only after this call, so that a failed call runs again.
-            lost = limiter.announce(self.worker, self._epoch)
+            self._announced = self.worker() if self.worker else ""
+            lost = limiter.announce(self._announced, self._epoch)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
             return min(AGAIN_SECONDS, self._every_seconds)

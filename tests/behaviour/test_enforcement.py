@@ -179,7 +179,7 @@ def test_status_names_the_workers_that_do_not_enforce_while_they_live(
     for worker, enabled in ((off, "false"), (observing, "'observe'")):
         pid = worker.process.pid
         assert f"  {worker.hostname()}, pid {pid}, {kind} path: enabled is {enabled}\n" in text
-    assert on.hostname() not in text.partition("\n\n")[0]
+    assert on.hostname() not in text.partition("\nqueue ")[0]
     workers = json.loads(command(shop, "status", "--json"))["workers"]
     assert {each["name"]: each["enforcement"] for each in workers} == {
         on.hostname(): "on",

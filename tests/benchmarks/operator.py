@@ -47,6 +47,8 @@ def _rows(server: RedisServer, tasks: int, tenants: int) -> Iterator[Row]:
         "task cancel": lambda: fairness.tasks.cancel(middle),
         "limit show": lambda: fairness.limits.inspect("api"),
         "tenant show": lambda: fairness.tenants.inspect("acme0"),
+        "status": fairness.stats.status,
+        "queue show": lambda: fairness.queues.inspect(QUEUE),
         "a chunk of check": lambda: _check(bench.client, keys),
     }
     try:

@@ -313,7 +313,7 @@ def test_all_messages_of_one_id_are_cancelled_and_one_that_runs_is_told(run, sho
     send(shop, "42", "again", tag="waits", eta_ms=9_000_000_000_000)
     done = run("task", "cancel", "again")
     assert (done.exit_code, "runs at worker-1" in done.output) == (1, True)
-    assert json.loads(run("status", "--json").stdout)["total"]["later"] == 0
+    assert json.loads(run("status", "--json").stdout)["queues"][0]["later"] == 0
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "purge"])

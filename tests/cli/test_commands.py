@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 from celery import Celery
 
 from celery_fairness.cli.tables import table
-from celery_fairness.control import queue_rows as queues
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
@@ -35,11 +35,11 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
     assert done.exit_code == 0
     lines = lines_of(done)
     assert "dispatch path" in lines[0]
-    counts = "waiting delayed active tenants blocked tenants blocked tasks running dead"
-    assert f"queue {counts} virtual time" in lines
-    assert "celery 3 1 1 1 2 1 1 0.0" in lines
-    assert "other 1 0 1 0 0 0 0 0.0" in lines
-    assert "total 4 1 2 1 2 1 1" in lines
+    counts = "waiting startable at tier limit at other limit paused oldest wait"
+    assert f"queue {counts} running delayed dead" in lines
+    rows = [re.sub(r"\d+\.\d s", "WAIT", line) for line in lines]
+    assert "celery 3 1 2 0 0 WAIT 1 1 1" in rows
+    assert "other 1 1 0 0 0 WAIT 0 0 0" in rows
     assert "worker-1 1" in lines
     assert "tier concurrency weight queue class rejected" in lines
     assert "free 1 1 default 1" in lines
@@ -50,21 +50,36 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
 def test_status_in_json_has_the_same_facts(installation, run):
     found = json.loads(run("status", "--json").stdout)
     assert found["path"] == "dispatch"
-    assert found["total"]["waiting"] == 4
     (queue,) = (each for each in found["queues"] if each["queue"] == "celery")
+    tenants, waits = queue.pop("tenants"), queue.pop("oldest_wait_seconds")
     assert queue == {
         "queue": "celery",
         "waiting": 3,
         "later": 1,
-        "ring": 1,
-        "full": 1,
-        "behind_full": 2,
         "running": 1,
         "dead": 1,
-        "virtual_time": 0.0,
+        "active": 1,
+        "blocked": 1,
+        "startable": 1,
+        "blocked_tasks": {"tier": 2},
+        "limits": [],
+        "is_complete": True,
+    }
+    first = {each["key"]: each for each in tenants}["tenant:42"]
+    assert first.pop("waits_seconds") == pytest.approx(waits, abs=1)
+    assert first == {
+        "key": "tenant:42",
+        "tier": "free",
+        "weight": 1.0,
+        "limit": 1,
+        "held": 1,
+        "entitled": 0.5,
+        "waiting": 2,
+        "startable": 0,
+        "state": "tier",
     }
     assert found["owners"] == [{"owner": "worker-1", "leases": 1}]
-    assert found["notes"] == []
+    assert found["verdict"]["line"] == "no worker takes queue celery, queue other: 4 tasks wait"
 
 
 def test_a_queue_in_which_something_only_waits_for_its_time_or_is_dead_is_shown(client, run):
@@ -75,17 +90,42 @@ def test_a_queue_in_which_something_only_waits_for_its_time_or_is_dead_is_shown(
     installation.settle(task, Verdict.BEGUN)
     installation.settle(task, Verdict.DIED)
     lines = lines_of(run("status"))
-    assert "tomorrow 0 1 0 0 0 0 0 0.0" in lines
-    assert "graves 0 0 0 0 0 0 1 0.0" in lines
+    assert "tomorrow 0 0 1 0" in lines
+    assert "graves 0 0 0 1" in lines
 
 
-def test_a_status_reads_a_bounded_number_of_tenants(installation, run, monkeypatch):
-    for name in ("FULL_AT_MOST", "RUNNING_AT_MOST"):
-        monkeypatch.setattr(queues, name, 0)
-    done = run("status")
-    assert done.exit_code == 0
-    assert "celery: too many tenants are blocked" in done.output
-    assert "only the first 0 running tasks" in done.output
+def test_a_status_shows_the_queues_with_the_most_tasks_and_a_list_shows_all(client, run):
+    installation = Installation(client)
+    names = [f"q{number:03d}" for number in range(105)]
+    for name in names:
+        installation.put("42", f"t-{name}", queue=name)
+    installation.put("42", "more", queue="q104")
+    lines = lines_of(run("status"))
+    shown = [line.partition(" ")[0] for line in lines if line.startswith("q1")]
+    assert "q104" in shown
+    assert "q103" not in shown
+    assert any(line.endswith("with fewer waiting tasks: queue list shows all") for line in lines)
+    assert {line.partition(" ")[0] for line in lines_of(run("queue", "list"))} >= set(names)
+
+
+def test_a_queue_shows_its_tenants_the_longest_wait_first_and_why_they_wait(client, run):
+    installation = Installation(client)
+    for number in range(3):
+        installation.put("flood", f"f{number}", limits="api|1|||w")
+    installation.put("quiet", "q1")
+    assert len(installation.claim(want=1)) == 1
+    installation.put("paused", "p1")
+    run("tenant", "pause", "paused")
+    installation.claim(want=0)
+    lines = lines_of(run("queue", "show", "celery"))
+    heads = "tenant tier limit held entitled waiting startable state first waits"
+    first = lines.index(heads) + 1
+    rows = [line.rpartition(" 0.")[0] for line in lines[first : first + 3]]
+    assert sorted(rows) == [
+        "tenant:flood free 1 1 0.5 2 0 tier",
+        "tenant:paused free 0 0 0.0 1 0 paused",
+        "tenant:quiet free 1 0 0.5 1 1 ready",
+    ]
 
 
 def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, make_fairness, run):
@@ -397,7 +437,7 @@ def test_celery_finds_the_commands(installation, redis_url):
     env = {"CELERY_BROKER_URL": f"fair{redis_url}", "CELERY_RESULT_BACKEND": redis_url}
     done = celery("-A", "tests.support.shop", "fairness", "status", "--json", env=env)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["total"]["waiting"] == 4
+    assert [each["waiting"] for each in json.loads(done.stdout)["queues"]][:3] == [3, 1, 0]
     done = celery("fairness", "status", env=env)
     assert done.returncode == 2
     assert "celery -A APP fairness" in done.stderr

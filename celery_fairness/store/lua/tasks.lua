@@ -49,6 +49,11 @@ function Tasks.read_head(tag, head)
   }
 end
 
+-- Returns the queue of a head, for a caller that needs nothing else of it.
+function Tasks.queue_of(head)
+  return string.match(head, "^%d+ %d+ %d+ %S+ %d %S* %S* %S* %S* %S* %S* %S* %S* (.*)$")
+end
+
 -- Returns a task, or nil if its tag is not known.
 function Tasks.read(ctx, tag)
   local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
@@ -166,6 +171,11 @@ function Tasks.read_row(text)
     "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*) (%S*) (%S*) (.*)$")
   return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = keys, charge = charge,
     name = name, id = id, queue = queue}
+end
+
+-- Returns the owner and the state of a row, for a caller that needs nothing else of it.
+function Tasks.owner_of(text)
+  return string.match(text, "^%S+ (%S+) (%a+)")
 end
 
 -- Returns the row of a claimed task that has this lease, or nil if the lease is not its own now, and its tag.

@@ -1,0 +1,148 @@
+"""The verdict: one sentence on an installation, with its causes and those that were ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from celery_fairness.control.views import OwnerStatus, QueueStatus, Verdict, WorkerStatus
+from celery_fairness.control.workers import not_enforcing
+
+#: A task that a free place could start has normally started after so many seconds.
+SLOW_SECONDS = 5.0
+#: With at least this value of Jain's index, the tenants hold about what they are entitled to.
+FAIR = 0.9
+#: Workers or queues that one sentence names.
+NAMED = 3
+#: The words for the states of tenants whose tasks do not start.
+STATES = {
+    "tier": "at their tenants' limits",
+    "paused": "of paused tenants",
+    "limit": "at other limits",
+}
+
+
+def verdict_of(
+    queues: Sequence[QueueStatus],
+    workers: Sequence[WorkerStatus],
+    owners: Sequence[OwnerStatus],
+    index: float | None,
+) -> Verdict:
+    """Return the verdict on an installation.
+
+    Args:
+        queues: Its queues, the first ones with their tenants.
+        workers: Its live workers.
+        owners: The processes that run tasks.
+        index: Jain's index of its tenants' shares.
+    """
+    busy_places = {each.owner: each.leases for each in owners}
+    judged = [_Judged(each, workers, busy_places) for each in queues if each.waiting]
+    troubles = [*_open_workers(workers), *_not_taken(judged)]
+    troubles += [line for each in judged for line in each.delays()]
+    waits = [line for each in judged for line in each.reasons()]
+    waits += _dead_letters(queues)
+    ruled_out = tuple(_ruled_out(judged, workers, index))
+    lines = [*troubles, *waits]
+    if not lines:
+        runs = any(each.running for each in queues)
+        line = "all tenants get their share" if runs or judged else "nothing waits or runs"
+        return Verdict(level="ok", line=line, ruled_out=ruled_out)
+    return Verdict(
+        level="trouble" if troubles else "busy",
+        line=lines[0],
+        causes=tuple(lines[1:]),
+        ruled_out=ruled_out,
+    )
+
+
+class _Judged:
+    """One queue with waiting tasks, beside the workers that take it."""
+
+    def __init__(
+        self,
+        queue: QueueStatus,
+        workers: Sequence[WorkerStatus],
+        busy_places: dict[str, int],
+    ) -> None:
+        self.queue = queue
+        is_parked = not queue.queue
+        self.takers = [
+            each
+            for each in workers
+            if (each.path == "gate" if is_parked else queue.queue in each.queues)
+        ]
+        self.free = sum(
+            max(0, each.places - busy_places.get(each.owner, 0)) for each in self.takers
+        )
+        self.name = "the parked tasks" if is_parked else f"queue {queue.queue}"
+
+    def delays(self) -> Iterator[str]:
+        """Yield that tasks could start for a while and do not."""
+        queue = self.queue
+        if self.free and queue.startable and self._oldest_ready() > SLOW_SECONDS:
+            yield (
+                f"{self.name}: {_tasks(queue.startable)} could start and {_places(self.free)} "
+                f"free, but none has started for {self._oldest_ready():.0f} s"
+            )
+
+    def reasons(self) -> Iterator[str]:
+        """Yield why tasks wait, if it is not for the moment that a claim takes."""
+        queue = self.queue
+        if not self.takers:
+            return
+        parts = [
+            f"{queue.blocked_tasks[state]:,} of them {words}"
+            for state, words in STATES.items()
+            if queue.blocked_tasks.get(state)
+        ]
+        if not parts and self.free:
+            return
+        parts.append(f"{_places(self.free)} free" if self.free else "no place is free")
+        yield f"{self.name}: {_tasks(queue.waiting)} wait, {'; '.join(parts)}"
+
+    def _oldest_ready(self) -> float:
+        waits = [each.waits_seconds or 0.0 for each in self.queue.tenants if each.startable]
+        return max(waits, default=0.0)
+
+
+def _open_workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
+    others = not_enforcing(workers)
+    if others:
+        names = ", ".join(each.name for each in others[:NAMED])
+        yield f"{len(others)} of {len(workers)} workers do not enforce limits: {names}"
+
+
+def _not_taken(judged: Sequence[_Judged]) -> Iterator[str]:
+    queues = [each for each in judged if not each.takers]
+    if queues:
+        names = ", ".join(each.name for each in queues[:NAMED])
+        more = f" and {len(queues) - NAMED} more" if len(queues) > NAMED else ""
+        waiting = sum(each.queue.waiting for each in queues)
+        yield f"no worker takes {names}{more}: {_tasks(waiting)} wait"
+
+
+def _dead_letters(queues: Sequence[QueueStatus]) -> Iterator[str]:
+    dead = sum(each.dead for each in queues)
+    if dead:
+        yield f"{_tasks(dead)} ended as dead letters: look at them, then requeue them"
+
+
+def _ruled_out(
+    judged: Sequence[_Judged], workers: Sequence[WorkerStatus], index: float | None
+) -> Iterator[str]:
+    if workers and not not_enforcing(workers):
+        yield "every worker enforces limits"
+    if judged and all(each.takers for each in judged):
+        yield "every queue with waiting tasks has a worker"
+    if judged and not any(each.queue.blocked_tasks.get("paused") for each in judged):
+        yield "no waiting task is of a paused tenant"
+    if index is not None and index >= FAIR:
+        yield f"the tenants hold what they are entitled to (Jain's index {index:.2f})"
+
+
+def _tasks(count: int) -> str:
+    return "1 task" if count == 1 else f"{count:,} tasks"
+
+
+def _places(count: int) -> str:
+    return "1 place is" if count == 1 else f"{count:,} places are"
