@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from celery_fairness.errors import ProblemsError, SettingsError, got, suggestion
@@ -98,14 +99,11 @@ def text_of(pattern: str, expected: str) -> Rule:
 
 def number(what: str, least: float | None, most: float) -> Rule:
     """Return the rule of a number, described as ``what``; without ``least`` it is above 0."""
-    lowest = f"above 0, up to {most:.0f}" if least is None else f"from {least} to {most:.0f}"
-
-    def accepts(value: Any) -> bool:
-        if type(value) not in (int, float) or value > most:
-            return False
-        return bool(value > 0 if least is None else value >= least)
-
-    return Rule(f"{what} {lowest}", accepts)
+    if least is None:
+        expected = f"{what} above 0, up to {most:.0f}"
+        return Rule(expected, lambda value: type(value) in (int, float) and 0 < value <= most)
+    expected = f"{what} from {least} to {most:.0f}"
+    return Rule(expected, lambda value: type(value) in (int, float) and least <= value <= most)
 
 
 def optional(rule: Rule) -> Rule:
@@ -149,15 +147,22 @@ def collect(problems: list[str], make: Callable[..., T], *args: Any) -> T | None
         return None
 
 
-def texts_of(item: Any) -> Iterator[str]:
-    """Yield the problems that one item of a ValidationError stands for, without the field's name.
+def expected_of(field: FieldInfo) -> str:
+    """Return the valid values of a field as text: those of its rule, or of its Literal."""
+    rules = [each.expected for each in field.metadata if isinstance(each, Rule)]
+    return rules[0] if rules else either(get_args(field.annotation))
+
+
+def texts_of(item: Any, model: type[BaseModel]) -> Iterator[str]:
+    """Yield the problems of one item of a model's ValidationError, without the field's name.
 
     A problem of the whole value begins with a colon, and one of a part of it with a dot.
     """
-    cause = item["ctx"].get("error")
+    cause = item.get("ctx", {}).get("error")
     if cause is None:
-        # Pydantic describes the values of a Literal as a rule does.
-        yield f": expected {item['ctx']['expected']}, got: {got(item['input'])}"
+        # It is none of the values of a Literal.
+        expected = expected_of(model.model_fields[item["loc"][0]])
+        yield f": expected {expected}, got: {got(item['input'])}"
         return
     _, *within = item["loc"] or ("",)
     # The problem of a name has the name itself.
@@ -187,7 +192,7 @@ class Section(BaseModel):
             made = read({name: given[name] for name in known if name in given})
         except ValidationError as error:
             for item in error.errors():
-                problems += (f"{item['loc'][0]}{text}" for text in texts_of(item))
+                problems += (f"{item['loc'][0]}{text}" for text in texts_of(item, cls))
         if problems:
             raise SettingsError(*problems)
         return made

@@ -18,7 +18,7 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -33,7 +33,7 @@ from pydantic import (
 
 from celery_fairness.config.fields import (
     Rule,
-    either,
+    expected_of,
     number,
     optional,
     text_of,
@@ -237,9 +237,7 @@ class Settings(BaseModel):
 
 def expected(name: str) -> str:
     """Return the expected values of the setting ``name``, as in its error."""
-    field = Settings.model_fields[name]
-    rules = [each.expected for each in field.metadata if isinstance(each, Rule)]
-    return rules[0] if rules else either(get_args(field.annotation))
+    return expected_of(Settings.model_fields[name])
 
 
 def acts_on(name: str) -> str:
@@ -287,4 +285,4 @@ def _problems(item: Any, origin: Mapping[str, str]) -> Iterator[str]:
     elif name == "redis_url":
         yield f"{where}: expected {expected(name)}, got: '(hidden)'"
     else:
-        yield from (where + text for text in texts_of(item))
+        yield from (where + text for text in texts_of(item, Settings))

@@ -133,6 +133,7 @@ REFUSED = [
     ("tier_cache_seconds", True, DAY),
     ("tier_cache_seconds", math.nan, DAY),
     ("tier_scope", "tenant", "'global' or 'service'"),
+    ("tier_scope", "\ud800", "'global' or 'service'"),
     ("tier_on_limit", "drop", "'reschedule' or 'wait'"),
     ("no_tenant", "ignore", "'bypass', 'shared' or 'error'"),
     ("no_tenant", None, "'bypass', 'shared' or 'error'"),
