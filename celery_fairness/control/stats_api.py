@@ -107,16 +107,13 @@ class StatsApi:
         - A claim counts a tenant at its limit once, until the tenant may start a task again.
         - At any other limit, a claim counts the first task of a lane.
         """
-        limiter = self._installation.redis
-        tiers = {
-            counter.removeprefix(_REFUSED): total
-            for counter, total in limiter.counts().items()
-            if counter.startswith(_REFUSED)
-        }
-        keys = (
-            KeyRejections(key=key, strategy=strategy, total=total)
-            for strategy, key, total in limiter.rejections()
-        )
+        reader, tiers, keys = self._installation.reader, {}, []
+        for field, total in sorted(dict(reader.pairs("HSCAN", reader.keys.counts)).items()):
+            if field.startswith(_REFUSED):
+                tiers[field.removeprefix(_REFUSED)] = int(total)
+            elif field.startswith("exceeded "):
+                _, strategy, key = field.split(" ", 2)
+                keys.append(KeyRejections(key=key, strategy=strategy, total=int(total)))
         return Rejections(tiers=tiers, keys=tuple(keys))
 
     def counters(self) -> dict[str, int]:

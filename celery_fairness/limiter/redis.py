@@ -62,8 +62,6 @@ _REJECTIONS = {
     -8: Reason.AT_LOCAL_LIMIT,
 }
 _ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
-#: How the counters begin that count rejections by key.
-_EXCEEDED = "exceeded "
 
 
 class RedisLimiter:
@@ -381,23 +379,14 @@ class RedisLimiter:
         self.connection.read("HINCRBY", self.names.counts, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
-        return {name: amount for name, amount in self._counted() if not name.startswith(_EXCEEDED)}
-
-    def rejections(self) -> Iterator[tuple[str, str, int]]:
-        """Yield how often limits rejected: the strategy, the key and the number, in this order."""
-        for name, amount in sorted(self._counted()):
-            if name.startswith(_EXCEEDED):
-                strategy, key = name.removeprefix(_EXCEEDED).split(" ", 1)
-                yield strategy, key, amount
+        rows = _pairs(self.connection.read("HGETALL", self.names.counts))
+        # The others are the rejections by key.
+        return {name: int(total) for name, total in rows if not name.startswith("exceeded ")}
 
     def close(self) -> None:
         """Close the connections."""
         self._listener.close()
         self.connection.close()
-
-    def _counted(self) -> Iterator[tuple[str, int]]:
-        flat = self.connection.read("HGETALL", self.names.counts)
-        return ((name, int(amount)) for name, amount in _pairs(flat))
 
     def _tenant_key(self, tenant: str) -> str:
         return self.names.tenant(tenant).removeprefix(self.prefix)
