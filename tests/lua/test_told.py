@@ -154,6 +154,16 @@ def test_a_task_that_is_dropped_later_was_refused_before(limiter, client):
     assert told(client, "key")[2:] == [("released", "api")]
 
 
+def test_a_start_is_reported_once_though_its_message_is_delivered_again(limiter, client):
+    held = admit(limiter, ask("held", ONE))
+    refuse(limiter, ask("t1", ONE))
+    limiter.release([held])
+    # Its worker dies, and the same copy comes twice more.
+    for _ in range(2):
+        limiter.release([admit(limiter, ask("t1", ONE, serial="s2"))])
+    assert told(client) == [("exceeded",), ("released",)]
+
+
 def test_what_is_remembered_lasts_until_a_task_comes_back(limiter, client):
     daily = Limit("api", rates=((1, 86_400_000),), on_limit="reschedule")
     admit(limiter, ask("held", daily))
@@ -166,6 +176,17 @@ def test_what_is_remembered_lasts_until_a_task_comes_back(limiter, client):
 def park(limiter: RedisLimiter, request: SlotRequest) -> None:
     refuse(limiter, request)
     assert limiter.park(request, "message") is Parking.PARKED
+
+
+@pytest.mark.parametrize("before", [{}, {"admitted": ""}])
+def test_the_memory_of_a_parked_task_is_whole_and_ends_by_itself(limiter, client, before):
+    """What its rejection remembered may be lost before it is parked."""
+    copy = NAMES.of("copy", "t1")
+    if before:
+        client.hset(copy, mapping=before)
+    assert limiter.park(ask("t1", ONE), "message") is Parking.PARKED
+    assert client.hgetall(copy) == {"current": "s2", "next": "s2", "seq": "1", "told": ""}
+    assert 0 < client.pttl(copy) <= KEEP_MS
 
 
 def test_a_parked_task_that_waits_for_longer_than_copies_are_kept_is_released(
