@@ -317,6 +317,13 @@ def test_a_task_that_waits_again_or_was_told_leaves_none(dispatch, verdicts):
     assert dispatch.next_outcome() is None
 
 
+def test_an_outcome_whose_record_was_deleted_is_forgotten(dispatch, client):
+    lose(dispatch, Verdict.ACKED)
+    client.hdel(PREFIX + "tasks", "t1")
+    assert dispatch.next_outcome() is None
+    assert not client.exists(PREFIX + "outcomes")
+
+
 def test_an_outcome_that_nobody_wrote_is_handed_out_again_after_a_lease(dispatch):
     lose(dispatch, Verdict.ACKED)
     found = dispatch.next_outcome()
