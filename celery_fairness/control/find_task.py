@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control.keys import ORDER_LENGTH, Row, TaskHead, read_head, read_row
+from celery_fairness.control.keys import ORDER_LENGTH, TaskHead, read_head
 from celery_fairness.control.scan import Reader, batches
 from celery_fairness.control.views import DeadLetter
 from celery_fairness.scheduler import calls
@@ -177,14 +177,3 @@ def _heads(rows: Iterable[tuple[str, str | None]]) -> Iterator[TaskHead]:
 def messages_of(reader: Reader, tags: Sequence[str]) -> list[str | None]:
     """Return the messages of tasks."""
     return list(reader.read("HMGET", reader.keys.messages, *tags)) if tags else []
-
-
-def running(reader: Reader) -> Iterator[Row]:
-    """Yield every claimed task."""
-    for some in batches(reader.pairs("HSCAN", reader.keys.running), BATCH):
-        tags = [tag for tag, _ in some]
-        heads = reader.read("HMGET", reader.keys.tasks, *tags)
-        for (tag, text), head in zip(some, heads, strict=True):
-            row = read_row(tag, text, head)
-            if row is not None:
-                yield row
