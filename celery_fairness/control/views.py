@@ -80,8 +80,8 @@ class QueueStatus:
             the queue were not looked at.
         blocked_tasks: The other waiting tasks of tenants by the state of the tenant, at least.
         oldest_wait_seconds: The longest wait of a tenant's first task, at least. None if unknown.
-        tenants: Tenants with waiting tasks, the longest wait first: the first 120 that may start a
-            task, and the first 120 that may not.
+        tenants: Tenants with waiting tasks, the longest wait first: the first 70 that may start a
+            task, and the first 70 that may not.
         limits: The 20 limits with the most tasks, among a hundred at which tasks wait.
         is_complete: Whether ``tenants`` has all tenants, so that no number is a lower bound.
     """

@@ -51,7 +51,7 @@ _SET_TIERS = """
 import json, sys, time
 from tests.benchmarks.app import fairness
 for tenant, tier in json.loads(sys.argv[1]).items():
-    fairness.set_tier(tenant, tier)
+    fairness.tenants.set_tier(tenant, tier)
 print(time.time())
 """
 
