@@ -9,12 +9,13 @@ pytestmark = pytest.mark.django_db
 
 
 def found(database: bool = False) -> dict[str, str]:
-    messages = run_checks(databases=["default"] if database else None)
-    return {
-        message.id: f"{message.msg} {message.hint}"
-        for message in messages
-        if message.id and message.id.startswith("celery_fairness")
-    }
+    """Return the text of this app's messages by their id. A check may have several messages."""
+    texts: dict[str, str] = {}
+    for message in run_checks(databases=["default"] if database else None):
+        if message.id and message.id.startswith("celery_fairness"):
+            before = texts.get(message.id, "")
+            texts[message.id] = f"{before} {message.msg} {message.hint}".strip()
+    return texts
 
 
 def test_a_project_that_is_set_up_has_nothing_to_hear(wire):
