@@ -1,4 +1,4 @@
-"""Addresses of the demo site: the page of tasks, and the admin.
+"""Addresses of the demo site: the page of tasks, the admin, and the HTTP API.
 
 Invariant: nothing is fetched from the internet.
 
@@ -8,7 +8,7 @@ Weakness: the page of tasks needs no login. It shows only tasks of the demo.
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from demo_site.views import home
 
@@ -19,4 +19,5 @@ admin.site.index_title = "Limits"
 urlpatterns = [
     path("", home, name="home"),
     path("admin/", admin.site.urls),
+    path("", include("django_celery_fairness.api.urls")),
 ]

@@ -1,4 +1,4 @@
-"""The admin: staff edit the limits of tiers and tenants, and see the limits in force.
+"""The admin: staff edit the limits of tiers and tenants, see the limits in force, make tokens.
 
 Invariant: every number is shown with its source. Every edit goes through ``save`` or ``delete``,
 and so through :mod:`.publishing`. Names and tenants of saved rows cannot be changed, because tasks
@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django import forms
+from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_celery_fairness import wiring
+from django_celery_fairness import tokens, wiring
 from django_celery_fairness.live_counts import LiveCounts
-from django_celery_fairness.models import TenantTier, Tier
-from django_celery_fairness.pages import FairnessAdmin
+from django_celery_fairness.models import TOKEN_EXISTS, ApiToken, TenantTier, Tier
+from django_celery_fairness.pages import FairnessAdmin, ModelAdmin
 
 if TYPE_CHECKING:
     from celery_fairness.control.ojs_views import Inspection
@@ -190,3 +192,56 @@ def _as_in_database(row: TenantTier, limit: Inspection) -> bool:
     """Whether Redis has the tier and the number of the database, below what an operator set."""
     number = limit.in_force.reasons[-1].limit
     return limit.tier == row.tier.name and number == effective(row)
+
+
+class ApiTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in django-stubs only
+    """A new token."""
+
+    def clean_name(self) -> str:
+        """Reject the name of a token in use, which a form does not check by the constraint."""
+        name: str = self.cleaned_data["name"]
+        if ApiToken.objects.filter(name=name, revoked_at=None).exists():
+            raise forms.ValidationError(TOKEN_EXISTS)
+        return name
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ModelAdmin):
+    """Tokens of the HTTP API: made, revoked, deleted, and never edited.
+
+    A token that a user makes here is the user's, so it may do no more than the user may.
+
+    Weakness: the new token passes through Django's messages, which may use a cookie of the user.
+    """
+
+    form = ApiTokenForm
+    list_display = ("name", "begins", "scope", "owner", "created_at", "last_used_at", "revoked_at")
+    list_select_related = ("owner",)
+    search_fields = ("name",)
+    fields = ("name", "scope")
+    actions = ("revoke",)
+
+    @admin.display(description=gettext_lazy("begins with"), ordering="prefix")
+    def begins(self, row: ApiToken) -> str:
+        """Show the part by which a token can be recognised."""
+        return f"fairness_{row.prefix}_…"
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Open no row for editing; the action has its own check."""
+        return obj is None and super().has_change_permission(request)
+
+    def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
+        """Give the token its secret, and show it this once."""
+        obj.owner_id = request.user.pk
+        text = tokens.give_secret(obj)
+        super().save_model(request, obj, form, change)
+        shown = _("The token, which is not shown again: %(token)s")
+        self.message_user(request, shown % {"token": text}, messages.WARNING)
+
+    @admin.action(description=gettext_lazy("Revoke the selected tokens"), permissions=["change"])
+    def revoke(self, request: HttpRequest, rows: QuerySet[ApiToken]) -> None:
+        """End the tokens."""
+        for row in rows.filter(revoked_at=None):
+            row.revoked_at = timezone.now()
+            row.save(update_fields=["revoked_at"])
+            self.log_change(request, row, "revoked")

@@ -1,4 +1,4 @@
-"""Tiers, tenants with their tiers, and changes that are not in Redis yet.
+"""Tiers, tenants with their tiers, changes that are not in Redis yet, and tokens of the API.
 
 Invariant: every bound is a constraint of the database. So no other way than the forms (a shell, a
 fixture, ``queryset.update``, another program) can store a limit that the limiter would reject.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models, router, transaction
@@ -33,6 +34,8 @@ CONCURRENCY_EXPECTED = _(
 )
 WEIGHT_EXPECTED = _("Expected a number above 0, up to 1,000,000.")
 WAITING_EXPECTED = _("Expected a whole number from 1 to 1,000,000,000, or nothing (any number).")
+TOKEN_NAME_EXPECTED = _("Expected text on one line.")
+TOKEN_EXISTS = _("A token of this name exists and is not revoked.")
 TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
 
 
@@ -286,3 +289,67 @@ class UnpublishedChange(models.Model):
 
     def __str__(self) -> str:
         return self.tenant or "the tier table"
+
+
+class ApiToken(models.Model):
+    """A token of the HTTP API. It is shown once, when it is made; the row has its hash."""
+
+    class Scope(models.TextChoices):
+        """The actions that a token allows."""
+
+        READ = "read", _("read")
+        WRITE = "write", _("read and write")
+
+    name = models.CharField(
+        _("name"),
+        max_length=100,
+        validators=[RegexValidator(r"\A[^\x00-\x1f\x7f]+\Z", TOKEN_NAME_EXPECTED)],
+        help_text=_("Who uses it, for example “deploy of the shop”."),
+    )
+    scope = models.CharField(
+        _("scope"),
+        max_length=10,
+        choices=Scope.choices,
+        default=Scope.READ,
+        help_text=_("“read” changes nothing."),
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        verbose_name=_("owner"),
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="+",
+        help_text=_("The token may do no more than this user."),
+    )
+    prefix = models.CharField(_("begins with"), max_length=8, unique=True, editable=False)
+    digest = models.CharField(max_length=64, editable=False)
+    created_at = models.DateTimeField(_("made"), auto_now_add=True)
+    last_used_at = models.DateTimeField(_("last used"), null=True, editable=False)
+    revoked_at = models.DateTimeField(_("revoked"), null=True, editable=False)
+
+    class Meta:
+        """Names, order, and that one name is one token in use."""
+
+        verbose_name = _("API token")
+        verbose_name_plural = _("API tokens")
+        ordering = ("name", "pk")
+        constraints = (
+            models.UniqueConstraint(
+                name="fairness_token_name_in_use",
+                fields=["name"],
+                condition=Q(revoked_at=None),
+                violation_error_message=TOKEN_EXISTS,
+            ),
+            models.CheckConstraint(
+                name="fairness_token_scope_known", condition=Q(scope__in=("read", "write"))
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def may_write(self) -> bool:
+        """Whether its scope has writing."""
+        return self.scope == self.Scope.WRITE

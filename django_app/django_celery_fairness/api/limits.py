@@ -1,0 +1,123 @@
+"""Limits by key: list, inspect, override (sections 10.1 to 10.3 of the Open Job Spec).
+
+Weakness: a tenant whose name ends in ``/override`` has no address of its own here. Its key in
+Redis, ``tenant:h_…``, has one.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from celery_fairness import Fairness
+from celery_fairness.control.limits_api import PAGE_LENGTH
+from celery_fairness.control.ojs_views import Inspection, InspectionPage
+from celery_fairness.errors import NotFound
+from django_celery_fairness.api.audit import DELETED, wrote
+from django_celery_fairness.api.auth import access
+from django_celery_fairness.api.errors import ApiError, named_in_path
+from django_celery_fairness.api.schemas import (
+    READ,
+    WRITE,
+    Error,
+    OverrideBody,
+    PageLength,
+    PageNumber,
+)
+
+router = Router(auth=access("tier"), tags=["rate limits"])
+
+
+@router.get("rate-limits", response={200: InspectionPage, READ: Error})
+def list_rate_limits(
+    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    page: PageNumber = 1,
+    per_page: PageLength = PAGE_LENGTH,
+) -> InspectionPage:
+    """Return the known keys by name, each as it is inspected."""
+    return Fairness.of().limits.list(page, per_page)
+
+
+# Before the routes of a key, which match this address too.
+@router.delete("rate-limits/{anything:key}/override", response={204: None, WRITE: Error})
+def delete_override(request: HttpRequest, key: str) -> HttpResponse:
+    """End an override."""
+    with named_in_path():
+        cleared = clear_override(request, key)
+    if not cleared:
+        raise ApiError(404, "not_found", f"the key {key!r} has no override")
+    return HttpResponse(status=204)
+
+
+@router.get("rate-limits/{anything:key}", response={200: Inspection, READ: Error})
+def get_rate_limit(
+    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    response: HttpResponse,
+    key: str,
+) -> Inspection:
+    """Return what a key holds and may hold now."""
+    with named_in_path():
+        found = Fairness.of().limits.inspect(key)
+    add_headers(response, found)
+    return found
+
+
+@router.put("rate-limits/{anything:key}", response={200: Inspection, WRITE: Error})
+def put_override(
+    request: HttpRequest, response: HttpResponse, key: str, body: OverrideBody
+) -> Inspection:
+    """Override numbers of a key, until a time or until the override is deleted."""
+    with named_in_path(), suppress(NotFound):
+        Fairness.of().limits.inspect(key)
+    found = override(request, key, body)
+    add_headers(response, found)
+    return found
+
+
+def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
+    """Write an override, and who wrote it."""
+    author = request.auth.name  # type: ignore[attr-defined]  # ninja sets it
+    found = Fairness.of().limits.override(
+        key, **body.numbers, until=body.expires_at, reason=body.reason, author=author
+    )
+    wrote(request, "override", key, body.model_dump(mode="json", exclude_unset=True))
+    return found
+
+
+def clear_override(request: HttpRequest, key: str) -> bool:
+    """End an override, and write down who ended it; return whether there was one."""
+    cleared = Fairness.of().limits.clear_override(key)
+    if cleared:
+        wrote(request, "override", key, None, flag=DELETED)
+    return cleared
+
+
+def add_headers(response: HttpResponse, found: Inspection) -> None:
+    """Add ``X-RateLimit-*`` for the number of a key that leaves the fewest starts.
+
+    A key without any number is not limited, and gets none of them. The end of a running task is
+    not known, so the reset of a full concurrency is now.
+    """
+    now = datetime.now(UTC)
+    numbers: list[tuple[int, int, datetime | None]] = []
+    if found.rate is not None:
+        rate = found.rate
+        left = max(0, rate.limit - rate.current_count)
+        numbers.append((rate.limit, left, rate.window_resets_at))
+    if found.throttle is not None:
+        at = found.throttle.next_allowed_at
+        numbers.append((found.throttle.limit, int(at is not None and at <= now), at))
+    if found.concurrency.limit is not None:
+        opens_at = now + timedelta(seconds=found.opens_in_seconds or 0.0)
+        numbers.append((found.concurrency.limit, found.concurrency.available or 0, opens_at))
+    if not numbers:
+        return
+    limit, left, resets_at = min(numbers, key=lambda number: number[1])
+    response["X-RateLimit-Limit"] = str(limit)
+    response["X-RateLimit-Remaining"] = str(left)
+    # A pause without an end has no time either.
+    response["X-RateLimit-Reset"] = str(math.ceil((resets_at or now).timestamp()))

@@ -1,0 +1,83 @@
+"""Limits of queues (section 7.2 of the Open Job Spec)."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from celery_fairness import Fairness
+from celery_fairness.config.queue_policy import QUEUE_NAME
+from celery_fairness.control.views import QueueLimit
+from celery_fairness.errors import NotFound
+from django_celery_fairness.api.audit import DELETED, wrote
+from django_celery_fairness.api.auth import access
+from django_celery_fairness.api.errors import ApiError
+from django_celery_fairness.api.limits import add_headers
+from django_celery_fairness.api.schemas import READ, WRITE, Error, QueueLimitBody, QueueLimitState
+
+router = Router(auth=access("tier"), tags=["queues"], by_alias=True)
+
+PATH = "admin/queues/{anything:name}/rate-limit"
+
+
+@router.get(PATH, response={200: QueueLimitState, READ: Error})
+def get_queue_limit(
+    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    response: HttpResponse,
+    name: str,
+) -> QueueLimitState:
+    """Return the limit of a queue: an operator's, or that of the settings."""
+    _expect_name(name)
+    limit = Fairness.of().queues.inspect(name).limit
+    if limit is None or not limit.source:
+        raise ApiError(404, "not_found", f"the queue {name!r} has no limit")
+    return _shown(response, limit)
+
+
+@router.put(PATH, response={200: QueueLimitState, WRITE: Error})
+def put_queue_limit(
+    request: HttpRequest, response: HttpResponse, name: str, body: QueueLimitBody
+) -> QueueLimitState:
+    """Limit a queue, instead of what the settings declare, until the limit is deleted."""
+    _expect_name(name)
+    return _shown(response, set_limit(request, name, body))
+
+
+@router.delete(PATH, response={204: None, WRITE: Error})
+def delete_queue_limit(request: HttpRequest, name: str) -> HttpResponse:
+    """End the limit that an operator set, so that the settings hold."""
+    _expect_name(name)
+    if not clear_limit(request, name):
+        raise ApiError(404, "not_found", f"no operator has set a limit of the queue {name!r}")
+    return HttpResponse(status=204)
+
+
+def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLimit:
+    """Write the limit of a queue, and who wrote it."""
+    numbers = body.model_dump()
+    numbers["global_limit"] = numbers.pop("concurrency")
+    limit = Fairness.of().queues.set_limit(name, **numbers)
+    wrote(request, "queue limit", name, body.model_dump(mode="json", exclude_unset=True))
+    return limit
+
+
+def clear_limit(request: HttpRequest, name: str) -> bool:
+    """End a queue's limit, and write down who ended it; return whether there was one."""
+    cleared = Fairness.of().queues.clear_limit(name)
+    if cleared:
+        wrote(request, "queue limit", name, None, flag=DELETED)
+    return cleared
+
+
+def _expect_name(name: str) -> None:
+    if not QUEUE_NAME.accepts(name):
+        raise ApiError(404, "not_found", QUEUE_NAME.problem("queue", name))
+
+
+def _shown(response: HttpResponse, limit: QueueLimit) -> QueueLimitState:
+    try:
+        add_headers(response, Fairness.of().limits.inspect(limit.key))
+    except NotFound:
+        # A limit that was cleared since, or that has no number, is unknown as a key.
+        pass
+    return QueueLimitState(**dict(limit))

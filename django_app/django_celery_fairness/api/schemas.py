@@ -1,0 +1,278 @@
+"""The bodies and queries of requests, and the answers that no value of the library describes.
+
+Invariant: a body is strict. An unknown field, a number as text and a text with NUL are rejected,
+and an error names each problem.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Query
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+
+from celery_fairness.config.rates import MAX_RATE_LIMIT, Rate
+from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
+from celery_fairness.control.limits_api import LONGEST_PAGE
+from celery_fairness.control.ojs_views import Pagination
+from celery_fairness.control.views import QueueLimit
+from celery_fairness.util.value import Value
+
+#: Forms of a period whose every value is 1 ms to 366 days long. A request may have other forms of
+#: ISO 8601 too, such as ``P1W2D``, if the period is within these bounds.
+PERIOD = (
+    r"^P(?:(?:[1-9]|[1-4][0-9]|5[0-2])W"
+    r"|(?:[1-9][0-9]?|[12][0-9]{2}|3[0-5][0-9]|36[0-6])D"
+    r"|(?:[1-9][0-9]?D)?T(?:[1-9][0-9]{0,2}H(?:[1-9][0-9]{0,3}M)?(?:[1-9][0-9]{0,4}S)?"
+    r"|[1-9][0-9]{0,4}M(?:[1-9][0-9]{0,4}S)?|[1-9][0-9]{0,6}S|(?:0|[1-9][0-9]{0,2})\.[0-9]{0,2}[1-9]S))$"
+)
+
+
+#: The position in a list.
+PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+PageLength = Annotated[int, Query(ge=1, le=LONGEST_PAGE)]
+
+
+def _only_text(value: Any) -> Any:
+    # A number would be read as Unix seconds.
+    if not isinstance(value, str):
+        raise ValueError("expected a time in RFC 3339, such as 2026-11-26T12:00:00Z")
+    return value
+
+
+#: The errors of a route that reads, and of one that writes.
+READ = frozenset({400, 401, 403, 404, 422, 503})
+WRITE = READ | {409, 413, 415}
+
+
+def _whole(value: Any) -> Any:
+    # To JSON 1.0 and 1 are one number.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# The bounds come first: behind another validator they are not in the schema.
+Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(_whole)]
+Time = Annotated[
+    AwareDatetime,
+    Field(strict=False),
+    BeforeValidator(_only_text),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+#: PostgreSQL stores no NUL.
+Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=10_000)]
+
+
+class Body(BaseModel):
+    """The body of a request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class RateBody(Body):
+    """A number of starts in a period."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_RATE_LIMIT), BeforeValidator(_whole)]
+    period: Annotated[
+        str,
+        WithJsonSchema(
+            {
+                "type": "string",
+                "pattern": PERIOD,
+                "description": "ISO 8601, 1 ms to 366 days, no months or years.",
+            }
+        ),
+    ]
+
+    @model_validator(mode="after")
+    def _is_rate(self) -> RateBody:
+        Rate.from_ojs(self.model_dump())
+        return self
+
+
+class OverrideBody(Body):
+    """The numbers that replace those of a key. None is unlimited; absent fields stay as declared.
+
+    Attributes:
+        expires_at: Its end. None lasts until it is deleted.
+        reason: Why, for people.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle")]
+        }
+    )
+
+    concurrency: Concurrency | None = None
+    rate: RateBody | None = None
+    throttle: RateBody | None = None
+    expires_at: Time | None = None
+    reason: Annotated[Text, Field(max_length=500)] | None = None
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers that the body has."""
+        given = self.model_dump(include={"concurrency", "rate", "throttle"})
+        return {name: given[name] for name in given if name in self.model_fields_set}
+
+    @model_validator(mode="after")
+    def _has_number(self) -> OverrideBody:
+        if not self.numbers:
+            raise ValueError("expected any of concurrency, rate, throttle")
+        return self
+
+
+class QueueLimitBody(Body):
+    """The limit of a queue, as a whole: an absent number is unlimited.
+
+    Attributes:
+        concurrency: Tasks at once in all processes. 0 pauses.
+        local_limit: Tasks at once in one process.
+        rate: Starts in any window.
+        throttle: Starts, evenly spaced.
+        on_limit: What happens to a task above the limit.
+    """
+
+    concurrency: Concurrency | None = None
+    local_limit: Concurrency | None = None
+    rate: RateBody | None = None
+    throttle: RateBody | None = None
+    on_limit: Literal["wait", "reschedule", "drop"] = "wait"
+
+
+class QueueLimitState(QueueLimit):
+    """The limit of a queue, with the name that the Open Job Spec has for its concurrency."""
+
+    global_limit: int | None = Field(serialization_alias="concurrency")
+
+
+class TierBody(Body):
+    """A tier as a whole: each field is required, because an absent one would change it unseen."""
+
+    concurrency: Concurrency | None
+    weight: float = Field(gt=0, le=MAX_WEIGHT)
+    queue_class: Literal["priority", "default"]
+    max_waiting: Annotated[int, Field(ge=1, le=MAX_WAITING), BeforeValidator(_whole)] | None
+    description: Text
+
+
+class TierState(Value):
+    """A tier of the database.
+
+    Attributes:
+        published: Whether Redis has the present table of tiers.
+    """
+
+    name: str
+    concurrency: int | None
+    weight: float
+    queue_class: str
+    max_waiting: int | None
+    description: str
+    published: bool
+
+
+class TierPage(Value):
+    """One page of the tiers, by name."""
+
+    items: tuple[TierState, ...]
+    pagination: Pagination
+
+
+class TenantBody(Body):
+    """The tier of a tenant, as a whole; ``concurrency`` None is that of the tier."""
+
+    tier: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
+    concurrency: Concurrency | None
+    note: Text
+
+
+class TenantState(Value):
+    """A tenant with a row in the database.
+
+    Attributes:
+        concurrency: A number of its own. None is that of its tier.
+        published: Whether Redis has the present row.
+    """
+
+    tenant: str
+    tier: str
+    concurrency: int | None
+    note: str
+    published: bool
+
+
+class TenantPage(Value):
+    """One page of the tenants, by name."""
+
+    items: tuple[TenantState, ...]
+    pagination: Pagination
+
+
+class Problem(Value):
+    """An error.
+
+    Attributes:
+        code: For programs.
+        message: For people.
+        retryable: Whether the same request may succeed later.
+        details: More about it, if there is more.
+        request_id: The id of the request in the log of the server.
+    """
+
+    code: str
+    message: str
+    retryable: bool
+    details: dict[str, Any] | None = None
+    request_id: str
+
+
+class Error(Value):
+    """The answer to a request that failed."""
+
+    error: Problem
+
+
+class Implementation(Value):
+    """The server."""
+
+    name: str
+    version: str
+    language: str
+
+
+class Manifest(Value):
+    """The abilities of the server, in the form of the Open Job Spec.
+
+    Attributes:
+        capabilities: ``rate_limiting`` is true only if this installation meets RL-001 to RL-006.
+        extensions: URIs of the extensions.
+    """
+
+    specversion: str
+    implementation: Implementation
+    protocols: tuple[str, ...]
+    backend: str
+    capabilities: dict[str, bool]
+    extensions: tuple[str, ...]
+
+
+class Health(Value):
+    """The server answers.
+
+    Attributes:
+        status: ``ok``.
+        time: Now, by the clock of this process.
+    """
+
+    status: str
+    time: datetime

@@ -1,0 +1,218 @@
+"""The routes of limits and queues, by the rows of the Open Job Spec that they meet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import User
+
+from celery_fairness import Fairness, FairTask, RateLimitPolicy
+from tests.django.suite.api_client import ApiClient
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RATE = {"limit": 100, "period": "PT1M"}
+THROTTLE = {"limit": 10, "period": "PT1S"}
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+@pytest.fixture
+def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
+    return wire(f"fair{redis_url}")
+
+
+@pytest.fixture
+def api(fairness) -> ApiClient:
+    return ApiClient("write")
+
+
+@pytest.fixture
+def stripe(fairness) -> str:
+    """A key that a task of the app declares."""
+    policy = RateLimitPolicy("stripe-api", concurrency=5, rate=RATE, throttle=THROTTLE)
+
+    def pay() -> None:
+        """Call the API."""
+
+    fairness._parts.app.task(name="pay", base=FairTask, limits=[policy])(pay)
+    return policy.key
+
+
+def test_s43_rl005_a_key_is_inspected(api, stripe):
+    answer = api("GET", f"rate-limits/{stripe}")
+    assert answer.status == 200
+    found = answer.json
+    resets_at = found["rate"].pop("window_resets_at")
+    next_at = found["throttle"].pop("next_allowed_at")
+    assert TIME.fullmatch(resets_at)
+    assert TIME.fullmatch(next_at)
+    assert found == {
+        "key": "stripe-api",
+        "concurrency": {"limit": 5, "active": 0, "available": 5},
+        "rate": {**RATE, "current_count": 0},
+        "throttle": THROTTLE,
+        "waiting_count": 0,
+    }
+
+
+def test_s43_running_tasks_count_and_a_tenants_key_answers(api, hold):
+    hold("acme", 1)
+    found = api("GET", "rate-limits/tenant:acme").json
+    assert found["concurrency"] == {"limit": 1, "active": 1, "available": 0}
+
+
+def test_a_key_that_nobody_has_seen_is_404(api):
+    assert "is not known" in api("GET", "rate-limits/nobody").refused(404, "not_found")
+
+
+def test_s44_rlr004_an_override_holds_until_its_end(api, fairness, stripe):
+    ends = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+    body = {"concurrency": 0, "expires_at": ends.isoformat(), "reason": "it is down"}
+    put = api("PUT", f"rate-limits/{stripe}", body)
+    assert put.status == 200
+    assert put.json["concurrency"] == {"limit": 0, "active": 0, "available": 0}
+    assert put.json["override"] == {
+        "concurrency": 0,
+        "expires_at": ends.isoformat().replace("+00:00", "Z"),
+        "reason": "it is down",
+        "author": "token a write token",
+    }
+    # Fields that are not given stay as the tasks declare them.
+    assert put.json["rate"]["limit"] == 100
+    assert fairness.limits.inspect(stripe).limit == 0
+
+
+def test_s44_null_is_unlimited_and_a_deletion_ends_it(api, stripe):
+    put = api("PUT", f"rate-limits/{stripe}", {"concurrency": None, "rate": None})
+    assert put.json["concurrency"]["limit"] is None
+    assert "rate" not in put.json
+    assert put.json["override"]["expires_at"] is None
+    gone = api("DELETE", f"rate-limits/{stripe}/override")
+    assert (gone.status, gone.content) == (204, b"")
+    assert api("GET", f"rate-limits/{stripe}").json["concurrency"]["limit"] == 5
+    again = api("DELETE", f"rate-limits/{stripe}/override")
+    assert "has no override" in again.refused(404, "not_found")
+
+
+def test_s44_rates_of_an_override_are_iso_8601(api):
+    put = api("PUT", "rate-limits/maps", {"rate": {"limit": 7, "period": "PT1H30M"}})
+    assert put.json["override"]["rate"] == {"limit": 7, "period": "PT1H30M"}
+    for period in ("60", "1m", "P1Y", "P1M", "PT0S", "P400D", "", "P"):
+        body = {"rate": {"limit": 7, "period": period}}
+        refused = api("PUT", "rate-limits/maps", body).refused(400, "invalid_request")
+        assert "period" in refused
+
+
+def test_an_override_that_has_ended_before_it_begins_is_a_conflict(api):
+    body = {"concurrency": 1, "expires_at": "2020-01-01T00:00:00Z"}
+    assert "past" in api("PUT", "rate-limits/maps", body).refused(409, "conflict")
+
+
+def test_a_tenants_key_has_a_concurrency_alone(api):
+    body = {"rate": RATE}
+    assert "alone" in api("PUT", "rate-limits/tenant:acme", body).refused(409, "conflict")
+
+
+def test_s45_keys_are_listed_in_pages(api):
+    for number in range(5):
+        api("PUT", f"rate-limits/key{number}", {"concurrency": number})
+    found = api("GET", "rate-limits").json
+    assert [each["key"] for each in found["items"]] == [f"key{number}" for number in range(5)]
+    assert found["items"][3] == api("GET", "rate-limits/key3").json
+    assert found["pagination"] == {"total": 5, "page": 1, "per_page": 20}
+    second = api("GET", "rate-limits?page=2&per_page=2").json
+    assert [each["key"] for each in second["items"]] == ["key2", "key3"]
+    assert second["pagination"] == {"total": 5, "page": 2, "per_page": 2}
+
+
+@pytest.mark.parametrize("query", ["page=0", "per_page=101", "per_page=0", "page=x", "page="])
+def test_a_page_that_cannot_be_is_rejected(api, query):
+    assert query.split("=")[0] in api("GET", f"rate-limits?{query}").refused(400, "invalid_request")
+
+
+def test_s31_rlr005_a_queue_has_a_limit(api, fairness):
+    body = {"concurrency": 20, "rate": {"limit": 1000, "period": "PT1H"}}
+    put = api("PUT", "admin/queues/email/rate-limit", body)
+    assert put.status == 200
+    assert put.json == {
+        "queue": "email",
+        "key": "queue:email",
+        "source": "people",
+        "partitioned": False,
+        "concurrency": 20,
+        "local_limit": None,
+        "rate": body["rate"],
+        "throttle": None,
+        "on_limit": "wait",
+        "held": 0,
+    }
+    assert api("GET", "admin/queues/email/rate-limit").json == put.json
+    assert fairness.queues.inspect("email").limit.global_limit == 20
+    assert api("DELETE", "admin/queues/email/rate-limit").status == 204
+    assert api("GET", "admin/queues/email/rate-limit").status == 404
+    assert api("DELETE", "admin/queues/email/rate-limit").status == 404
+
+
+def test_a_queue_that_is_known_without_a_limit_has_none(api):
+    assert api("PUT", "rate-limits/queue:email", {"concurrency": 1}).status == 200
+    missing = api("GET", "admin/queues/email/rate-limit")
+    assert "has no limit" in missing.refused(404, "not_found")
+
+
+def test_a_gate_that_would_not_read_a_queue_is_a_conflict(wire, redis_url):
+    wire(redis_url)
+    put = ApiClient("write")("PUT", "admin/queues/email/rate-limit", {"concurrency": 1})
+    assert "does not claim fairly" in put.refused(409, "conflict")
+
+
+def headers(answer) -> tuple[int, int, float]:
+    """Limit, remaining, and the seconds until the reset."""
+    assert answer.status == 200
+    limit, left, resets_at = (
+        int(answer.headers[f"X-RateLimit-{name}"]) for name in ("Limit", "Remaining", "Reset")
+    )
+    return limit, left, resets_at - datetime.now(UTC).timestamp()
+
+
+def test_answers_about_a_limited_key_have_its_headers(api, stripe, hold):
+    limit, left, resets = headers(api("GET", f"rate-limits/{stripe}"))
+    assert (limit, left) == (10, 1)
+    assert -2 < resets <= 2
+    put = api("PUT", f"rate-limits/{stripe}", {"concurrency": 0, "throttle": None})
+    assert headers(put)[:2] == (0, 0)
+    put = api("PUT", "admin/queues/email/rate-limit", {"concurrency": 20})
+    assert headers(put)[:2] == (20, 20)
+    hold("acme", 1)
+    assert headers(api("GET", "rate-limits/tenant:acme"))[:2] == (1, 0)
+
+
+def test_the_reset_of_a_pause_is_its_end(api, stripe, fairness):
+    fairness.limits.pause(stripe, for_seconds=600)
+    limit, left, resets = headers(api("GET", f"rate-limits/{stripe}"))
+    assert (limit, left) == (0, 0) or left == 0
+    assert 590 < resets <= 602
+
+
+def test_a_key_without_a_number_has_no_headers(api):
+    put = api("PUT", "rate-limits/maps", {"concurrency": None})
+    assert "X-RateLimit-Limit" not in put.headers
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a/b", "%00", "%0A", "%C3%A4", "x" * 10_000, "%FF", "a%2Foverride", "..%2F..", "'; DROP"],
+)
+def test_hostile_names_in_paths_are_names_or_404(fairness, name):
+    # A change by a user is a row in the history of the admin too.
+    api = ApiClient("write", owner=User.objects.create_superuser("boss"))
+    for kind in ("tenant:", "", "queue:"):
+        got = api("GET", f"rate-limits/{kind}{name}")
+        assert got.status in (200, 404, 405), got.content
+        put = api("PUT", f"rate-limits/{kind}{name}", {"concurrency": 1})
+        assert put.status in (200, 404, 405, 409), put.content
+    for method, body in (("GET", None), ("PUT", {"concurrency": 1}), ("DELETE", None)):
+        queue = api(method, f"admin/queues/{name}/rate-limit", body)
+        assert queue.status in (200, 204, 404), queue.content

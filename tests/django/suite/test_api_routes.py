@@ -1,0 +1,353 @@
+"""The routes of tenants, tiers, tasks, events, statistics and health; and Redis or more away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from django.db import DatabaseError, OperationalError
+from django_celery_fairness import publishing
+from django_celery_fairness.models import TenantTier, Tier
+
+from celery_fairness import Fairness
+from celery_fairness.config.tenants import key_hash
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Waiting
+from tests.django.suite.api_client import ApiClient
+from tests.support.library import call
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+GOLD = {
+    "concurrency": 9,
+    "weight": 2.5,
+    "queue_class": "priority",
+    "max_waiting": 100,
+    "description": "Three reports at once",
+}
+ACME = {"tier": "pro", "concurrency": None, "note": ""}
+
+
+@pytest.fixture
+def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
+    return wire(f"fair{redis_url}")
+
+
+@pytest.fixture
+def api(fairness, four_tiers) -> ApiClient:
+    return ApiClient("write")
+
+
+@pytest.fixture
+def wait_in(redis_server) -> Callable[[str, str], str]:
+    """Put a task of a tenant into a queue; return its id."""
+
+    def wait_in(queue: str, tenant: str) -> str:
+        tag = str(uuid4())
+        header = {"v": 1, "tenant": tenant, "tier": "free"}
+        message = json.dumps({"body": "", "headers": {"id": tag, "fairness": header}})
+        args = calls.put_args(Waiting(queue, tag, tenant, tier="free", message=message))
+        with redis_server.client(decode_responses=True) as client:
+            call(client, calls.PUT, "{fairness}:", args)
+        return tag
+
+    return wait_in
+
+
+def test_tiers_are_listed_read_added_changed_and_deleted(api, fairness):
+    listed = api("GET", "tiers?per_page=2").json
+    assert [each["name"] for each in listed["items"]] == ["enterprise", "free"]
+    assert listed["pagination"] == {"total": 4, "page": 1, "per_page": 2}
+    added = api("PUT", "tiers/gold", GOLD)
+    assert added.status == 200
+    assert added.json == {"name": "gold", **GOLD, "published": True}
+    assert api("GET", "tiers/gold").json == added.json
+    assert fairness.tenants.set_tier("acme", "gold").tier == "gold"
+    assert fairness.limits.inspect("tenant:acme").limit == 9
+    api("PUT", "tiers/gold", {**GOLD, "concurrency": None})
+    assert fairness.limits.inspect("tenant:acme").limit is None
+    gone = api("DELETE", "tiers/gold")
+    assert (gone.status, gone.content, gone.headers.get("Content-Type")) == (204, b"", None)
+    api("GET", "tiers/gold").refused(404, "not_found")
+    api("DELETE", "tiers/gold").refused(404, "not_found")
+
+
+@pytest.mark.parametrize("field", sorted(GOLD))
+def test_a_tier_is_written_as_a_whole(api, field):
+    body = {name: value for name, value in GOLD.items() if name != field}
+    assert field in api("PUT", "tiers/gold", body).refused(400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("concurrency", -1),
+        ("concurrency", 1_000_001),
+        ("concurrency", True),
+        ("weight", 0),
+        ("weight", 1e7),
+        ("queue_class", "fast"),
+        ("max_waiting", 0),
+        ("description", "\x00"),
+        ("description", "\ud800"),
+        ("description", None),
+    ],
+)
+def test_a_number_that_a_tier_cannot_have_is_rejected(api, field, value):
+    refused = api("PUT", "tiers/gold", {**GOLD, field: value}).refused(400, "invalid_request")
+    assert f"body.{field}" in refused
+    assert not Tier.objects.filter(name="gold").exists()
+
+
+def test_a_tier_in_use_and_the_default_tier_cannot_go(api):
+    api("PUT", "tenants/acme", ACME)
+    api("DELETE", "tiers/pro").refused(409, "conflict")
+    assert "default tier" in api("DELETE", "tiers/free").refused(409, "conflict")
+    assert Tier.objects.count() == 4
+
+
+@pytest.mark.parametrize("name", ["a b", "a%2Fb", "x" * 101, "%00", "%C3%A4", "free%0A"])
+def test_a_name_that_no_tier_can_have_is_404(api, name):
+    for method in ("GET", "PUT", "DELETE"):
+        api(method, f"tiers/{name}", GOLD).refused(404, "not_found")
+
+
+def test_tenants_are_listed_read_added_changed_and_deleted(api, fairness):
+    assert fairness.limits.inspect("tenant:acme").limit == 1
+    added = api("PUT", "tenants/acme", ACME)
+    assert added.status == 200
+    assert added.json == {"tenant": "acme", **ACME, "published": True}
+    assert fairness.limits.inspect("tenant:acme").limit == 3
+    api("PUT", "tenants/acme", {"tier": "free", "concurrency": 8, "note": "until May"})
+    assert fairness.limits.inspect("tenant:acme").limit == 8
+    api("PUT", "tenants/beta", ACME)
+    listed = api("GET", "tenants").json
+    assert [each["tenant"] for each in listed["items"]] == ["acme", "beta"]
+    assert listed["items"][0] == api("GET", "tenants/acme").json
+    assert listed["pagination"] == {"total": 2, "page": 1, "per_page": 20}
+    assert api("DELETE", "tenants/acme").status == 204
+    assert fairness.limits.inspect("tenant:acme").limit == 1
+    assert "default tier" in api("GET", "tenants/acme").refused(404, "not_found")
+
+
+def test_a_tenants_waiting_tasks_move_with_its_tier(api, fairness, wait_in):
+    wait_in("pdf_default", "acme")
+    api("PUT", "tenants/acme", ACME)
+    assert fairness.limits.inspect("tenant:acme").waiting_count == 1
+    assert not fairness.check().findings
+
+
+def test_an_unknown_tier_is_a_conflict(api):
+    put = api("PUT", "tenants/acme", {**ACME, "tier": "platinum"})
+    assert "'platinum'" in put.refused(409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("path", "tenant"),
+    [
+        ("a/b", "a/b"),
+        ("a%2F..%2Fb", "a/../b"),
+        ("%C3%A4%F0%9F%98%80", "ä😀"),
+        ("a%0Ab", "a\nb"),
+        ("rate-limits/x/override", "rate-limits/x/override"),
+        ("%25", "%"),
+        ("x" * 200, "x" * 200),
+    ],
+)
+def test_a_tenant_with_any_text_has_an_address(api, path, tenant):
+    assert api("PUT", f"tenants/{path}", ACME).json["tenant"] == tenant
+    assert TenantTier.objects.get().tenant == tenant
+    assert api("GET", f"tenants/{path}").status == 200
+    found = api("GET", f"rate-limits/tenant:{path}")
+    if path.endswith("/override"):
+        found.refused(405, "method_not_allowed")
+        found = api("GET", f"rate-limits/tenant:{key_hash(tenant)}")
+    assert found.json["concurrency"]["limit"] == 3
+    assert api("DELETE", f"tenants/{path}").status == 204
+
+
+@pytest.mark.parametrize("path", ["x" * 201, "x" * 10_000, "%00", "a%00b", "%F0%9F%98%80" * 51])
+def test_what_cannot_be_a_tenant_is_404(api, path):
+    for method in ("GET", "PUT", "DELETE"):
+        api(method, f"tenants/{path}", ACME).refused(404, "not_found")
+
+
+def test_a_waiting_task_is_explained_and_cancelled(api, hold, wait_in):
+    hold("acme", 1)
+    task = wait_in("email", "acme")
+    found = api("GET", f"tasks/{task}").json
+    assert (found["task_id"], found["state"], found["queue"]) == (task, "waiting", "email")
+    assert found["blocked_by"][0]["key"] == "tenant:acme"
+    assert found["limits"][0]["in_force"]["reasons"][0]["tier"] == "free"
+    done = api("DELETE", f"tasks/{task}")
+    assert done.status == 200
+    assert done.json == {"task_id": task, "state": "cancelled", "queue": "email", "owner": ""}
+    api("GET", f"tasks/{task}").refused(404, "not_found")
+    api("DELETE", f"tasks/{task}").refused(404, "not_found")
+
+
+def test_a_task_that_runs_is_not_stopped_and_that_is_a_conflict(api, fairness, monkeypatch):
+    from celery_fairness.control.views import Cancelled
+
+    runs = Cancelled(task_id="1", state="running", queue="email", owner="one@web")
+    monkeypatch.setattr(fairness.tasks, "cancel", lambda _task_id: runs)
+    answer = api("DELETE", "tasks/1")
+    assert "goes on" in answer.refused(409, "conflict")
+    assert answer.error["details"]["owner"] == "one@web"
+
+
+@pytest.mark.parametrize("task", ["x" * 10_000, "%00", "a/b", "%C3%A4", "%0A"])
+def test_a_task_that_nobody_knows_is_404(api, task):
+    api("GET", f"tasks/{task}").refused(404, "not_found")
+    api("DELETE", f"tasks/{task}").refused(404, "not_found")
+
+
+def test_events_are_polled_from_a_cursor(api, fairness):
+    assert api("GET", "events?types=fairness.paused").json == {
+        "events": [],
+        "cursor": None,
+        "has_more": False,
+    }
+    for number in range(3):
+        fairness.limits.pause(f"key{number}", by="ada")
+        fairness.limits.override(f"key{number}", concurrency=1)
+    asked = "events?types=fairness.paused,fairness.resumed&limit=2"
+    first = api("GET", asked).json
+    assert [each["data"]["key"] for each in first["events"]] == ["key0", "key1"]
+    assert first["has_more"]
+    event = first["events"][0]
+    assert event["id"].startswith("evt_")
+    assert event["time"].endswith("Z")
+    assert (event["specversion"], event["type"]) == ("1.0", "fairness.paused")
+    second = api("GET", f"{asked}&after={first['cursor']}").json
+    assert [each["data"]["key"] for each in second["events"]] == ["key2"]
+    assert not second["has_more"]
+    assert len(api("GET", "events").json["events"]) >= 3
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("after=x", "after=evt_1", "after=evt_00000000-0000-4000-8000-000000000000"),
+        *("types=nothing", "types=", "types=task.put,fairness.paused"),
+        *("limit=0", "limit=1001", "limit=x"),
+    ],
+)
+def test_a_poll_that_cannot_be_is_rejected(api, query):
+    name = query.partition("=")[0]
+    assert f"query.{name}" in api("GET", f"events?{query}").refused(400, "invalid_request")
+
+
+def test_statistics_are_those_of_python(api, fairness, wait_in, hold):
+    wait_in("email", "acme")
+    status = api("GET", "stats").json
+    # Its ages grow between two calls.
+    assert status.keys() == fairness.stats.status().model_dump(mode="json").keys()
+    assert [each["queue"] for each in status["queues"] if each["waiting"]] == ["email"]
+    assert api("GET", "stats/rejections").json["tiers"] == {}
+    minutes = api("GET", "stats/minutes?last=10")
+    assert (minutes.status, minutes.json) == (200, [])
+    assert "last" in api("GET", "stats/minutes?last=361").refused(400, "invalid_request")
+
+
+def test_the_manifest_has_what_this_installation_meets(api):
+    found = api("GET", "manifest").json
+    assert found["capabilities"] == {"rate_limiting": True}
+    assert found["extensions"] == ["urn:ojs:ext:rate-limiting"]
+    assert found["implementation"]["name"] == "celery-fairness"
+
+
+@pytest.mark.parametrize("enabled", ["observe", False])
+def test_the_manifest_promises_no_limits_that_are_off(wire, redis_url, four_tiers, enabled):
+    wire(f"fair{redis_url}", enabled=enabled)
+    assert ApiClient()("GET", "manifest").json["capabilities"] == {"rate_limiting": False}
+
+
+def test_the_manifest_of_a_gate_promises_no_limits(wire, redis_url, four_tiers):
+    wire(redis_url)
+    found = ApiClient()("GET", "manifest").json
+    assert (found["capabilities"], found["extensions"]) == ({"rate_limiting": False}, [])
+
+
+def test_it_lives_and_is_ready(api):
+    for name in ("live", "ready"):
+        found = api("GET", f"health/{name}").json
+        assert found["status"] == "ok"
+        assert found["time"].endswith("Z")
+
+
+AWAY = [
+    ("GET", "rate-limits", None),
+    ("GET", "rate-limits/maps", None),
+    ("PUT", "rate-limits/maps", {"concurrency": 1}),
+    ("DELETE", "rate-limits/maps/override", None),
+    ("GET", "admin/queues/email/rate-limit", None),
+    ("PUT", "admin/queues/email/rate-limit", {"concurrency": 1}),
+    ("DELETE", "admin/queues/email/rate-limit", None),
+    ("GET", "tasks/1", None),
+    ("DELETE", "tasks/1", None),
+    ("GET", "events", None),
+    ("GET", "stats", None),
+    ("GET", "health/ready", None),
+]
+
+
+def test_redis_away_is_503_and_worth_another_try(api, redis_away):
+    for method, path, body in AWAY:
+        answer = api(method, path, body)
+        assert "does not answer" in answer.refused(503, "unavailable"), path
+    assert api("GET", "health/live").status == 200
+
+
+def test_tiers_and_tenants_are_saved_while_redis_is_away(api, fairness, redis_away):
+    saved = api("PUT", "tenants/acme", ACME)
+    assert (saved.status, saved.json["published"]) == (200, False)
+    assert api("GET", "tenants").json["items"] == [saved.json]
+    assert api("PUT", "tiers/gold", GOLD).json["published"] is False
+    redis_away.restart()
+    publishing.publish_pending()
+    assert api("GET", "tenants/acme").json["published"] is True
+    assert fairness.limits.inspect("tenant:acme").limit == 3
+
+
+def test_no_fairness_is_503_with_the_next_step(unwired, four_tiers):
+    answer = ApiClient()("GET", "rate-limits")
+    assert (answer.status, answer.json["error"]["retryable"]) == (503, False)
+    assert "Fairness(app)" in answer.json["error"]["message"]
+
+
+def test_the_database_away_is_503_without_its_text(api, monkeypatch):
+    def away(*_args: object, **_options: object) -> None:
+        raise OperationalError("could not connect as user admin with password 1234")
+
+    monkeypatch.setattr(Tier.objects, "order_by", away)
+    message = api("GET", "tiers").refused(503, "unavailable")
+    assert message == "the database does not answer"
+
+
+def test_an_error_that_nobody_expected_is_500_without_a_traceback(
+    api, fairness, monkeypatch, caplog
+):
+    def fail(*_args: object) -> None:
+        raise DatabaseError("secret")
+
+    monkeypatch.setattr(fairness.stats, "status", fail)
+    answer = api("GET", "stats")
+    assert answer.status == 500
+    error = answer.json["error"]
+    assert (error["code"], error["retryable"]) == ("internal_error", False)
+    assert b"secret" not in answer.content
+    assert b"Traceback" not in answer.content
+    [record] = [each for each in caplog.records if error["request_id"] in each.getMessage()]
+    assert "secret" in str(record.exc_info[1])
+
+
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"", 0, 1, "x"), KeyError("x")])
+def test_a_mistake_of_the_server_is_no_mistake_of_the_request(api, fairness, monkeypatch, error):
+    def fail(*_args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fairness.stats, "status", fail)
+    assert api("GET", "stats").status == 500
