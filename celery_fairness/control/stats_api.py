@@ -67,6 +67,7 @@ class StatsApi:
         owners = tuple(OwnerStatus(owner, tasks) for owner, tasks in answer.get("owners", ()))
         index = fairness_index(queues)
         return Status(
+            at=at_ms(answer["now"]),
             path="dispatch" if installation.claims else "gate",
             redis=str(limiter.connection.address),
             namespace=installation.settings.namespace,

@@ -291,6 +291,7 @@ class Status(Value):
     """The status of an installation.
 
     Attributes:
+        at: Time of the look, by the server's clock.
         path: ``dispatch`` or ``gate``.
         redis: Address of its Redis, without a password.
         namespace: The setting ``namespace``.
@@ -309,6 +310,7 @@ class Status(Value):
         verdict: How the installation is.
     """
 
+    at: datetime
     path: str
     redis: str
     namespace: str

@@ -22,6 +22,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_celery_fairness import dashboard as dashboard  # registers its page
 from django_celery_fairness import tokens, wiring
 from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import TOKEN_EXISTS, ApiToken, TenantTier, Tier

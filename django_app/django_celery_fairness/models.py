@@ -353,3 +353,15 @@ class ApiToken(models.Model):
     def may_write(self) -> bool:
         """Whether its scope has writing."""
         return self.scope == self.Scope.WRITE
+
+
+class Dashboard(models.Model):
+    """The dashboard, so that the admin lists it and grants it. It has no table."""
+
+    class Meta:
+        """Names, and the permission to view it."""
+
+        managed = False
+        default_permissions = ("view",)
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.benchmarks import (
+    admin,
     claims,
     flags,
     gate,
@@ -30,12 +31,12 @@ from tests.support.redis_server import RedisServer
 
 #: What the parts are called on the command line, in the order in which they run.
 PARTS = (
-    *("wire", "claims", "parked", "order", "memory", "operator", "flags", "shares"),
+    *("wire", "claims", "parked", "order", "memory", "operator", "admin", "flags", "shares"),
     *("latency", "slow", "crowd", "throughput", "gate"),
 )
 #: What --quick leaves out: a share is read of many seconds in which everybody waits, and a few
 #: hundred tasks say nothing of how much the gate costs.
-NOT_QUICK = ("flags", "shares", "gate")
+NOT_QUICK = ("admin", "flags", "shares", "gate")
 
 
 def main() -> int:
@@ -94,6 +95,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
             else claims.order_rows(server, (99, 1_000, 10_000))
         ),
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
+        "admin": lambda: admin.rows(server, 10_000 if quick else 100_000),
         "operator": lambda: operator.rows(server, 10_000 if quick else 100_000),
         "flags": lambda: flags.rows(server),
         "shares": lambda: shares.rows(server, 15 if quick else 60),

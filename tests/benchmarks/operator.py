@@ -37,7 +37,7 @@ def _rows(server: RedisServer, tasks: int, tenants: int) -> Iterator[Row]:
     register()
     bench = Bench(server)
     limits = write_limits([Limit("api", 5)])
-    bench.put([_waiting(number, number % tenants, limits) for number in range(tasks)])
+    bench.put([waiting_task(number, number % tenants, limits) for number in range(tasks)])
     app = Celery("bench", broker=f"fair{server.url}", set_as_current=False)
     fairness = Fairness(app)
     keys = [name.removeprefix(PREFIX) for name in bench.client.keys(f"{PREFIX}*")][:KEYS]
@@ -62,7 +62,8 @@ def _rows(server: RedisServer, tasks: int, tenants: int) -> Iterator[Row]:
         fairness.close()
 
 
-def _waiting(number: int, tenant: int, limits: str) -> Waiting:
+def waiting_task(number: int, tenant: int, limits: str) -> Waiting:
+    """Return a task of the tenant ``acme`` with a number."""
     headers = {"lang": "py", "task": "shop.work", "id": f"id-{number}"}
     message = json.dumps({"body": "x" * 100, "headers": headers, "properties": {}})
     return Waiting(

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
-from tests.django.conftest import PROJECT
+from tests.django.browsing import log_in
 from tests.django.demo_ledger import Ledger
-from tests.support.local_process import LocalProcess
-from tests.support.redis_server import ReservedPort
-from tests.support.servers import NotInstalled, find_chromium
-from tests.support.services import missing
 from tests.support.waiting import eventually
 
 TASKS = 60
@@ -24,77 +18,11 @@ TASK_SECONDS = 0.25
 #: More than the processes of one worker.
 NEW_LIMIT = 6
 
-BROWSER_FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 SEND = f"""
 from demo_site.load import send
 for _ in range({TASKS}):
     send("flood", "analyze", {TASK_SECONDS})
 """
-
-
-@pytest.fixture
-def site_environment(site_environment: dict[str, str], redis_url: str) -> dict[str, str]:
-    return {
-        **site_environment,
-        "CELERY_BROKER_URL": f"fair{redis_url}",
-        "DJANGO_SUPERUSER_USERNAME": "boss",
-        "DJANGO_SUPERUSER_EMAIL": "boss@example.com",
-    }
-
-
-@pytest.fixture
-def address(site_environment: dict[str, str], manage: Callable[..., str]) -> Iterator[str]:
-    """A live server of the migrated site."""
-    manage("migrate", "--verbosity", "0")
-    manage("createsuperuser", "--noinput")
-    port = ReservedPort()
-    command = [sys.executable, "manage.py", "runserver", "--noreload", "--insecure"]
-    address = f"127.0.0.1:{port.number}"
-    web = LocalProcess("web", [*command, address], env=site_environment, cwd=PROJECT)
-    web.start()
-
-    def answers() -> None:
-        assert web.alive, web.log_text()
-        try:
-            urlopen(f"http://{address}/", timeout=5).close()
-        except OSError as error:
-            raise AssertionError(f"{error}\n{web.log_text()}") from error
-
-    try:
-        eventually(answers, timeout_seconds=30)
-        yield f"http://{address}"
-    finally:
-        web.stop()
-        web.assert_gone()
-        web.discard_log()
-        port.release()
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    try:
-        chromium = find_chromium()
-    except NotInstalled as error:
-        missing(str(error))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=list(BROWSER_FLAGS))
-        yield browser.new_page()
-        browser.close()
-
-
-def log_in(page: Page, address: str, site_environment: dict[str, str]) -> None:
-    """Open a page of the admin as the administrator."""
-    page.goto(address)
-    page.fill("#id_username", "boss")
-    page.fill("#id_password", site_environment["DJANGO_SUPERUSER_PASSWORD"])
-    page.click("input[type=submit]")
 
 
 TENANTS = """

@@ -1,0 +1,255 @@
+"""The dashboard: one page that shows how the installation is, and stays current.
+
+A script fetches the live part every two seconds while the page is visible. Pages that are open at
+the same time share one look at Redis.
+
+Weakness: the shared look is that of one process. With several processes each looks for itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from celery_fairness.errors import FairnessError
+from django_celery_fairness import charts, standing, wiring
+from django_celery_fairness.live_counts import LiveCounts
+from django_celery_fairness.models import Dashboard
+
+if TYPE_CHECKING:
+    from celery_fairness.control.views import (
+        BlockingLimit,
+        Minute,
+        QueueStatus,
+        Status,
+        TenantShare,
+        WaitCount,
+        WorkerStatus,
+    )
+
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    # Generic in django-stubs only.
+    ModelAdmin = admin.ModelAdmin
+
+#: For how long pages share one look, in seconds. The statistics of minutes change more slowly.
+FRESH_SECONDS, MINUTES_FRESH_SECONDS = 1.5, 20.0
+#: Minutes in the chart of waits, and rows of the tables.
+MINUTES, SHOWN = 60, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the page shows: a status and the last hour, or why Redis does not answer."""
+
+    status: Status | None = None
+    minutes: Sequence[Minute] = ()
+    problem: str = ""
+
+
+class _Shared:
+    """The last look, for all requests of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._look = Look()
+        self._at = self._minutes_at = float("-inf")
+
+    def look(self) -> Look:
+        """Return a look that is not older than :data:`FRESH_SECONDS`."""
+        with self._lock:
+            if time.monotonic() - self._at > FRESH_SECONDS:
+                self._look = self._fetch()
+                self._at = time.monotonic()
+            return self._look
+
+    def expire(self) -> None:
+        """Look at the status again at the next request."""
+        self._at = float("-inf")
+
+    def forget(self) -> None:
+        """Look again at the next request."""
+        self._at = self._minutes_at = float("-inf")
+
+    def _fetch(self) -> Look:
+        parts = wiring.wired()
+        if parts is None:
+            return Look(problem=_("Fairness is not wired in this process."))
+        stats, minutes = parts.fairness.stats, self._look.minutes
+        try:
+            status = stats.status()
+            if time.monotonic() - self._minutes_at > MINUTES_FRESH_SECONDS:
+                minutes = stats.minutes(MINUTES)
+                self._minutes_at = time.monotonic()
+        except FairnessError as error:
+            return Look(problem=str(error))
+        return Look(status, minutes)
+
+
+shared = _Shared()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker with the places of its pool that are taken, and the part of them in percent."""
+
+    worker: WorkerStatus
+    busy: int
+
+    @property
+    def percent(self) -> int:
+        """The taken part of its places."""
+        return round(100 * min(self.busy, self.worker.places) / max(1, self.worker.places))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """A tenant in a queue, with the part of its share that it holds."""
+
+    queue: str
+    share: TenantShare
+
+    @property
+    def part(self) -> float | None:
+        """Slots held against slots entitled; None if it is entitled to none."""
+        entitled = self.share.entitled
+        return self.share.held / entitled if entitled else None
+
+    @property
+    def percent(self) -> int:
+        """The part in percent, at most 100, for a bar."""
+        return round(100 * min(1.0, self.part or 0.0))
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(ModelAdmin):
+    """The page in the admin."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 (Django's)
+        """Nothing can be added."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        """Nothing can be changed."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        """Nothing can be deleted."""
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the page, and its live part."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.page), name=f"{name}_changelist"),
+            path("live/", view(self.live), name=f"{name}_live"),
+        ]
+
+    def page(self, request: HttpRequest) -> HttpResponse:
+        """Show the page."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Dashboard"),
+            "opts": self.opts,
+            **self._live_context(request),
+        }
+        return TemplateResponse(request, "django_celery_fairness/dashboard.html", context)
+
+    def live(self, request: HttpRequest) -> HttpResponse:
+        """Return the part of the page that changes."""
+        template = "django_celery_fairness/dashboard_live.html"
+        response = TemplateResponse(request, template, self._live_context(request))
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def _live_context(self, request: HttpRequest) -> dict[str, Any]:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        look = shared.look()
+        findings = standing.findings(LiveCounts.of_page(request)) if not look.problem else []
+        context: dict[str, Any] = {"look": look, "fairness_findings": findings}
+        status = look.status
+        if status is not None:
+            context |= {
+                "status": status,
+                "verdict": status.verdict,
+                "queues": [each for each in status.queues if _is_shown(each)],
+                "tenants": tenants(status),
+                "limits": limits(status),
+                "workers": workers(status),
+                "waits": waits(look.minutes, status.at),
+            }
+        return context
+
+
+def _is_shown(queue: QueueStatus) -> bool:
+    return bool(queue.waiting or queue.later or queue.running or queue.dead)
+
+
+def tenants(status: Status) -> list[TenantRow]:
+    """Return the tenants that wait longest."""
+    rows = [TenantRow(queue.queue, each) for queue in status.queues for each in queue.tenants]
+    rows.sort(key=lambda row: -(row.share.waits_seconds or 0.0))
+    return rows[:SHOWN]
+
+
+def limits(status: Status) -> list[BlockingLimit]:
+    """Return the limits at which the most tasks wait."""
+    found = {each.key: each for queue in status.queues for each in queue.limits}
+    return sorted(found.values(), key=attrgetter("waiting"), reverse=True)[:SHOWN]
+
+
+def workers(status: Status) -> list[WorkerRow]:
+    """Return the live workers with their taken places."""
+    busy = {each.owner: each.leases for each in status.owners}
+    return [WorkerRow(each, busy.get(each.owner, 0)) for each in status.workers]
+
+
+def waits(minutes: Iterable[Minute], now: datetime) -> SafeString:
+    """Return the chart of the waits in the last hour, by the 95th percentile of each minute."""
+    at = {minute.at: minute for minute in minutes}
+    last = now.astimezone(UTC).replace(second=0, microsecond=0)
+    columns = [at.get(last - timedelta(minutes=back)) for back in reversed(range(MINUTES))]
+    lines = [
+        charts.Line(name, kind, [_p95(column, kind) if column else None for column in columns])
+        for name, kind in (
+            (_("no task of their own tenant before them"), "quiet"),
+            (_("behind tasks of their own tenant"), "noisy"),
+        )
+    ]
+    newest = [next((each for each in reversed(line.points) if each), None) for line in lines]
+    texts = ("–" if each is None else f"{each:.3g} s" for each in newest)
+    summary = _(
+        "95 of 100 tasks started within %s with no task of their own tenant before them, "
+        "and within %s behind tasks of their own tenant."
+    ) % tuple(texts)
+    return charts.times(lines, summary, _("an hour ago"), _("now"))
+
+
+def _p95(minute: Minute, kind: str) -> float | None:
+    """Return the wait below which 95 of 100 tasks of a minute started, in seconds."""
+    counts: dict[float, int] = {}
+    for row in minute.counts:
+        found: Sequence[WaitCount] = getattr(row, kind)
+        for each in found:
+            counts[each.below_seconds] = counts.get(each.below_seconds, 0) + each.tasks
+    left = 0.95 * sum(counts.values())
+    for below, tasks in sorted(counts.items()):
+        left -= tasks
+        if left <= 0:
+            return below
+    return None

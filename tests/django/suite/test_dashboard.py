@@ -1,0 +1,136 @@
+"""The dashboard: what it shows, to whom, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django_celery_fairness import dashboard
+
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Waiting
+from tests.django.suite.test_admin import read
+from tests.support.library import call
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = "admin:django_celery_fairness_dashboard_changelist"
+LIVE = "admin:django_celery_fairness_dashboard_live"
+PREFIX = "{fairness}:"
+
+
+@pytest.fixture(autouse=True)
+def no_shared_look():
+    dashboard.shared.forget()
+    yield
+    dashboard.shared.forget()
+
+
+@pytest.fixture
+def operator(client) -> User:
+    """Staff who may look at the dashboard, and at nothing else."""
+    user = User.objects.create_user("operator", password="secret", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_dashboard"))
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def fairness(wire, redis_url):
+    return wire(f"fair{redis_url}")
+
+
+@pytest.fixture
+def server(redis_url) -> redis.Redis:
+    return redis.Redis.from_url(redis_url, decode_responses=True)
+
+
+def put(server: redis.Redis, tenant: str, number: int, queue: str = "celery", limits: str = ""):
+    waiting = Waiting(queue, f"{tenant}-{number}", tenant, message="{}", limits=limits)
+    call(server, calls.PUT, PREFIX, calls.put_args(waiting))
+
+
+def claim(server: redis.Redis, want: int = 1):
+    rules = Rules(default_limit=1)
+    args = calls.claim_args("web:1:a", 1, want, ["celery"], rules)
+    return calls.read_claim(call(server, calls.CLAIM, PREFIX, args)).tasks
+
+
+def test_it_shows_the_verdict_and_why_each_tenant_waits(client, operator, fairness, server):
+    for number in range(3):
+        put(server, "flood", number)
+    put(server, "paused", 0)
+    fairness.tenants.pause("paused", by="ada")
+    assert len(claim(server)) == 1
+    page = read(client.get(reverse(PAGE)))
+    assert "no worker takes queue celery: 3 tasks wait" in page
+    assert "tenant:flood celery free 1 / 1" in page
+    assert "at its tier's limit" in page
+    assert "tenant:paused celery free 0 / 0" in page
+    assert "No worker lives." in page
+
+
+def test_it_shows_the_limit_that_blocks(client, operator, fairness, server):
+    for number in range(3):
+        put(server, f"t{number}", number, limits="api.stripe.com|1|||w")
+    claim(server, want=3)
+    assert "api.stripe.com concurrency 2" in read(client.get(reverse(PAGE)))
+
+
+def test_names_are_shown_as_text(client, operator, fairness, server):
+    put(server, "a", 0, queue="<script>alert(1)</script>")
+    page = client.get(reverse(PAGE)).content.decode()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert(1)" not in page
+
+
+def test_without_redis_it_shows_the_reason_and_comes_back_by_itself(
+    client, operator, wire, redis_url
+):
+    wire("fairredis://127.0.0.1:1/0")
+    page = read(client.get(reverse(PAGE)))
+    assert "does not answer" in page
+    assert "Queues" not in page
+    wire(f"fair{redis_url}")
+    dashboard.shared.forget()
+    assert "nothing waits or runs" in read(client.get(reverse(LIVE)))
+
+
+@pytest.mark.parametrize("name", [PAGE, LIVE])
+def test_it_needs_its_own_permission(client, name):
+    address = reverse(name)
+    assert client.get(address).status_code == 302
+    client.force_login(User.objects.create_user("clerk", password="secret", is_staff=True))
+    assert client.get(address).status_code == 403
+
+
+def test_it_costs_the_same_number_of_queries_and_calls_with_more_tenants(
+    client, operator, fairness, server
+):
+    def cost() -> tuple[int, int]:
+        dashboard.shared.forget()
+        server.config_resetstat()
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            assert client.get(reverse(LIVE)).status_code == 200
+        stats = server.info("commandstats")
+        direct = ("cmdstat_fcall", "cmdstat_fcall_ro", "cmdstat_exec")
+        return len(queries), sum(stats.get(name, {"calls": 0})["calls"] for name in direct)
+
+    put(server, "t0", 0)
+    cost()
+    few = cost()
+    for number in range(1, 150):
+        put(server, f"t{number}", number)
+    assert cost() == few
+
+
+def test_pages_that_are_open_at_the_same_time_share_one_look(client, operator, fairness, server):
+    client.get(reverse(LIVE))
+    server.config_resetstat()
+    client.get(reverse(LIVE))
+    assert "cmdstat_fcall" not in server.info("commandstats")
