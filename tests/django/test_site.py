@@ -98,7 +98,7 @@ def test_it_serves_running_tasks_and_the_admin_and_stops_without_a_trace(
     status = json.loads(asked(f"{command} --json", site_environment))
     assert status["path"] == "dispatch"
     assert {"analysis_default", "specview_priority"} <= {each["queue"] for each in status["queues"]}
-    assert status["total"]["waiting"] > 0
+    assert sum(each["waiting"] for each in status["queues"]) > 0
     tier = asked(command.removesuffix("status") + "tenant tier dave", site_environment)
     assert "tier enterprise, limit 5" in tier
     assert not re.findall(r"https?://", page), "the page asks the internet for something"
