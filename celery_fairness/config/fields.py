@@ -17,11 +17,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
-    ModelWrapValidatorHandler,
     ValidationError,
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import CoreSchema, core_schema
 
 from celery_fairness.errors import ProblemsError, SettingsError, got, suggestion

@@ -35,16 +35,17 @@ def one_is_busy_and_idle_again(connection: Connection) -> Session:
 def test_what_was_busy_and_idle_again_has_no_more_connections(
     connect: Connect, client: Redis
 ) -> None:
+    # Those of a test before may still be closing.
     others = clients(client)
     connection = connect(fairness=quick_leases())
     session = one_is_busy_and_idle_again(connection)
     before = clients(client)
     for _ in range(2):
         one_is_busy_and_idle_again(connection)
-    assert clients(client) == before
+    assert clients(client) <= before
     connection.release()
     session.close()
-    eventually(lambda: clients(client) == others)
+    eventually(lambda: clients(client) <= others)
 
 
 def test_a_connection_that_nobody_closed_goes_with_its_last_user(
@@ -56,5 +57,5 @@ def test_a_connection_that_nobody_closed_goes_with_its_last_user(
     for number in range(5):
         publish(Connection(f"fair{redis_url}"), "jobs", number)
     gc.collect()
-    assert clients(client) == before
+    assert clients(client) <= before
     assert len(sessions()[0].wakers) == 1
