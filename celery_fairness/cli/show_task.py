@@ -1,8 +1,12 @@
-"""The text of one task: its place, and why it does not start."""
+"""The text of one task: its place, and why it does not start.
+
+The admin of the Django app shows the same sentences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import click
 
@@ -18,44 +22,90 @@ from celery_fairness.cli.format import (
 )
 from celery_fairness.cli.tables import enabled_text, numbers_text
 from celery_fairness.control.views import Blocker, Explanation, TaskLimit
+from celery_fairness.limiter.types import HeldLease
 
-_LIMIT = ("limit", "numbers", "on limit", "held", "state", "why")
+LIMIT_HEADS = ("limit", "numbers", "on limit", "held", "state", "why")
+HOLDER_HEADS = ("held by", "task", "state", "held for", "owner")
+
+_COLORS = {"notice": "yellow", "danger": "red"}
+
+
+class Sentence(NamedTuple):
+    """One fact about a task.
+
+    Attributes:
+        text: The sentence.
+        level: ``notice`` if it is why the task does not start, or ``danger`` if it may never start.
+        holders: The leases of the limit that the sentence names.
+    """
+
+    text: str
+    level: Literal["", "notice", "danger"] = ""
+    holders: tuple[HeldLease, ...] = ()
 
 
 def explanation_lines(found: Explanation) -> list[str]:
     """Return the place of a task, and why it does not start."""
+    lines = []
+    for each in sentences(found):
+        lines.append(click.style(each.text, fg=_COLORS[each.level]) if each.level else each.text)
+        if each.holders:
+            lines += ["", *table(HOLDER_HEADS, list(map(holder_cells, each.holders)))]
+    rows = list(map(limit_cells, found.limits))
+    return [*lines, "", *table(LIMIT_HEADS, rows)] if rows else lines
+
+
+def sentences(found: Explanation) -> list[Sentence]:
+    """Return where a task is, and why it does not start, a fact each."""
+    return list(_sentences(found))
+
+
+def holder_cells(lease: HeldLease) -> tuple[Cell, ...]:
+    """Return the row of a lease, in the order of :data:`HOLDER_HEADS`."""
+    return held_by(lease), lease.task, lease.state, held_for(lease), lease.owner
+
+
+def limit_cells(limit: TaskLimit) -> tuple[Cell, ...]:
+    """Return the row of a task's limit, in the order of :data:`LIMIT_HEADS`."""
+    numbers = numbers_text(limit.concurrency, limit.rates, limit.throttle, limit.local)
+    state, why = limit.closed or "available", limit.in_force.reasons_text
+    return limit.key, numbers or "unlimited", limit.on_limit, limit.held, state, why
+
+
+def _sentences(found: Explanation) -> Iterator[Sentence]:
     what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
-    lines = [f"{printable(what)}, queue {printable(found.queue)}"]
+    yield Sentence(f"{printable(what)}, queue {printable(found.queue)}")
     if found.state == "running":
-        return [*lines, f"runs at {printable(found.owner)}"]
+        yield Sentence(f"runs at {printable(found.owner)}")
+        return
     if found.state == "dead":
         again = f"celery -A APP fairness task requeue {quoted(found.task_id)}"
-        return [*lines, f"is a dead letter: {again}"]
-    lines += _may_pass(found)
+        yield Sentence(f"is a dead letter: {again}")
+        return
+    yield from _may_pass(found)
     if found.due_in_seconds is not None:
         by = f": {found.put_back_by} has rescheduled it" if found.put_back_by else ""
         time = "next try" if found.state == "parked" else "time"
-        lines.append(f"waits for its {time}, {seconds_text(found.due_in_seconds)} from now{by}")
-        return [*lines, *_limits(found)]
+        yield Sentence(f"waits for its {time}, {seconds_text(found.due_in_seconds)} from now{by}")
+        return
     if found.ahead_in_lane is not None:
-        lines.append(f"{count(found.ahead_in_lane, 'task')} before it in its lane")
+        yield Sentence(f"{count(found.ahead_in_lane, 'task')} before it in its lane")
     if found.ahead_in_ring is not None:
         where = "at this gate" if found.state == "parked" else "in this queue"
-        lines.append(f"{count(found.ahead_in_ring, 'tenant')} before its own {where}")
+        yield Sentence(f"{count(found.ahead_in_ring, 'tenant')} before its own {where}")
     if found.starts_in_seconds is not None:
-        lines.append(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
+        yield Sentence(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
     if not found.blocked_by:
-        lines += _blocked_by_no_limit(found)
+        yield from map(Sentence, _blocked_by_no_limit(found))
     for each in found.blocked_by:
-        lines += _blocked(each)
-    return [*lines, *_limits(found)]
+        yield from _blocked(each)
 
 
-def _may_pass(found: Explanation) -> Iterator[str]:
+def _may_pass(found: Explanation) -> Iterator[Sentence]:
     for each in found.not_enforcing:
         worker = f"{printable(each.name)}, pid {each.pid}"
         text = f"worker {worker} does not enforce limits (enabled is {enabled_text(each)})"
-        yield click.style(f"{text}: it may start the task above them", fg="yellow")
+        yield Sentence(f"{text}: it may start the task above them", "notice")
 
 
 def _blocked_by_no_limit(found: Explanation) -> Iterator[str]:
@@ -71,34 +121,16 @@ def _blocked_by_no_limit(found: Explanation) -> Iterator[str]:
     )
 
 
-def _blocked(by: Blocker) -> Iterator[str]:
+def _blocked(by: Blocker) -> Iterator[Sentence]:
     limit = "" if by.limit is None else f" of {by.limit}"
     opens = by.opens_in_seconds
     soon = "" if opens is None else f", available in {seconds_text(opens)}"
     held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
     reasons = by.in_force.reasons if by.in_force is not None else ()
     why = f"; {reasons[0].text}" if reasons and reasons[0].by_people else ""
-    yield click.style(
-        printable(f"blocked by {by.key}: {by.reason}, {held}{soon}{why}"), fg="yellow"
-    )
+    found = [Sentence(printable(f"blocked by {by.key}: {by.reason}, {held}{soon}{why}"), "notice")]
     for ancestor in by.ancestors:
         text = f"{printable(ancestor)}, which called it, holds a slot of {by.key}"
-        yield click.style(f"{text}: if that waits for its result, neither ends", fg="red")
-    rows = [
-        (held_by(lease), lease.task, lease.state, held_for(lease), lease.owner)
-        for lease in by.holders
-    ]
-    if rows:
-        yield ""
-        yield from table(("held by", "task", "state", "held for", "owner"), rows)
-
-
-def _limits(found: Explanation) -> list[str]:
-    rows = [_limit(each) for each in found.limits]
-    return ["", *table(_LIMIT, rows)] if rows else []
-
-
-def _limit(each: TaskLimit) -> tuple[Cell, ...]:
-    numbers = numbers_text(each.concurrency, each.rates, each.throttle, each.local)
-    state, why = each.closed or "available", each.in_force.reasons_text
-    return each.key, numbers or "unlimited", each.on_limit, each.held, state, why
+        found.append(Sentence(f"{text}: if that waits for its result, neither ends", "danger"))
+    yield from found[:-1]
+    yield found[-1]._replace(holders=by.holders)

@@ -22,11 +22,17 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_celery_fairness import dashboard as dashboard  # registers its page
+# These register their pages.
+from django_celery_fairness import dashboard as dashboard
+from django_celery_fairness import dead_letters as dead_letters
+from django_celery_fairness import limit_pages as limit_pages
+from django_celery_fairness import queue_pages as queue_pages
+from django_celery_fairness import task_search as task_search
 from django_celery_fairness import tokens, wiring
 from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import TOKEN_EXISTS, ApiToken, TenantTier, Tier
 from django_celery_fairness.pages import FairnessAdmin, ModelAdmin
+from django_celery_fairness.tenant_actions import TenantActions
 
 if TYPE_CHECKING:
     from celery_fairness.control.ojs_views import Inspection
@@ -102,7 +108,7 @@ class TierAdmin(FairnessAdmin):
 
 
 @admin.register(TenantTier)
-class TenantTierAdmin(FairnessAdmin):
+class TenantTierAdmin(TenantActions, FairnessAdmin):
     """Tenants; tier and own number are edited in the list."""
 
     list_display = ("tenant", "tier", "concurrency", "limit", "running", "waiting", "note")

@@ -17,17 +17,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from celery_fairness.errors import FairnessError
-from django_celery_fairness import charts, standing, wiring
+from django_celery_fairness import charts, wiring
 from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import Dashboard
+from django_celery_fairness.redis_pages import NOT_WIRED, RedisPageAdmin
 
 if TYPE_CHECKING:
     from celery_fairness.control.views import (
@@ -40,11 +39,6 @@ if TYPE_CHECKING:
         WorkerStatus,
     )
 
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    # Generic in django-stubs only.
-    ModelAdmin = admin.ModelAdmin
-
 #: For how long pages share one look, in seconds. The statistics of minutes change more slowly.
 FRESH_SECONDS, MINUTES_FRESH_SECONDS = 1.5, 20.0
 #: Minutes in the chart of waits, and rows of the tables.
@@ -53,11 +47,14 @@ MINUTES, SHOWN = 60, 15
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the page shows: a status and the last hour, or why Redis does not answer."""
+    """A status and the last hour, for the page.
+
+    Without a status, Redis does not answer (``away``), or this process has no ``Fairness``.
+    """
 
     status: Status | None = None
     minutes: Sequence[Minute] = ()
-    problem: str = ""
+    away: FairnessError | None = None
 
 
 class _Shared:
@@ -87,7 +84,7 @@ class _Shared:
     def _fetch(self) -> Look:
         parts = wiring.wired()
         if parts is None:
-            return Look(problem=_("Fairness is not wired in this process."))
+            return Look()
         stats, minutes = parts.fairness.stats, self._look.minutes
         try:
             status = stats.status()
@@ -95,7 +92,7 @@ class _Shared:
                 minutes = stats.minutes(MINUTES)
                 self._minutes_at = time.monotonic()
         except FairnessError as error:
-            return Look(problem=str(error))
+            return Look(away=error)
         return Look(status, minutes)
 
 
@@ -135,55 +132,25 @@ class TenantRow:
 
 
 @admin.register(Dashboard)
-class DashboardAdmin(ModelAdmin):
+class DashboardAdmin(RedisPageAdmin):
     """The page in the admin."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 (Django's)
-        """Nothing can be added."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        """Nothing can be changed."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        """Nothing can be deleted."""
-        return False
+    offers_changes = False
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the page, and its live part."""
-        name = f"{self.opts.app_label}_{self.opts.model_name}"
-        view = self.admin_site.admin_view
-        return [
-            path("", view(self.page), name=f"{name}_changelist"),
-            path("live/", view(self.live), name=f"{name}_live"),
-        ]
+        """Return the page."""
+        return [self.route("", self.page, "changelist")]
 
     def page(self, request: HttpRequest) -> HttpResponse:
-        """Show the page."""
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Dashboard"),
-            "opts": self.opts,
-            **self._live_context(request),
-        }
-        return TemplateResponse(request, "django_celery_fairness/dashboard.html", context)
-
-    def live(self, request: HttpRequest) -> HttpResponse:
-        """Return the part of the page that changes."""
-        template = "django_celery_fairness/dashboard_live.html"
-        response = TemplateResponse(request, template, self._live_context(request))
-        response["Cache-Control"] = "no-store"
-        return response
-
-    def _live_context(self, request: HttpRequest) -> dict[str, Any]:
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        """Show the page, or the part of it that changes."""
+        self.expect_view(request)
         look = shared.look()
-        findings = standing.findings(LiveCounts.of_page(request)) if not look.problem else []
-        context: dict[str, Any] = {"look": look, "fairness_findings": findings}
+        LiveCounts.of_page(request).problem = look.away
+        context: dict[str, Any] = {"is_live": True}
         status = look.status
-        if status is not None:
+        if status is None:
+            context["problem"] = NOT_WIRED
+        else:
             context |= {
                 "status": status,
                 "verdict": status.verdict,
@@ -193,7 +160,7 @@ class DashboardAdmin(ModelAdmin):
                 "workers": workers(status),
                 "waits": waits(look.minutes, status.at),
             }
-        return context
+        return self.show(request, "dashboard", _("Dashboard"), context)
 
 
 def _is_shown(queue: QueueStatus) -> bool:

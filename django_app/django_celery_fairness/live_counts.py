@@ -101,6 +101,12 @@ class LiveCounts:
             self._spent_seconds += time.monotonic() - started
 
 
+def services_in_force() -> tuple[str | None, ...]:
+    """Return the services of this project that count apart, or one None if none does."""
+    parts = wiring.wired()
+    return (None,) if parts is None else tuple(_services(parts))
+
+
 def _limits(parts: Parts, tenant: str, tier: str) -> list[Inspection]:
     tenants = parts.fairness.tenants
     return [tenants.limit(tenant, tier, service) for service in _services(parts)]

@@ -355,13 +355,100 @@ class ApiToken(models.Model):
         return self.scope == self.Scope.WRITE
 
 
-class Dashboard(models.Model):
-    """The dashboard, so that the admin lists it and grants it. It has no table."""
+class NoRows(models.Manager["models.Model"]):
+    """No rows, without a query: so ``dumpdata`` passes over a model that has no table."""
+
+    def get_queryset(self) -> models.QuerySet[models.Model]:
+        """Return no row."""
+        return super().get_queryset().none()
+
+
+class RedisPage(models.Model):
+    """A page of the admin about what is in Redis. It has permissions and no table.
+
+    So the admin lists the page, groups can be granted it, and the history names its changes.
+    """
+
+    objects = NoRows()
 
     class Meta:
+        """No table."""
+
+        abstract = True
+        managed = False
+        base_manager_name = "objects"
+
+
+class Dashboard(RedisPage):
+    """The dashboard."""
+
+    class Meta(RedisPage.Meta):
         """Names, and the permission to view it."""
 
-        managed = False
         default_permissions = ("view",)
         verbose_name = _("dashboard")
         verbose_name_plural = _("dashboard")
+
+
+class LimitKey(RedisPage):
+    """A key that limits count by: a tenant, a queue, or a key of a policy."""
+
+    key = models.TextField(primary_key=True)
+
+    class Meta(RedisPage.Meta):
+        """Names, and the permissions."""
+
+        default_permissions = ("view", "change")
+        verbose_name = _("limit by key")
+        verbose_name_plural = _("limits by key")
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Queue(RedisPage):
+    """A queue. Its limit is a ``queue:`` key."""
+
+    name = models.TextField(primary_key=True)
+
+    class Meta(RedisPage.Meta):
+        """Names, and the permission to view it."""
+
+        default_permissions = ("view",)
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Task(RedisPage):
+    """A task that waits, runs, or is a dead letter."""
+
+    task_id = models.TextField(primary_key=True)
+
+    class Meta(RedisPage.Meta):
+        """Names, and the permissions."""
+
+        default_permissions = ("view", "change")
+        verbose_name = _("task")
+        verbose_name_plural = _("task search")
+
+    def __str__(self) -> str:
+        return self.task_id
+
+
+class DeadLetter(RedisPage):
+    """A task that is not started again, until somebody requeues it."""
+
+    task_id = models.TextField(primary_key=True)
+
+    class Meta(RedisPage.Meta):
+        """Names, and the permissions."""
+
+        default_permissions = ("view", "change")
+        verbose_name = _("dead letter")
+        verbose_name_plural = _("dead letters")
+
+    def __str__(self) -> str:
+        return self.task_id

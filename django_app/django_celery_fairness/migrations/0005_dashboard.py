@@ -19,6 +19,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "dashboard",
                 "verbose_name_plural": "dashboard",
                 "managed": False,
+                "base_manager_name": "objects",
                 "default_permissions": ("view",),
             },
         ),

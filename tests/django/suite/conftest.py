@@ -25,6 +25,7 @@ from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
+from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
 
@@ -40,6 +41,10 @@ os.environ["CELERY_BROKER_URL"] = NOWHERE
 os.environ["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/site" if ON_POSTGRES else ""
 django.setup()
 
+from django.contrib.auth.models import (  # noqa: E402 - models need a Django that is set up
+    Permission,
+    User,
+)
 from django_celery_fairness.models import (  # noqa: E402 - models need a Django that is set up
     TenantTier,
     Tier,
@@ -125,6 +130,36 @@ def hold(redis_url: str) -> Callable[..., None]:
             assert isinstance(answer, Admitted), answer
 
     return hold
+
+
+@pytest.fixture
+def boss(client: Any) -> User:
+    user = User.objects.create_superuser("boss", password="secret")
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def clerk(client: Any) -> User:
+    """Staff who may look at everything of this app and change nothing."""
+    user = User.objects.create_user("clerk", password="secret", is_staff=True)
+    app = {"content_type__app_label": "django_celery_fairness"}
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_", **app))
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def claiming(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
+    """The wired ``Fairness`` of the test, on an empty Redis that is the broker too."""
+    return wire(f"fair{redis_url}")
+
+
+@pytest.fixture
+def shop(claiming: Fairness, redis_server: RedisServer) -> Iterator[Installation]:
+    """What a producer and a worker of it do, without either."""
+    with redis_server.client(decode_responses=True) as client:
+        yield Installation(client)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import time
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.urls import reverse
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
@@ -25,23 +24,6 @@ PAGES = [(TIERS, Tier), (TENANTS, TenantTier)]
 @pytest.fixture(autouse=True)
 def rows(four_tiers, acme):
     """Tiers and one tenant."""
-
-
-@pytest.fixture
-def boss(client) -> User:
-    user = User.objects.create_superuser("boss", password="secret")
-    client.force_login(user)
-    return user
-
-
-@pytest.fixture
-def clerk(client) -> User:
-    """Staff who may look at everything of this app and change nothing."""
-    user = User.objects.create_user("clerk", password="secret", is_staff=True)
-    app = {"content_type__app_label": "django_celery_fairness"}
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_", **app))
-    client.force_login(user)
-    return user
 
 
 def read(response) -> str:

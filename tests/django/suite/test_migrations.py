@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 APP = "django_celery_fairness"
 TABLES = "0001_initial"
 TIERS = "0002_tiers_from_settings"
-NEWEST = "0005_dashboard"
+NEWEST = "0006_redis_pages"
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,114 @@
+"""Dead letters: tasks that killed their processes too often, or that no worker could read.
+
+Weakness: the page shows the newest hundred of a queue, or of all queues together.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from celery_fairness import Fairness
+from celery_fairness.control.views import DeadLetter as Letter
+from django_celery_fairness.models import DeadLetter
+from django_celery_fairness.redis_pages import (
+    ReasonForm,
+    RedisPageAdmin,
+    ask,
+    storable,
+    unquoted,
+)
+
+#: Dead letters on the page.
+LETTERS = 100
+
+
+class RequeueForm(ReasonForm):
+    """Which ones, and why."""
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
+        self.task_ids: list[str] = data.getlist("task_id")[:LETTERS] if data else []
+
+    def clean(self) -> dict[str, Any]:
+        """Expect at least one letter."""
+        if not self.task_ids:
+            raise forms.ValidationError(_("Select at least one dead letter."), code="none")
+        return super().clean() or {}
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(RedisPageAdmin):
+    """The page in the admin."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the page, and the address of a letter in the history."""
+        return [
+            self.route("", self.list_page, "changelist"),
+            self.route("<path:object_id>/change/", self.to_task, "change"),
+        ]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """Show the letters, and requeue the selected ones."""
+        self.expect_view(request)
+        queue = request.GET.get("queue", "")
+        form = RequeueForm()
+        if request.method == "POST":
+            self.expect_change(request)
+            form = RequeueForm(request.POST)
+            if form.is_valid():
+                self._requeue(request, form)
+                return redirect(request.get_full_path())
+            for problem in form.non_field_errors():
+                self.message_user(request, str(problem), messages.ERROR)
+        found, problem = ask(request, lambda fairness: _letters(fairness, queue))
+        queues, _problem = ask(request, _counts) if not problem else (None, "")
+        context: dict[str, Any] = {
+            "problem": problem,
+            "form": form,
+            "queue": queue,
+            "queues": queues,
+            "letters": (found or [])[:LETTERS],
+            "has_more": len(found or []) > LETTERS,
+        }
+        return self.show(request, "dead_letters", _("Dead letters"), context)
+
+    def to_task(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Go to the task of a letter, which may wait again."""
+        self.expect_view(request)
+        name = "admin:django_celery_fairness_task_changelist"
+        url = reverse(name, current_app=self.admin_site.name)
+        return redirect(f"{url}?{urlencode({'id': unquoted(object_id)})}")
+
+    def _requeue(self, request: HttpRequest, form: RequeueForm) -> None:
+        reason = form.cleaned_data["reason"].rstrip(".")
+        what = _("Requeue, because: %(reason)s.") % {"reason": reason}
+        for task_id in form.task_ids:
+            row = DeadLetter(storable(task_id))
+            self.change(request, row, what, partial(_requeued, task_id=task_id))
+
+
+def _requeued(fairness: Fairness, task_id: str) -> str:
+    done = fairness.tasks.requeue(task_id)
+    values = {"id": done.task_id, "queue": done.queue}
+    return _("task %(id)s waits again in queue %(queue)s") % values
+
+
+def _letters(fairness: Fairness, queue: str) -> list[Letter]:
+    """Return at most one letter more than the page shows: then there are more."""
+    return list(islice(fairness.tasks.dead_letters(queue or None), LETTERS + 1))
+
+
+def _counts(fairness: Fairness) -> list[tuple[str, int]]:
+    """Return the queues that have dead letters, with their number."""
+    states = ((each.queue, each.tasks) for each in fairness.queues.list())
+    return [(queue, tasks.dead) for queue, tasks in states if tasks is not None and tasks.dead]

@@ -1,0 +1,269 @@
+"""Limits by key: the list of known keys, and a page for each key with what steers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import NoReverseMatch, URLPattern, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from celery_fairness.cli.format import held_by, held_for
+from celery_fairness.cli.tables import numbers_text
+from celery_fairness.config.tenants import read_tier_key
+from celery_fairness.errors import FairnessError, NotFound
+from django_celery_fairness import wiring
+from django_celery_fairness.models import LimitKey
+from django_celery_fairness.redis_pages import (
+    NAME_CHARACTERS,
+    ReasonForm,
+    RedisPageAdmin,
+    ask,
+    storable,
+    unquoted,
+    who,
+)
+from django_celery_fairness.steering import (
+    PURGE,
+    Order,
+    SteeringForm,
+    Target,
+    actions_of,
+    first_sentence,
+)
+
+if TYPE_CHECKING:
+    from celery_fairness import Fairness
+    from celery_fairness.control.ojs_views import Inspection
+    from celery_fairness.control.views import TenantShare
+
+#: Keys on a page of the list, and queues of a tenant whose shares a page looks at.
+KEYS, QUEUES = 25, 5
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key, with the used parts of its numbers in percent, for bars."""
+
+    found: Inspection
+
+    @property
+    def held_percent(self) -> int | None:
+        """Held against the limit; None if it is 0, unlimited or unknown."""
+        return _percent(self.found.held, self.found.limit)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether its number is known and is no limit. The tasks of other keys bring it."""
+        reasons = self.found.in_force.reasons
+        is_known = bool(reasons) and not reasons[-1].by_people and not self.found.unknown
+        return is_known and self.found.limit is None
+
+    @property
+    def rate_percent(self) -> int | None:
+        """Starts in the window against the rate; None without a rate."""
+        rate = self.found.rate
+        return None if rate is None else _percent(rate.current_count, rate.limit)
+
+    @property
+    def opens_in(self) -> str:
+        """The time until a task may start again by itself; "" if there is none."""
+        seconds = self.found.opens_in_seconds
+        return "" if seconds is None else _time_text(seconds)
+
+    @property
+    def waited(self) -> list[tuple[Any, str]]:
+        """The limits of the key at which tasks wait, each with its numbers."""
+        return [
+            (each, numbers_text(each.concurrency, each.rates, each.throttle) or _("unlimited"))
+            for each in self.found.waited
+        ]
+
+    @property
+    def leases(self) -> list[tuple[Any, str, str]]:
+        """The leases, each with its task and its age."""
+        return [(each, held_by(each), held_for(each)) for each in self.found.leases]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingIn:
+    """The waiting tasks of a tenant in a queue, and its share of the queue's slots.
+
+    The share is None if it is unknown, as for parked tasks.
+    """
+
+    queue: str
+    tasks: int
+    share: TenantShare | None
+
+
+def _time_text(seconds: float) -> str:
+    if seconds < 120:
+        return _("%(number).1f s") % {"number": seconds}
+    if seconds < 7200:
+        return _("%(number).0f min") % {"number": seconds / 60}
+    return _("%(number).1f h") % {"number": seconds / 3600}
+
+
+def _percent(part: int, whole: int | None) -> int | None:
+    return round(100 * min(1.0, part / whole)) if whole else None
+
+
+@admin.register(LimitKey)
+class LimitKeyAdmin(RedisPageAdmin):
+    """The pages in the admin."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the list, the page of a key, and the confirmation of a purge."""
+        return [
+            self.route("", self.list_page, "changelist"),
+            self.route("<path:object_id>/change/", self.key_page, "change"),
+            self.route("<path:object_id>/purge/", self.purge_page, "purge"),
+        ]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """Show the known keys by name, or go to the key that is searched for."""
+        self.expect_view(request)
+        searched = request.GET.get("key", "").strip()
+        if searched and len(searched) <= NAME_CHARACTERS:
+            return redirect(self.address("change", searched))
+        number = request.GET.get("page", "1")
+        page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
+        found, problem = ask(
+            request, lambda fairness: fairness.limits.list(max(1, page), per_page=KEYS)
+        )
+        if searched:
+            problem = _("No key has more than %(most)d characters.") % {"most": NAME_CHARACTERS}
+        context: dict[str, Any] = {"problem": problem}
+        if found is not None:
+            rows = [(KeyRow(each), self.address("change", each.key)) for each in found.items]
+            pages = -(-found.pagination.total // KEYS) or 1
+            context |= {"rows": rows, "page": found.pagination, "page_count": pages}
+            context |= {"next": page + 1, "previous": page - 1}
+        return self.show(request, "limit_list", _("Limits by key"), context)
+
+    def key_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show a key, and do what is asked with it."""
+        self.expect_view(request)
+        key = unquoted(object_id)
+        target = target_of(key)
+        form = SteeringForm()
+        if request.method == "POST":
+            self.expect_change(request)
+            form = SteeringForm(request.POST)
+            actions = {each.name: each for each in actions_of(target)}
+            action = actions.get(request.POST.get("action", ""))
+            if action is not None and form.is_valid():
+                given = form.cleaned_data
+                order = Order(who(request), given["reason"], given["for_seconds"])
+                self.change(
+                    request,
+                    LimitKey(storable(key)),
+                    first_sentence(action, order),
+                    lambda fairness: action.run(fairness, target, order),
+                )
+                return redirect(self.address("change", key))
+        context: dict[str, Any] = {"form": form, "target": target, "is_live": True}
+        found, problem = ask(request, lambda fairness: _inspect(fairness, key))
+        context |= {"problem": problem, "may_steer": not problem}
+        if not problem:
+            context |= {
+                "row": KeyRow(found) if found else None,
+                "actions": actions_of(target),
+                "override_url": override_url(key, self.admin_site.name),
+                "purge_url": self.address("purge", key) if target.tenant else "",
+            }
+        if found is not None and target.tenant:
+            context["waiting"] = ask(request, lambda fairness: waiting_in(fairness, found))[0]
+        return self.show(request, "limit", key, context)
+
+    def purge_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask before the waiting tasks of a tenant are cancelled, and cancel them."""
+        self.expect_change(request)
+        key = unquoted(object_id)
+        target = target_of(key)
+        if not target.tenant:
+            return redirect(self.address("change", key))
+        form = ReasonForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            order = Order(who(request), form.cleaned_data["reason"])
+            self.change(
+                request,
+                LimitKey(storable(key)),
+                first_sentence(PURGE, order),
+                lambda fairness: PURGE.run(fairness, target, order),
+            )
+            return redirect(self.address("change", key))
+        found, problem = ask(request, lambda fairness: fairness.limits.inspect(key))
+        count = 0 if found is None else found.waiting_count
+        text = ngettext(
+            "%(count)d task of tenant %(tenant)s waits. It will be cancelled, with its scheduled "
+            "tasks, in every queue. Running tasks go on. Nothing brings a cancelled task back.",
+            "%(count)d tasks of tenant %(tenant)s wait. They will be cancelled, with its scheduled "
+            "tasks, in every queue. Running tasks go on. Nothing brings a cancelled task back.",
+            count,
+        )
+        context = {
+            "problem": problem,
+            "form": form,
+            "question": text % {"count": count, "tenant": target.tenant},
+            "button": _("Cancel the waiting tasks"),
+            "back": self.address("change", key),
+        }
+        title = _("Purge tenant %(tenant)s") % {"tenant": target.tenant}
+        return self.show(request, "confirm", title, context)
+
+
+def target_of(key: str) -> Target:
+    """Return what a key steers."""
+    try:
+        by_service = wiring.settings_in_force().tier_scope == "service"
+    except FairnessError:
+        by_service = False
+    found = read_tier_key(key, by_service)
+    return Target(key=key, tenant=found[0] if found else "")
+
+
+def override_url(key: str, site: str) -> str:
+    """Return the address of the form that overrides the numbers of a key; "" without one."""
+    try:
+        form = reverse("admin:django_celery_fairness_limitoverride_add", current_app=site)
+    except NoReverseMatch:
+        return ""
+    return f"{form}?{urlencode({'key': key})}"
+
+
+def waiting_in(fairness: Fairness, found: Inspection) -> list[WaitingIn]:
+    """Return where the tasks of a tenant wait, the most tasks first."""
+    tasks: dict[str, int] = {}
+    for lane in found.waiting:
+        tasks[lane.queue] = tasks.get(lane.queue, 0) + lane.tasks
+    rows = sorted(tasks.items(), key=lambda row: -row[1])
+    return [
+        WaitingIn(queue, number, _share(fairness, queue, found.key) if place < QUEUES else None)
+        for place, (queue, number) in enumerate(rows)
+    ]
+
+
+def _share(fairness: Fairness, queue: str, key: str) -> TenantShare | None:
+    if not queue:
+        return None
+    try:
+        state = fairness.queues.inspect(queue)
+    except NotFound:
+        return None
+    tenants = state.tasks.tenants if state.tasks is not None else ()
+    return next((each for each in tenants if each.key == key), None)
+
+
+def _inspect(fairness: Fairness, key: str) -> Inspection | None:
+    """Return a key, or None if nothing is known of it: it can be steered all the same."""
+    try:
+        return fairness.limits.inspect(key)
+    except NotFound:
+        return None

@@ -1,0 +1,129 @@
+"""Queues: the list, and a page for each with why its tasks wait and who takes them.
+
+Weakness: the workers are those of the dashboard's look, which may be two seconds old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.urls import NoReverseMatch, URLPattern, reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+
+from celery_fairness.cli.tables import queue_limit_lines
+from celery_fairness.control.views import QueueState
+from django_celery_fairness import dashboard, wiring
+from django_celery_fairness.models import Queue
+from django_celery_fairness.redis_pages import RedisPageAdmin, ask, quoted, unquoted
+
+#: Tenants on the page of a queue.
+TENANTS = 50
+APP = "django_celery_fairness"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue of the list, with the addresses of its page and of its dead letters."""
+
+    state: QueueState
+    url: str
+    dead_url: str
+
+    @property
+    def limit(self) -> str:
+        """Its limit in one line; "" without one."""
+        return limit_text(self.state)
+
+
+@admin.register(Queue)
+class QueueAdmin(RedisPageAdmin):
+    """The pages in the admin."""
+
+    offers_changes = False
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the list, and the page of a queue."""
+        return [
+            self.route("", self.list_page, "changelist"),
+            self.route("<path:object_id>/change/", self.queue_page, "change"),
+        ]
+
+    def list_page(self, request: HttpRequest) -> HttpResponse:
+        """Show the known queues by name."""
+        self.expect_view(request)
+        found, problem = ask(request, lambda fairness: fairness.queues.list())
+        rows = [
+            QueueRow(
+                state,
+                self.address("change", state.queue),
+                self._dead_url(request, state.queue) if state.tasks and state.tasks.dead else "",
+            )
+            for state in found or ()
+        ]
+        parts = wiring.wired()
+        context = {
+            "problem": problem,
+            "rows": rows,
+            "counts_tasks": parts is not None and parts.claims_fairly,
+            "is_live": True,
+        }
+        return self.show(request, "queue_list", _("Queues"), context)
+
+    def queue_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show a queue."""
+        self.expect_view(request)
+        name = unquoted(object_id)
+        state, problem = ask(request, lambda fairness: fairness.queues.inspect(name))
+        context: dict[str, Any] = {"problem": problem, "state": state, "is_live": True}
+        if state is not None:
+            tenants = state.tasks.tenants if state.tasks is not None else ()
+            status = dashboard.shared.look().status
+            workers = dashboard.workers(status) if status is not None else []
+            context |= {
+                "limit": limit_text(state),
+                "key_url": self._key_url(request, f"queue:{name}"),
+                "keys_url": self._keys_url(request),
+                "limit_url": self._limit_url(name),
+                "dead_url": self._dead_url(request, name),
+                "tenants": [dashboard.TenantRow(name, each) for each in tenants[:TENANTS]],
+                "more_tenants": max(0, len(tenants) - TENANTS),
+                "limits": state.tasks.limits if state.tasks is not None else (),
+                "workers": [row for row in workers if name in row.worker.queues],
+            }
+        title = _("Queue %(name)s") % {"name": name}
+        return self.show(request, "queue", title, context)
+
+    def _keys_url(self, request: HttpRequest) -> str:
+        if not request.user.has_perms([f"{APP}.view_limitkey"]):
+            return ""
+        return reverse(f"admin:{APP}_limitkey_changelist", current_app=self.admin_site.name)
+
+    def _key_url(self, request: HttpRequest, key: str) -> str:
+        if not self._keys_url(request):
+            return ""
+        name = f"admin:{APP}_limitkey_change"
+        return reverse(name, args=[quoted(key)], current_app=self.admin_site.name)
+
+    def _dead_url(self, request: HttpRequest, queue: str) -> str:
+        if not request.user.has_perms([f"{APP}.view_deadletter"]):
+            return ""
+        url = reverse(f"admin:{APP}_deadletter_changelist", current_app=self.admin_site.name)
+        return f"{url}?{urlencode({'queue': queue})}"
+
+    def _limit_url(self, queue: str) -> str:
+        try:
+            form = reverse(f"admin:{APP}_queuelimit_add", current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return ""
+        return f"{form}?{urlencode({'queue': queue})}"
+
+
+def limit_text(state: QueueState) -> str:
+    """Return the limit of a queue in one line; "" without one."""
+    if state.limit is None:
+        return ""
+    return " ".join(queue_limit_lines(state.limit)).removeprefix(f"{state.queue}: ")

@@ -1,0 +1,225 @@
+"""The common parts of the pages about what is in Redis: permissions, banner, audit.
+
+Invariant: every change needs the permission to change, is a POST, and has an entry in the history
+before it is made. If it fails, the entry says why.
+
+Weakness: the entry is in the database and the change in Redis. If the process dies between the two,
+the entry names a change that was not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote, unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from celery_fairness.errors import FairnessError, LimiterUnavailable
+from celery_fairness.util.durations import parse_duration
+from django_celery_fairness import standing, wiring
+from django_celery_fairness.live_counts import LiveCounts
+
+if TYPE_CHECKING:
+    from celery_fairness import Fairness
+
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    # Generic in django-stubs only.
+    ModelAdmin = admin.ModelAdmin
+
+Answer = TypeVar("Answer")
+
+_DOT = "_2E"
+
+NOT_WIRED = gettext_lazy("Fairness is not wired in this process.")
+
+#: Longest reason, in characters. Redis stores it with an override.
+REASON_CHARACTERS = 200
+#: Longest name that the search takes, in characters. No name in Redis needs so many.
+NAME_CHARACTERS = 1000
+
+
+class ReasonForm(forms.Form):
+    """Why a change is made, for the history."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"),
+        max_length=REASON_CHARACTERS,
+        help_text=gettext_lazy("For the history, for example “incident 17”."),
+        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+    )
+
+
+class DurationField(forms.CharField):
+    """A duration in the forms that commands take; None if it is empty."""
+
+    def clean(self, value: Any) -> float | None:
+        """Return seconds."""
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            return parse_duration(text)
+        except ValueError as error:
+            raise forms.ValidationError(str(error), code="duration") from error
+
+
+class RedisPageAdmin(ModelAdmin):
+    """An entry of the admin without a table."""
+
+    #: Whether the page offers changes.
+    offers_changes = True
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 (Django's)
+        """Nothing can be added."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the page offers changes, and the person may make them."""
+        return self.offers_changes and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        """Nothing can be deleted."""
+        return False
+
+    def route(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
+        """Return the address of a view of this page."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(route, self.admin_site.admin_view(view), name=name)
+
+    def address(self, name: str, *args: str) -> str:
+        """Return the address of a view, with names of things in Redis in their quoted form."""
+        full = f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return reverse(full, args=list(map(quoted, args)), current_app=self.admin_site.name)
+
+    def show(
+        self, request: HttpRequest, template: str, title: str, context: dict[str, Any]
+    ) -> HttpResponse:
+        """Show a page, or the part of it that changes if its script asks for that.
+
+        Args:
+            request: The request.
+            template: Name of the page, without folder and extension. The part that changes has the
+                same name with ``_live``.
+            title: Title of the page.
+            context: What the templates show.
+        """
+        full: dict[str, Any] = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "may_change": self.has_change_permission(request),
+            "live_template": f"django_celery_fairness/{template}_live.html",
+            "live_url": request.get_full_path(),
+            **context,
+        }
+        counts = LiveCounts.of_page(request)
+        full["fairness_findings"] = standing.findings(counts)
+        full["redis_is_away"] = counts.problem is not None
+        full["problem"] = full.get("problem") or str(counts.problem or "")
+        is_part = request.method == "GET" and request.headers.get("X-Fairness") == "live"
+        shown = full["live_template"] if is_part else f"django_celery_fairness/{template}.html"
+        response = TemplateResponse(request, shown, full)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def expect_view(self, request: HttpRequest) -> None:
+        """Raise PermissionDenied if the person may not see the page."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
+    def expect_change(self, request: HttpRequest) -> None:
+        """Raise PermissionDenied if the person may change nothing."""
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+
+    def change(
+        self,
+        request: HttpRequest,
+        row: Model,
+        what: str,
+        change: Callable[[Fairness], str],
+    ) -> bool:
+        """Make a change, with an entry in the history, and tell the person its result.
+
+        Args:
+            request: The request.
+            row: The row that the entry is about.
+            what: The change and its reason.
+            change: Makes the change, and returns its result as a sentence.
+
+        Returns:
+            Whether the change was made.
+        """
+        self.expect_change(request)
+        return audited(self, request, row, what, change)
+
+
+def quoted(name: str) -> str:
+    """Return a name for an address. A browser would take one of dots alone for a folder."""
+    return quote(name) if name.strip(".") else name.replace(".", _DOT)
+
+
+def unquoted(text: str) -> str:
+    """Return the name that :func:`quoted` has written."""
+    dots = text.count(_DOT)
+    # A quoted underscore is longer, so a name with this text does not look so.
+    return "." * dots if text and text == _DOT * dots else unquote(text)
+
+
+def ask(request: HttpRequest, question: Callable[[Fairness], Answer]) -> tuple[Answer | None, str]:
+    """Return the answer of this process's ``Fairness``, or why there is none.
+
+    If Redis does not answer, the banner of the page does not ask it again.
+    """
+    parts = wiring.wired()
+    if parts is None:
+        return None, str(NOT_WIRED)
+    try:
+        return question(parts.fairness), ""
+    except LimiterUnavailable as error:
+        LiveCounts.of_page(request).problem = error
+        return None, str(error)
+    except (FairnessError, ValueError) as error:
+        return None, str(error)
+
+
+def audited(
+    page: ModelAdmin,
+    request: HttpRequest,
+    row: Model,
+    what: str,
+    change: Callable[[Fairness], str],
+) -> bool:
+    """Make a change as :meth:`RedisPageAdmin.change` does, for any admin.
+
+    The caller has checked the permission.
+    """
+    entry: LogEntry = page.log_change(request, row, what)
+    result, problem = ask(request, change)
+    template = _("Not done: %(what)s") if problem else _("Done: %(what)s")
+    text = template % {"what": problem or result}
+    entry.change_message = f"{what} {text}"
+    entry.save(update_fields=["change_message"])
+    page.message_user(request, text, messages.ERROR if problem else messages.SUCCESS)
+    return not problem
+
+
+def storable(text: str) -> str:
+    """Return text that a database stores: PostgreSQL rejects NUL."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def who(request: HttpRequest) -> str:
+    """Return the name of the person, as far as Redis stores it."""
+    return request.user.get_username()[:200]

@@ -1,0 +1,67 @@
+// Fetches the part of a page that changes while the page is visible, and checks rows of a list.
+(() => {
+  "use strict";
+  const EVERY_MS = 2000;
+  const options = { credentials: "same-origin", redirect: "error", headers: { "X-Fairness": "live" } };
+  const page = document.querySelector(".fairness-page");
+  const live = document.getElementById("fairness-live");
+  const lost = document.getElementById("fairness-lost");
+
+  for (const all of document.querySelectorAll("[data-checks]")) {
+    all.addEventListener("change", () => {
+      for (const box of document.querySelectorAll(all.dataset.checks)) box.checked = all.checked;
+    });
+  }
+
+  // On a narrow screen a row stands as a block, and each cell has the head of its column.
+  const label = () => {
+    for (const table of document.querySelectorAll(".fairness-page table")) {
+      const heads = Array.from(table.querySelectorAll("thead th"), (head) => head.textContent.trim());
+      for (const row of table.querySelectorAll("tbody tr")) {
+        Array.from(row.children).forEach((cell, index) => {
+          cell.dataset.head = heads[index] || "";
+          cell.setAttribute("role", cell.tagName === "TH" ? "rowheader" : "cell");
+        });
+        row.setAttribute("role", "row");
+      }
+      table.setAttribute("role", "table");
+      table.classList.add("labelled");
+    }
+  };
+  label();
+  if (!page || !page.dataset.liveUrl) return;
+
+  // Keep what a person scrolled or focused: a new part must not move it.
+  const replace = (html) => {
+    const regions = () => Array.from(live.querySelectorAll(".fairness-scroll"));
+    const name = (region) => region.getAttribute("aria-labelledby");
+    const before = new Map(regions().map((region) => [name(region), region.scrollLeft]));
+    const focused = live.contains(document.activeElement) ? name(document.activeElement) : null;
+    live.innerHTML = html;
+    label();
+    for (const region of regions()) {
+      region.scrollLeft = before.get(name(region)) || 0;
+      if (focused && name(region) === focused) region.focus({ preventScroll: true });
+    }
+  };
+
+  const refresh = async () => {
+    if (document.visibilityState !== "visible") return;
+    try {
+      const answer = await fetch(page.dataset.liveUrl, options);
+      if (!answer.ok) throw new Error(String(answer.status));
+      replace(await answer.text());
+      lost.hidden = true;
+    } catch (error) {
+      lost.textContent = page.dataset.lost;
+      lost.hidden = false;
+    }
+  };
+
+  const loop = async () => {
+    await refresh();
+    setTimeout(loop, EVERY_MS);
+  };
+  setTimeout(loop, EVERY_MS);
+  document.addEventListener("visibilitychange", refresh);
+})();

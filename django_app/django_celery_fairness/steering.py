@@ -1,0 +1,210 @@
+"""What an operator does to a key or a tenant for a time: pause, resume, cool down, boost, purge.
+
+The methods of ``fairness.limits`` and ``fairness.tenants`` do the work. This module names the
+actions once, for the page of a key and for the list of tenants.
+
+Weakness: a boost reads the tenant's number and sets twice that number in two calls. If the number
+changes in between, the boost is twice the number before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from celery_fairness.cli.show_limit import overridden_lines
+from celery_fairness.cli.tables import stops_lines
+from django_celery_fairness.redis_pages import DurationField, ReasonForm
+
+if TYPE_CHECKING:
+    from celery_fairness import Fairness
+    from celery_fairness.control.ojs_views import Inspection
+    from celery_fairness.control.views import ChangedStops
+
+#: For how long a boost lasts if the person names no time, in seconds.
+BOOST_SECONDS = 3600.0
+
+
+class SteeringForm(ReasonForm):
+    """Why, and for how long."""
+
+    for_seconds = DurationField(
+        label=gettext_lazy("For how long"),
+        required=False,
+        max_length=40,
+        help_text=gettext_lazy(
+            "For example 90s, 10m or 2h. Empty: a pause lasts until somebody resumes it, a boost "
+            "lasts one hour."
+        ),
+        widget=forms.TextInput(attrs={"size": 10, "autocomplete": "off"}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is steered.
+
+    Attributes:
+        key: Its key, if a person steers a key.
+        tenant: The tenant, if a person steers all services of a tenant, or the key is a tenant's.
+        services: The services of the tenant that count apart. One None is a tenant that counts as
+            a whole.
+    """
+
+    key: str = ""
+    tenant: str = ""
+    services: tuple[str | None, ...] = (None,)
+
+    def api(self, fairness: Fairness) -> Any:
+        """Return the noun whose methods take :attr:`name`."""
+        return fairness.limits if self.key else fairness.tenants
+
+    @property
+    def name(self) -> str:
+        """The key, or the tenant."""
+        return self.key or self.tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who wants it, why, and for how long. ``for_seconds`` None is without an end."""
+
+    who: str
+    reason: str
+    for_seconds: float | None = None
+
+
+Run = Callable[["Fairness", Target, Order], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that an operator does.
+
+    Attributes:
+        name: Its name in forms.
+        label: The text of its button.
+        run: Does it, and returns the result as a sentence.
+        is_of: ``tenant`` or ``key`` if only those take it, or "".
+    """
+
+    name: str
+    label: str | Promise
+    run: Run
+    is_of: str = ""
+
+
+def _pause(fairness: Fairness, target: Target, order: Order) -> str:
+    api = target.api(fairness)
+    return _stops(api.pause(target.name, for_seconds=order.for_seconds, by=order.who))
+
+
+def _resume(fairness: Fairness, target: Target, order: Order) -> str:
+    return _stops(target.api(fairness).resume(target.name, by=order.who))
+
+
+def _cool_down(fairness: Fairness, target: Target, order: Order) -> str:
+    if order.for_seconds is None:
+        raise ValueError(_("A cool-down needs a time: fill in “For how long”."))
+    reason = f"{order.reason} ({order.who})"
+    return _stops(
+        fairness.limits.cool_down(target.key, for_seconds=order.for_seconds, reason=reason)
+    )
+
+
+def _clear_cool_down(fairness: Fairness, target: Target, _order: Order) -> str:
+    return _stops(fairness.limits.clear_cool_down(target.key))
+
+
+def _boost(fairness: Fairness, target: Target, order: Order) -> str:
+    details: dict[str, Any] = {
+        "for_seconds": order.for_seconds or BOOST_SECONDS,
+        "reason": order.reason,
+        "author": order.who,
+    }
+    if target.key:
+        number = boosted(fairness.limits.inspect(target.key))
+        return _override(fairness.limits.override(target.key, concurrency=number, **details))
+    tenants, done = fairness.tenants, []
+    for service in target.services:
+        number = boosted(tenants.inspect(target.tenant, service))
+        done.append(tenants.override(target.tenant, service=service, concurrency=number, **details))
+    return "; ".join(map(_override, done))
+
+
+def _clear_override(fairness: Fairness, target: Target, _order: Order) -> str:
+    if fairness.limits.clear_override(target.key):
+        return _("%(key)s: its own numbers hold again") % {"key": target.key}
+    return _("%(key)s: no override held") % {"key": target.key}
+
+
+def _purge(fairness: Fairness, target: Target, _order: Order) -> str:
+    done = fairness.tenants.purge(target.tenant)
+    text = ngettext(
+        "tenant %(tenant)s: %(count)d waiting task is cancelled",
+        "tenant %(tenant)s: %(count)d waiting tasks are cancelled",
+        done.cancelled,
+    )
+    return text % {"tenant": target.tenant, "count": done.cancelled}
+
+
+PAUSE = Action("pause", gettext_lazy("Pause"), _pause)
+RESUME = Action("resume", gettext_lazy("Resume"), _resume)
+BOOST = Action("boost", gettext_lazy("Boost"), _boost, "tenant")
+PURGE = Action("purge", gettext_lazy("Purge"), _purge, "tenant")
+#: The actions of the page of a key. A purge has a page of its own that asks first.
+OF_KEYS = (
+    PAUSE,
+    RESUME,
+    BOOST,
+    Action("cool_down", gettext_lazy("Cool down"), _cool_down, "key"),
+    Action("clear_cool_down", gettext_lazy("End cool-down"), _clear_cool_down, "key"),
+    Action("clear_override", gettext_lazy("End override"), _clear_override),
+)
+
+
+def actions_of(target: Target) -> list[Action]:
+    """Return the actions that a key takes."""
+    kind = "tenant" if target.tenant else "key"
+    return [each for each in OF_KEYS if each.is_of in ("", kind)]
+
+
+def boosted(found: Inspection) -> int:
+    """Return twice the number that a key has without pauses and overrides, and at least one more.
+
+    Raises:
+        ValueError: It has no number, or the number is unknown.
+    """
+    own = [each for each in found.in_force.reasons if not each.by_people]
+    if not own or own[0].limit is None:
+        number = own[0].number if own else _("unknown")
+        text = _("%(key)s: its number is %(number)s, so there is nothing to double.")
+        raise ValueError(text % {"key": found.key, "number": number})
+    return max(2 * own[0].limit, own[0].limit + 1)
+
+
+def first_sentence(action: Action, order: Order) -> str:
+    """Return the beginning of an entry in the history."""
+    return _("%(action)s, because: %(reason)s.") % {
+        "action": action.label,
+        "reason": order.reason.rstrip("."),
+    }
+
+
+def _stops(stops: ChangedStops) -> str:
+    text = _lines(stops_lines(stops))
+    return text if stops.known else _("%(text)s (nothing was known of it before)") % {"text": text}
+
+
+def _override(found: Inspection) -> str:
+    return _lines(overridden_lines(found))
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return " ".join(lines)
