@@ -15,7 +15,12 @@ from typing import Any
 
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.views import BlockingLimit, QueueStatus, TenantShare
+from celery_fairness.control.views import (
+    BlockingLimit,
+    OwnerStatus,
+    QueueStatus,
+    TenantShare,
+)
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.util.durations import Milliseconds, seconds
 
@@ -36,6 +41,12 @@ def queues_of(answer: Mapping[str, Any], limiter: RedisLimiter) -> tuple[QueueSt
             looked_at += len(queue.tenants)
         queues.append(queue)
     return tuple(queues)
+
+
+def owners_of(answer: Mapping[str, Any]) -> tuple[OwnerStatus, ...]:
+    """Return the processes that run tasks, the most tasks first."""
+    rows = answer.get("owners", ())
+    return tuple(OwnerStatus(owner, _of_all(sampled, answer)) for owner, sampled in rows)
 
 
 def all_queues(installation: Installation) -> Iterator[QueueStatus]:
@@ -88,9 +99,15 @@ def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:
 
 def _queue(row: Sequence[Any], answer: Mapping[str, Any]) -> QueueStatus:
     queue, waiting, later, dead, active, blocked, sampled = row
-    running = round(sampled * answer["running"] / max(1, answer["sampled"]))
+    running = _of_all(sampled, answer)
     shown = "" if queue.startswith(PARKED_QUEUES) else queue
     return QueueStatus(shown, waiting, later, running, dead, active, blocked)
+
+
+def _of_all(sampled: int, answer: Mapping[str, Any]) -> int:
+    """Return an estimate of all running tasks from those of the sample."""
+    running, looked_at = int(answer["running"]), int(answer["sampled"])
+    return round(sampled * running / max(1, looked_at))
 
 
 def _tenant(row: Sequence[Any], now_ms: int) -> TenantShare:

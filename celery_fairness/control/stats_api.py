@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping
 from celery_fairness.config.fields import whole
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import at_ms
-from celery_fairness.control.queue_status import fairness_index, queues_of
+from celery_fairness.control.queue_status import fairness_index, owners_of, queues_of
 from celery_fairness.control.scan import Command, Reader, batches, server_now
 from celery_fairness.control.verdict import verdict_of
 from celery_fairness.control.views import (
     KeyRejections,
     Minute,
     MinuteCount,
-    OwnerStatus,
     Rejections,
     Status,
     TierStatus,
@@ -64,7 +63,7 @@ class StatsApi:
         )
         answer = limiter.overview(installation.app_queues() if installation.claims else ())
         queues, workers = queues_of(answer, limiter), living(installation.reader)
-        owners = tuple(OwnerStatus(owner, tasks) for owner, tasks in answer.get("owners", ()))
+        owners = owners_of(answer)
         index = fairness_index(queues)
         return Status(
             at=at_ms(answer["now"]),

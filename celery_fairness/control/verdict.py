@@ -71,18 +71,22 @@ class _Judged:
             for each in workers
             if (each.path == "gate" if is_parked else queue.queue in each.queues)
         ]
+        self.busy = sum(busy_places.get(each.owner, 0) for each in self.takers)
         self.free = sum(
             max(0, each.places - busy_places.get(each.owner, 0)) for each in self.takers
         )
         self.name = "the parked tasks" if is_parked else f"queue {queue.queue}"
 
     def delays(self) -> Iterator[str]:
-        """Yield that tasks could start for a while and do not."""
-        queue = self.queue
-        if self.free and queue.startable and self._oldest_ready() > SLOW_SECONDS:
+        """Yield that tasks could start for a while, and the workers run nothing.
+
+        A worker that runs something may have a free place for the moment between two tasks.
+        """
+        queue, oldest = self.queue, self._oldest_ready()
+        if self.takers and not self.busy and queue.startable and oldest > SLOW_SECONDS:
             yield (
                 f"{self.name}: {_tasks(queue.startable)} could start and {_places(self.free)} "
-                f"free, but none has started for {self._oldest_ready():.0f} s"
+                f"free, but its workers run nothing, and one has waited {oldest:.0f} s"
             )
 
     def reasons(self) -> Iterator[str]:

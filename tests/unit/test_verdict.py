@@ -88,13 +88,16 @@ def test_queues_that_no_worker_takes_are_one_sentence():
 
 
 def test_tasks_that_could_start_and_do_not():
-    found = judged(queue(share(startable=2, state="ready", waits=90.0)))
+    found = judged(queue(share(startable=2, state="ready", waits=90.0)), runs=0)
     assert found.level == "trouble"
     assert found.line == (
-        "queue celery: 2 tasks could start and 3 places are free, but none has started for 90 s"
+        "queue celery: 2 tasks could start and 4 places are free, but its workers run nothing, "
+        "and one has waited 90 s"
     )
+    # A worker that runs something may have a free place for a moment.
+    assert judged(queue(share(startable=2, state="ready", waits=90.0))).level == "ok"
     # The next claim takes a task that came just now.
-    assert judged(queue(share(startable=2, state="ready"))).level == "ok"
+    assert judged(queue(share(startable=2, state="ready")), runs=0).level == "ok"
 
 
 def test_workers_that_do_not_enforce_come_first():

@@ -12,7 +12,7 @@
   - now       the server's time in ms
   - tenants   rows of the first active tenants in the order of their turns, then of the first blocked ones
   - limits    rows of limits at which tasks of the queue wait, those of the most tasks first
-  - active, blocked, closed_limits  how many tenants and limits there are
+  - active, blocked  how many tenants there are
 
   A row of a tenant is [KEY, TIER, WEIGHT, LIMIT, HELD, WAITING, STARTABLE, STATE, SINCE]:
   - LIMIT      its concurrency now, -1 is unlimited
@@ -87,7 +87,7 @@ local function limit_rows(it)
   end
   table.sort(rows, function(one, other) return one[3] > other[3] or one[3] == other[3] and one[1] < other[1] end)
   for index = #rows, LIMITS_SHOWN + 1, -1 do rows[index] = nil end
-  return rows, redis.call("ZCARD", candidates)
+  return rows
 end
 
 register("inspect_queue", {"no-writes"}, function(keys, args)
@@ -100,10 +100,9 @@ register("inspect_queue", {"no-writes"}, function(keys, args)
     local some = redis.call("ZRANGE", ctx.prefix .. table_name .. queue, 0, TENANTS_AT_MOST - 1)
     for index = 1, #some do tenants[#tenants + 1] = tenant_row(it, some[index]) end
   end
-  local limits, all = limit_rows(it)
+  local limits = limit_rows(it)
   answer.active = redis.call("ZCARD", ctx.prefix .. "ring:" .. queue)
   answer.blocked = redis.call("ZCARD", ctx.prefix .. "full:" .. queue)
-  answer.closed_limits = all
   answer.tenants, answer.limits = #tenants > 0 and tenants or nil, #limits > 0 and limits or nil
   return cjson.encode(answer)
 end)

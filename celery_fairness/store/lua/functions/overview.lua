@@ -12,7 +12,7 @@
   - queues       rows [QUEUE, WAITING, LATER, DEAD, ACTIVE, BLOCKED, RUNNING], those with the most waiting tasks first.
                  ACTIVE and BLOCKED are tenants.
   - queue_count  how many queues there are
-  - running      how many tasks run
+  - running      how many tasks run; estimated if there are more rows than one call looks at
   - sampled      how many of them were looked at. RUNNING and the owners are those of this sample.
   - owners       rows [OWNER, TASKS], the most tasks first
 ]]
@@ -36,7 +36,8 @@ local function known_queues(ctx, names, by_queue)
   return found
 end
 
--- Returns the running tasks by queue and by owner, and how many were looked at.
+-- Returns the running tasks by queue and by owner, how many were looked at, and how many run. A promoted task has
+-- a row too, and does not run.
 local function count_running(ctx)
   local rows = redis.call("HRANDFIELD", ctx.prefix .. "running", RUNNING_AT_MOST, "WITHVALUES")
   local by_queue, by_owner, tags, sampled = {}, {}, {}, 0
@@ -57,7 +58,8 @@ local function count_running(ctx)
   for index = 1, #tags do
     if heads[index] then count(Tasks.queue_of(heads[index]), owners[index]) end
   end
-  return by_queue, by_owner, sampled
+  local rows_of_all = redis.call("HLEN", ctx.prefix .. "running")
+  return by_queue, by_owner, sampled, math.floor(rows_of_all * sampled / math.max(1, #rows / 2) + 0.5)
 end
 
 local function queue_row(ctx, queue, waiting, running)
@@ -71,7 +73,7 @@ register("overview", {"no-writes"}, function(keys, args)
   local _, now = Clock.read_clock(ctx, lease_ms, frozen_ms)
   local names = {}
   for index = 5, #args do names[#names + 1] = args[index] end
-  local by_queue, by_owner, sampled = count_running(ctx)
+  local by_queue, by_owner, sampled, running = count_running(ctx)
   local found, rows, owners = known_queues(ctx, names, by_queue), {}, {}
   for index = 1, #found do
     local queue, waiting = found[index][1], found[index][2]
@@ -81,5 +83,5 @@ register("overview", {"no-writes"}, function(keys, args)
   for owner, tasks in pairs(by_owner) do owners[#owners + 1] = {owner, tasks} end
   table.sort(owners, function(one, other) return one[2] > other[2] or one[2] == other[2] and one[1] < other[1] end)
   return cjson.encode({now = now, queues = #rows > 0 and rows or nil, queue_count = #found, sampled = sampled,
-    running = redis.call("HLEN", ctx.prefix .. "running"), owners = #owners > 0 and owners or nil})
+    running = running, owners = #owners > 0 and owners or nil})
 end)
