@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 
 from celery_fairness.cli.tables import table
+from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
@@ -108,6 +109,16 @@ def test_a_status_shows_the_queues_with_the_most_tasks_and_a_list_shows_all(clie
     assert {line.partition(" ")[0] for line in lines_of(run("queue", "list"))} >= set(names)
 
 
+def test_a_worker_whose_queues_have_changed_is_listed_once_with_the_new_ones(client, run):
+    installation = Installation(client)
+    same = {"name": "celery@web", "pid": 7, "path": "dispatch", "enforcement": "on"}
+    for age_ms, queues in ((1, ["celery", "other"]), (0, ["celery"])):
+        status = json.dumps({**same, "places": 4, "queues": queues})
+        installation.run(calls.ANNOUNCE, calls.announce_args(15_000, status, 15_000 - age_ms, None))
+    (worker,) = json.loads(run("status", "--json").stdout)["workers"]
+    assert worker["queues"] == ["celery"]
+
+
 def test_a_queue_shows_its_tenants_the_longest_wait_first_and_why_they_wait(client, run):
     installation = Installation(client)
     for number in range(3):
@@ -121,6 +132,7 @@ def test_a_queue_shows_its_tenants_the_longest_wait_first_and_why_they_wait(clie
     heads = "tenant tier limit held entitled waiting startable state first waits"
     first = lines.index(heads) + 1
     rows = [line.rpartition(" 0.")[0] for line in lines[first : first + 3]]
+    assert rows[0].startswith("tenant:flood ")
     assert sorted(rows) == [
         "tenant:flood free 1 1 0.5 2 0 tier",
         "tenant:paused free 0 0 0.0 1 0 paused",
