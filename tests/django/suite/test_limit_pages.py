@@ -104,7 +104,7 @@ def test_a_key_cools_down_and_comes_back(client, claiming):
     assert "nothing was known of it before" in page
     assert 85 < claiming.limits.inspect("api").stops.cool_down_seconds <= 90
     page = show(client, "limitkey_change", "api")
-    assert "State cools down (opens in 9" in page
+    assert "State cools down (opens in " in page
     assert "unlimited" not in page
     page = do(client, "limitkey_change", "api", action="clear_cool_down", reason="fine again")
     assert "Done: api: nothing stops it" in page
