@@ -21,7 +21,7 @@ import pytest
 from celery import _state
 
 # pytest-celery shadows this fixture with one that needs containers.
-from celery.contrib.pytest import celery_worker as celery_thread_worker  # noqa: F401 - a fixture
+from celery.contrib.pytest import celery_worker as celery_thread_worker
 
 from tests.support.fork_server import ForkServer, read_version_once
 from tests.support.local_process import SCRUBBED_PREFIXES

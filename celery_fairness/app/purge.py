@@ -23,7 +23,7 @@ def purge_parked_too(app: Any) -> None:
     if getattr(connection, "purges_parked", False):
         return
 
-    class PurgingConnection(connection):  # type: ignore[misc]  # a class known only at run time
+    class PurgingConnection(connection):
         """A connection whose default channel cancels parked tasks when it purges a queue."""
 
         purges_parked = True

@@ -71,8 +71,9 @@ def one_queue(installation: Installation, queue: str) -> QueueStatus | None:
         return None
     answer = installation.redis.overview(installation.app_queues(), only=queue)
     rows = answer.get("queues", ())
-    found = installation.redis.inspect_queue(queue)
-    return _with_tenants(_queue(rows[0], answer), found) if rows else None
+    if not rows:
+        return None
+    return _with_tenants(_queue(rows[0], answer), installation.redis.inspect_queue(queue))
 
 
 def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:

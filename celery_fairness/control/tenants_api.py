@@ -150,13 +150,12 @@ class TenantsApi:
         known = dict(self._limiter.published_tiers()[1]) or self._settings.tiers
         if tier not in known:
             raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {got(tier)}")
-        own = not isinstance(concurrency, Unset)
-        number = Tier("own", concurrency).concurrency if own else ""  # type: ignore[arg-type]  # set
+        number = "" if isinstance(concurrency, Unset) else Tier("own", concurrency).concurrency
         keep = self._settings.tier_resolver is None
         self._limiter.publish_tenant(reserved(name), tier, number, keep=keep)
         self.reroute([name])
         kept = timedelta(seconds=2 * self._settings.tier_cache_seconds)
-        until = None if keep or own else datetime.now(UTC) + kept
+        until = None if keep or number != "" else datetime.now(UTC) + kept
         return PublishedTier(tenant=name, tier=tier, until=until)
 
     def clear_tier(self, tenant: str) -> None:

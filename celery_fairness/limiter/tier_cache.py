@@ -227,7 +227,7 @@ def load_resolver(settings: Settings) -> Resolver:
         return given or (lambda _tenant: None)
     module, _, name = given.partition(":")
     try:
-        resolver = getattr(import_module(module), name)
+        resolver: Resolver = getattr(import_module(module), name)
     except Exception as error:  # a user's module may raise anything
         raise SettingsError(
             f"fairness.tier_resolver: expected 'module:name' that can be imported, "
@@ -235,4 +235,4 @@ def load_resolver(settings: Settings) -> Resolver:
         ) from error
     if not callable(resolver):
         raise SettingsError(f"fairness.tier_resolver: expected a callable, got: {got(resolver)}")
-    return resolver  # type: ignore[no-any-return]  # any object of the user's module
+    return resolver

@@ -429,10 +429,10 @@ class Connection:
         timeouts = {
             name: self._options[name] for name in ("socket_timeout", "socket_connect_timeout")
         }
-        group = Sentinel(  # type: ignore[no-untyped-call]  # redis-py has no types here
+        group: Any = Sentinel(  # type: ignore[no-untyped-call]  # redis-py has no types here
             hosts, sentinel_kwargs={**timeouts, **given.pop("sentinel_kwargs", {})}
         )
-        return group.master_for(  # type: ignore[no-untyped-call]  # nor here
+        return group.master_for(
             self.address.master_name,
             db=int(database),
             password=password,

@@ -54,7 +54,7 @@ def not_ready(error: Exception) -> ServerNotReady | None:
     return ServerNotReady(text) if text.partition(" ")[0] in NOT_NOW else None
 
 
-class _Attentive(_Connection):  # type: ignore[misc]  # it precedes a class of redis-py
+class _Attentive(_Connection):
     """A mixin for connections that distinguishes an outage from a wrong command."""
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:

@@ -524,11 +524,11 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             self.session.flush()
 
 
-class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # as kombu does: untyped
+class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # QoS and _get differ
     """A channel of one Redis."""
 
 
-class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # untyped
+class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # as above
     """A channel of a Sentinel group. All of its hosts lead to the same master."""
 
     connection: Any
@@ -552,7 +552,7 @@ class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[mis
 def _polled(channel: Any, connection_class: Any) -> Any:
     """Return the class of the connections that are polled for ``channel``."""
 
-    class Connection(connection_class):  # type: ignore[misc]  # chosen at run time
+    class Connection(connection_class):
         def disconnect(self, *args: Any, **kwargs: Any) -> None:
             transport = channel.connection
             if transport is not None and transport.cycle is not None:

@@ -29,7 +29,7 @@ STOPPING_SECONDS = 0.05
 _Poller: Any = stock.MultiChannelPoller
 
 
-class FairPoller(_Poller):  # type: ignore[misc]  # see above
+class FairPoller(_Poller):
     """Polls channels, and sends the ends that no claim carried to Redis."""
 
     def __init__(self) -> None:

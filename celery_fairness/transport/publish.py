@@ -57,7 +57,7 @@ class _UncertainPut(NamedTuple):
 _last = threading.local()
 
 
-class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
+class FairBatch(PublishBatch):
     """A batch of publishes that raises for a rejected put."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -102,7 +102,7 @@ class FairBatch(PublishBatch):  # type: ignore[misc]  # kombu is untyped
             raise BacklogFull(*rejected[0])
 
 
-class PublishMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+class PublishMixin(_Channel):
     """The part of a fair channel that puts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -42,7 +42,7 @@ else:
     _Channel = object
 
 
-class QueueOperationsMixin(_Channel):  # type: ignore[misc]  # it stands before a class of kombu's
+class QueueOperationsMixin(_Channel):
     """The part of a fair channel that sends no request of its own on the polled connection."""
 
     claimed: set[str]

@@ -60,7 +60,7 @@ _WRITTEN_HERE = (
 )
 
 
-class LostRequest(_Request):  # type: ignore[misc]  # its stub lacks what is used here
+class LostRequest(_Request):
     """The request of a task that ended while no worker was running it."""
 
     def stored_end(self, error: Exception) -> str:

@@ -32,18 +32,18 @@ def tasks_kept(pool: Any, written: bool) -> Iterator[None]:
         yield
         return
     # In the order in which they came to the pool.
-    jobs = dict(sorted(processes._cache.items()))  # noqa: SLF001 - there is no other way
+    jobs = dict(sorted(processes._cache.items()))
     try:
         yield
     finally:
         _forget_the_dead(processes)
         for number, job in jobs.items():
-            if not job._accepted and _is_held(job):  # noqa: SLF001 - no other way
+            if not job._accepted and _is_held(job):
                 _give_back(processes, number, job, written)
 
 
 def _forget_the_dead(processes: Any) -> None:
-    read = processes._fileno_to_outq  # noqa: SLF001 - no other way
+    read = processes._fileno_to_outq
     for number, process in list(read.items()):
         # Their pipes are closed. For processes that died idle, the pool does this itself.
         if getattr(process, "dead", False):
@@ -57,13 +57,13 @@ def _is_held(job: Any) -> bool:
 
 
 def _give_back(processes: Any, number: int, job: Any, written: bool) -> None:
-    process = job._write_to  # noqa: SLF001 - no other way
-    if process is not None and process._is_alive():  # noqa: SLF001 - no other way
+    process = job._write_to
+    if process is not None and process._is_alive():
         # It was written to the end, and its process is about to begin it.
-        processes._busy_workers.add(process.inqW_fd)  # noqa: SLF001 - no other way
+        processes._busy_workers.add(process.inqW_fd)
     elif written:
         return
     else:
-        job._write_to = job._scheduled_for = None  # noqa: SLF001 - no other way
+        job._write_to = job._scheduled_for = None
         processes.outbound_buffer.append(job)
-    processes._cache[number] = job  # noqa: SLF001 - no other way
+    processes._cache[number] = job

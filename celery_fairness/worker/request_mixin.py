@@ -18,7 +18,7 @@ else:
     _Request = object
 
 
-class RequestMixin(_Request):  # type: ignore[misc]  # it stands before any request class
+class RequestMixin(_Request):
     """Stands before the request class of a task."""
 
     #: By name, the wrappers of methods of a mixin and of the classes that Celery derives from it.

@@ -22,7 +22,7 @@ from demo_site.models import DemoTask
 def analyze(
     self: Task[Any, Any],
     seconds: float,
-    user_id: str | None = None,  # noqa: ARG001 (it is what the task is charged by)
+    user_id: str | None = None,
 ) -> None:
     """Pretend to analyse something of ``user_id`` for ``seconds``."""
     _work(self, seconds)
@@ -32,7 +32,7 @@ def analyze(
 def render(
     self: Task[Any, Any],
     seconds: float,
-    user_id: str | None = None,  # noqa: ARG001 (it is what the task is charged by)
+    user_id: str | None = None,
 ) -> None:
     """Pretend to render a document of ``user_id`` for ``seconds``."""
     _work(self, seconds)

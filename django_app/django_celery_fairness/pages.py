@@ -60,11 +60,7 @@ class FairnessAdmin(ModelAdmin):
     #: Fields that the form shows only for a saved row.
     live_fields: tuple[str, ...] = ()
 
-    def get_changelist(
-        self,
-        request: HttpRequest,  # noqa: ARG002 (Django's signature)
-        **_options: Any,
-    ) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **_options: Any) -> type[ChangeList]:
         """Use rows with live counts."""
         return LiveChangeList
 
@@ -87,11 +83,7 @@ class FairnessAdmin(ModelAdmin):
         context = self._with_banner(request, extra_context)
         return super().changeform_view(request, object_id, form_url, context)
 
-    def get_readonly_fields(
-        self,
-        request: HttpRequest,  # noqa: ARG002 (Django's signature)
-        obj: Any = None,
-    ) -> tuple[str, ...]:
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """Make the name of a saved row and its live fields read-only."""
         return (self.key_field, *self.live_fields) if obj else ()
 

@@ -137,7 +137,7 @@ def publish_pending(using: str | None = None) -> Published:
     changes = list(UnpublishedChange.objects.using(alias).values_list("pk", "tenant"))
     if not changes:
         return Published(0, 0)
-    with _settling(alias, [pk for pk, _ in changes]):
+    with _Settling(alias, [pk for pk, _ in changes]):
         parts = _parts()
         # Always the table first: a Redis that lost its memory would have a tenant without its tier.
         # An unchanged table costs nothing and gets no new version.
@@ -162,7 +162,7 @@ def publish_everything(using: str | None = None, *, parts: Parts | None = None) 
     """
     alias = using or router.db_for_write(Tier)
     changes = list(UnpublishedChange.objects.using(alias).values_list("pk", "tenant"))
-    with _settling(alias, [pk for pk, _ in changes]):
+    with _Settling(alias, [pk for pk, _ in changes]):
         parts = parts or _parts()
         tiers = _publish_tier_table(parts, alias)
         changed = {name: None for _, name in changes}
@@ -190,7 +190,7 @@ def _parts() -> Parts:
     return wired(current_app)
 
 
-class _settling:  # noqa: N801 (it is used as a function)
+class _Settling:
     """Remove changes if the block succeeds, and store its error with them if it fails."""
 
     def __init__(self, alias: str, changes: list[int]) -> None:

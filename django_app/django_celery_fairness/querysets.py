@@ -43,8 +43,6 @@ class TierQuerySet(models.QuerySet["Tier"]):
             rows_changed.send(self.model, tiers=bool(rows), tenants=tenants, using=self.db)
         return rows
 
-    update.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
-
     def bulk_create(self, objs: Iterable[Tier], *args: Any, **options: Any) -> list[Tier]:
         """Create as Django does, and publish on commit."""
         self._for_write = True
@@ -52,8 +50,6 @@ class TierQuerySet(models.QuerySet["Tier"]):
             created = super().bulk_create(objs, *args, **options)
             rows_changed.send(self.model, tiers=bool(created), tenants=(), using=self.db)
         return created
-
-    bulk_create.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete as Django does.
@@ -64,7 +60,6 @@ class TierQuerySet(models.QuerySet["Tier"]):
         self.refuse_default_tier()
         return super().delete()
 
-    delete.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
     delete.queryset_only = True  # type: ignore[attr-defined]  # a mark that Django reads
 
     def refuse_default_tier(self) -> None:
@@ -104,8 +99,6 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
             rows_changed.send(self.model, tiers=False, tenants=sorted(tenants), using=self.db)
         return rows
 
-    update.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads
-
     def bulk_create(
         self, objs: Iterable[TenantTier], *args: Any, **options: Any
     ) -> list[TenantTier]:
@@ -116,5 +109,3 @@ class TenantTierQuerySet(models.QuerySet["TenantTier"]):
             tenants = [row.tenant for row in created]
             rows_changed.send(self.model, tiers=False, tenants=tenants, using=self.db)
         return created
-
-    bulk_create.alters_data = True  # type: ignore[attr-defined]  # a mark that Django reads

@@ -80,7 +80,7 @@ class RedisPageAdmin(ModelAdmin):
     #: Whether the page offers changes.
     offers_changes = True
 
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 (Django's)
+    def has_add_permission(self, request: HttpRequest) -> bool:
         """Nothing can be added."""
         return False
 
@@ -88,7 +88,7 @@ class RedisPageAdmin(ModelAdmin):
         """Return whether the page offers changes, and the person may make them."""
         return self.offers_changes and super().has_change_permission(request, obj)
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Nothing can be deleted."""
         return False
 

@@ -1,7 +1,8 @@
 """Fixtures of the tests that describe behaviour: shops of both paths, and connections of kombu."""
 
-from tests.integration.conftest import make_shop, shop  # noqa: F401 - fixtures
-from tests.transport.conftest import connect, empty_sessions  # noqa: F401 - fixtures
+from tests.dispatch.conftest import fair_shop, make_fair_shop, memory
+from tests.integration.conftest import make_shop, shop
+from tests.transport.conftest import client, connect, empty_sessions
 
 #: A broker of each path: the dispatch path and the gate.
 PATHS = ("fairredis", "redis")

@@ -9,14 +9,13 @@ import pytest
 from tests.integration.conftest import (
     RESULT_SECONDS,
     Shop,
-    make_shop,  # noqa: F401 - a fixture
 )
 from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("broker", ["fairredis", "redis"])
 def test_a_tenant_at_its_limit_keeps_nobody_waiting(
-    make_shop: Callable[..., Shop],  # noqa: F811 - it is asked for
+    make_shop: Callable[..., Shop],
     broker: str,
 ) -> None:
     shop = make_shop(broker, fairness={"tiers": {"free": {"concurrency": 1}}})

@@ -1,7 +1,5 @@
 """A list of brokers: limits, commands and tasks follow the one that answers."""
 
-# ruff: noqa: F811 - fixtures of other folders are asked for by name
-
 from __future__ import annotations
 
 import os
@@ -12,7 +10,7 @@ import pytest
 
 from celery_fairness import Fairness
 from celery_fairness.errors import LimiterUnavailable
-from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - a fixture
+from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.fork_server import ForkServer
 from tests.support.redis_server import RedisServer, ReservedPort
 from tests.support.shop import make_app

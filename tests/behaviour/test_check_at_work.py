@@ -1,4 +1,3 @@
-# ruff: noqa: F811 - fixtures of other folders are asked for by name
 """A check of an installation whose workers claim, park, promote and settle meanwhile."""
 
 from __future__ import annotations
@@ -8,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_fairness import RateLimitPolicy
-from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - a fixture
+from tests.integration.conftest import RESULT_SECONDS, Shop
 
 pytestmark = pytest.mark.redis
 

@@ -13,7 +13,6 @@ from celery_fairness.transport.migration import to_stock
 from tests.integration.conftest import (
     RESULT_SECONDS,
     Shop,
-    make_shop,  # noqa: F401 - a fixture
 )
 from tests.support.nodes import WorkerNode
 
@@ -26,7 +25,7 @@ def lines(worker: WorkerNode, text: str) -> list[str]:
 
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_worker_says_once_what_it_does_otherwise_than_stock(
-    make_shop: Callable[..., Shop],  # noqa: F811 - it is asked for
+    make_shop: Callable[..., Shop],
     chosen: bool,
 ) -> None:
     fairness = {"priority_order": "high_first"} if chosen else {}

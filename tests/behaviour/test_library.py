@@ -1,4 +1,3 @@
-# ruff: noqa: F811 - fixtures of other folders are asked for by name
 """The function library: who loads it, what a server without it means, and two versions at once."""
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from celery_fairness.scheduler.types import Rules, Settle, Verdict
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import FLOOR, RIGHTS, build, check_library, library, load
-from tests.dispatch.conftest import fair_shop, make_fair_shop, memory  # noqa: F401 - fixtures
-from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
+from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.lua.dispatching import Dispatch
 from tests.support.library import call
 from tests.support.parts import parts_of

@@ -1,7 +1,5 @@
 """Redis lost the routing table of an exchange: its sender routes again, or gets an error."""
 
-# ruff: noqa: F811 - fixtures of other folders are asked for by name
-
 from __future__ import annotations
 
 import warnings
@@ -13,15 +11,9 @@ from kombu import Connection, Exchange, Queue
 from redis import Redis
 
 from celery_fairness import Unroutable
-from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - a fixture
+from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
-from tests.transport.conftest import (  # noqa: F401 - fixtures
-    Connect,
-    Inbox,
-    client,
-    connect,
-    empty_sessions,
-)
+from tests.transport.conftest import Connect, Inbox
 
 pytestmark = pytest.mark.redis
 TASK = {"task": "jobs.work", "id": "1"}

@@ -15,7 +15,6 @@ from celery_fairness.errors import PolicyInvalid, SettingsError, TaskDeclaration
 from tests.integration.conftest import (
     RESULT_SECONDS,
     Shop,
-    make_shop,  # noqa: F401 - a fixture
 )
 from tests.support.waiting import eventually
 
@@ -170,7 +169,7 @@ def test_a_plain_task_and_send_task_with_such_an_option_are_sent_with_a_warning(
     ],
 )
 def test_a_misspelled_header_is_logged_by_the_worker_and_its_task_runs(
-    make_shop: Callable[..., Shop],  # noqa: F811 - it is asked for
+    make_shop: Callable[..., Shop],
     broker: str,
     headers: dict[str, Any],
     warning: str,

@@ -1,4 +1,3 @@
-# ruff: noqa: F811 - fixtures of other folders are asked for by name
 """A Redis that answers "not now" is an outage: nobody ends, nothing is lost, and it goes on."""
 
 from __future__ import annotations
@@ -16,21 +15,14 @@ from kombu.exceptions import OperationalError
 from celery_fairness import Fairness
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable
-from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop  # noqa: F401 - fixtures
+from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.fork_server import ForkServer
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.refusals import ALL, Refusal
 from tests.support.shop import make_app
 from tests.support.waiting import eventually
-from tests.transport.conftest import (  # noqa: F401 - fixtures
-    Connect,
-    Inbox,
-    connect,
-    empty_sessions,
-    publish,
-    settled,
-)
+from tests.transport.conftest import Connect, Inbox, publish, settled
 
 pytestmark = pytest.mark.redis
 #: A producer that tries again once.

@@ -13,7 +13,7 @@ import pytest
 from celery.result import AsyncResult
 from redis import Redis
 
-from tests.integration.conftest import Shop, make_shop  # noqa: F401 - a fixture
+from tests.integration.conftest import Shop, make_shop
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
@@ -29,7 +29,7 @@ OF_TASKS = (
 
 
 @pytest.fixture
-def make_fair_shop(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:  # noqa: F811 - it is asked for
+def make_fair_shop(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:
     """A factory of shops on ``fairredis://``: ``make_fair_shop(conf=…, fairness=…)``."""
 
     def make(**options: Any) -> Shop:

@@ -45,7 +45,7 @@ def spread(items: list[pytest.Item]) -> None:
     items[:] = [item for _, item in sorted(places, key=lambda place: place[0])]
 
 
-class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # untyped
+class OneByOne(LoadScopeScheduling):
     """Hands out tests one by one, and those that belong together to one process."""
 
     def _split_scope(self, nodeid: str) -> str:

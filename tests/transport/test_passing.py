@@ -42,7 +42,7 @@ def turn_until_asleep(inbox: Inbox, client: Redis, count: int = 1) -> None:
 @pytest.fixture
 def connection(connect: Connect) -> Connection:
     connection = connect()
-    connection.default_channel.session  # noqa: B018 - it is made here
+    assert connection.default_channel.session
     return connection
 
 

@@ -57,7 +57,7 @@ class FairnessApi(NinjaAPI):
 class _ByFields(GenerateJsonSchema):
     """Describes a model by its fields, as if it had no serializer."""
 
-    def ser_schema(self, schema: Any) -> None:  # noqa: ARG002 (pydantic's signature)
+    def ser_schema(self, schema: Any) -> None:
         return None
 
 

@@ -31,7 +31,7 @@ _TYPES = rf"^(?:{_names(watched=False)}|{_names(watched=True)})$"
 
 @router.get("events", response={200: EventPage, READ: Error}, tags=["events"])
 def poll_events(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     after: Annotated[str | None, Query(pattern=_ID)] = None,
     types: Annotated[str | None, Query(pattern=_TYPES)] = None,
     limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = 100,
@@ -45,14 +45,14 @@ def poll_events(
 
 
 @router.get("stats", response={200: Status, READ: Error}, tags=["statistics"])
-def get_status(request: HttpRequest) -> Status:  # noqa: ARG001 (ninja's signature)
+def get_status(request: HttpRequest) -> Status:
     """Return the installation at a glance: queues, leases, tiers, workers, counters."""
     return Fairness.of().stats.status()
 
 
 @router.get("stats/minutes", response={200: list[Minute], READ: Error}, tags=["statistics"])
 def get_minutes(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     last: Annotated[int, Query(ge=1, le=KEPT)] = 60,
 ) -> list[Minute]:
     """Return starts, waits and rejections in each of the last minutes, the oldest first."""
@@ -60,6 +60,6 @@ def get_minutes(
 
 
 @router.get("stats/rejections", response={200: Rejections, READ: Error}, tags=["statistics"])
-def get_rejections(request: HttpRequest) -> Rejections:  # noqa: ARG001 (ninja's signature)
+def get_rejections(request: HttpRequest) -> Rejections:
     """Return how often limits rejected a start, by tier and by key."""
     return Fairness.of().stats.rejections()

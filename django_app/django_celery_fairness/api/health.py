@@ -18,7 +18,7 @@ router = Router(auth=access("tier"), tags=["server"])
 
 
 @router.get("manifest", response={200: Manifest, READ: Error})
-def get_manifest(request: HttpRequest) -> Manifest:  # noqa: ARG001 (ninja's signature)
+def get_manifest(request: HttpRequest) -> Manifest:
     """Return what this server can do."""
     parts = wiring.wired()
     # A gate rejects a task after its worker has taken it, so it cannot skip one (RL-004).
@@ -38,13 +38,13 @@ def get_manifest(request: HttpRequest) -> Manifest:  # noqa: ARG001 (ninja's sig
 
 
 @router.get("health/live", response={200: Health, READ: Error})
-def get_live(request: HttpRequest) -> Health:  # noqa: ARG001 (ninja's signature)
+def get_live(request: HttpRequest) -> Health:
     """Return that this process answers; it does not look at Redis."""
     return _ok()
 
 
 @router.get("health/ready", response={200: Health, READ: Error})
-def get_ready(request: HttpRequest) -> Health:  # noqa: ARG001 (ninja's signature)
+def get_ready(request: HttpRequest) -> Health:
     """Return that Redis answers too."""
     Fairness.of().stats.counters()
     return _ok()

@@ -34,7 +34,7 @@ router = Router(auth=access("tier"), tags=["rate limits"])
 
 @router.get("rate-limits", response={200: InspectionPage, READ: Error})
 def list_rate_limits(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     page: PageNumber = 1,
     per_page: PageLength = PAGE_LENGTH,
 ) -> InspectionPage:
@@ -55,7 +55,7 @@ def delete_override(request: HttpRequest, key: str) -> HttpResponse:
 
 @router.get("rate-limits/{anything:key}", response={200: Inspection, READ: Error})
 def get_rate_limit(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     response: HttpResponse,
     key: str,
 ) -> Inspection:

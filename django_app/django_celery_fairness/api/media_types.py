@@ -24,7 +24,7 @@ class OjsRenderer(BaseRenderer):
 
     media_type = MEDIA_TYPE
 
-    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> bytes:  # noqa: ARG002 (ninja's signature)
+    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> bytes:
         """Return the body of an answer."""
         # JSON has no NaN.
         return to_json(data, inf_nan_mode="null")

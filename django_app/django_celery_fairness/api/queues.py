@@ -22,7 +22,7 @@ PATH = "admin/queues/{anything:name}/rate-limit"
 
 @router.get(PATH, response={200: QueueLimitState, READ: Error})
 def get_queue_limit(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     response: HttpResponse,
     name: str,
 ) -> QueueLimitState:

@@ -17,7 +17,7 @@ router = Router(auth=access("tenanttier"), tags=["tasks"])
 
 @router.get("tasks/{anything:task_id}", response={200: Explanation, READ: Error})
 def explain_task(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     task_id: str,
 ) -> Explanation:
     """Return where a task is, why it does not start, and which tasks hold its slots."""

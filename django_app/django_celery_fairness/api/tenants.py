@@ -41,7 +41,7 @@ _tenants = Router(auth=access("tenanttier"), tags=["tenants"])
 
 @_tiers.get("tiers", response={200: TierPage, READ: Error})
 def list_tiers(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     page: PageNumber = 1,
     per_page: PageLength = PAGE_LENGTH,
 ) -> TierPage:
@@ -55,7 +55,7 @@ def list_tiers(
 
 
 @_tiers.get("tiers/{anything:name}", response={200: TierState, READ: Error})
-def get_tier(request: HttpRequest, name: str) -> TierState:  # noqa: ARG001 (ninja's signature)
+def get_tier(request: HttpRequest, name: str) -> TierState:
     """Return a tier."""
     return _tier_state(_tier(name), _is_published(""))
 
@@ -79,7 +79,7 @@ def delete_tier(request: HttpRequest, name: str) -> HttpResponse:
 
 @_tenants.get("tenants", response={200: TenantPage, READ: Error})
 def list_tenants(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     page: PageNumber = 1,
     per_page: PageLength = PAGE_LENGTH,
 ) -> TenantPage:
@@ -97,7 +97,7 @@ def list_tenants(
 
 @_tenants.get("tenants/{anything:tenant}", response={200: TenantState, READ: Error})
 def get_tenant(
-    request: HttpRequest,  # noqa: ARG001 (ninja's signature)
+    request: HttpRequest,
     tenant: str,
 ) -> TenantState:
     """Return the tier of a tenant; its running tasks are at ``rate-limits/tenant:{tenant}``."""

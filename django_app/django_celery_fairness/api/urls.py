@@ -15,6 +15,7 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, include, path, re_path, register_converter
 from django.utils.cache import patch_vary_headers
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET
 from ninja.errors import HttpError
 from ninja.errors import ValidationError as RequestInvalid
@@ -60,13 +61,15 @@ def _unknown(request: HttpRequest, **_kwargs: Any) -> HttpResponseBase:
 def _in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """Give every answer of a view the form of the API, a wrong method and an exception too."""
 
+    # A session is checked against forgery with its permission, and a token needs no check.
+    @csrf_exempt
     @wraps(view)
     def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             response = view(request, *args, **kwargs)
             if response.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
                 response = _not_allowed(request, response["Allow"])
-        except Exception as error:  # noqa: BLE001 (the answer to any error has this form)
+        except Exception as error:  # noqa: BLE001 - the answer to any error has this form
             response = answer(request, error)
         if response.status_code == HTTPStatus.NO_CONTENT:
             del response["Content-Type"]
@@ -74,8 +77,6 @@ def _in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRes
         patch_vary_headers(response, ("Authorization", "Cookie"))
         return response
 
-    # A session is checked against forgery with its permission, and a token needs no check.
-    answered.csrf_exempt = True  # type: ignore[attr-defined]  # a mark that Django reads
     return answered
 
 

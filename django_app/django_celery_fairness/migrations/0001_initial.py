@@ -1,7 +1,5 @@
 """The tables, with every bound as a constraint."""
 
-# ruff: noqa: E501 (written by makemigrations)
-
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.lookups

@@ -3,8 +3,6 @@
 Until here the settings' own number held only as long as nothing was published from the database.
 """
 
-# ruff: noqa: E501 (written by makemigrations)
-
 import django.core.validators
 from django.db import migrations, models
 

@@ -41,11 +41,11 @@ os.environ["CELERY_BROKER_URL"] = NOWHERE
 os.environ["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/site" if ON_POSTGRES else ""
 django.setup()
 
-from django.contrib.auth.models import (  # noqa: E402 - models need a Django that is set up
+from django.contrib.auth.models import (
     Permission,
     User,
 )
-from django_celery_fairness.models import (  # noqa: E402 - models need a Django that is set up
+from django_celery_fairness.models import (
     TenantTier,
     Tier,
     UnpublishedChange,

@@ -99,7 +99,7 @@ class Command(BaseCommand):
         while not stopping.wait(0.1):
             _require_alive(processes)
             try:
-                with urlopen(address, timeout=5.0):  # noqa: S310 (the address is ours)
+                with urlopen(address, timeout=5.0):  # noqa: S310 - the address is ours
                     return
             except (URLError, OSError) as error:
                 if time.monotonic() > deadline:
