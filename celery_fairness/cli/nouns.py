@@ -461,11 +461,13 @@ def task_cancel(of: Fairness, task: str) -> Shown:
     return found, [f"{what}: runs at {printable(found.owner)}; what ends it: {ends_it}"], FOUND
 
 
-@_command(task_group, "dead", "--queue mail")
+@_command(task_group, "dead", "--queue mail", "--page 2")
 @click.option("--queue", help="Only those of this queue.")
-def task_dead(of: Fairness, queue: str | None) -> Shown:
+@click.option("--page", type=int, default=1, help="The number of the page, from 1.")
+@click.option("--per-page", type=int, default=20, help="Dead letters on a page, 1 to 100.")
+def task_dead(of: Fairness, queue: str | None, page: int, per_page: int) -> Shown:
     """List dead letters."""
-    return _shown(of.tasks.dead_letters(queue), tables.dead_lines)
+    return _shown(of.tasks.dead_letters(queue, page, per_page), tables.dead_lines)
 
 
 @_command(task_group, "requeue", "7f3c")

@@ -18,7 +18,7 @@ from celery_fairness.cli.format import (
     table,
     weight_text,
 )
-from celery_fairness.cli.tables import numbers_text
+from celery_fairness.cli.tables import numbers_text, page_line
 from celery_fairness.control.limit_in_force import time_text
 from celery_fairness.control.ojs_views import (
     OF_SPEC,
@@ -172,9 +172,7 @@ def keys_lines(page: InspectionPage) -> list[str]:
         for each in page.items
     ]
     lines = table(_KEYS, rows, empty="no keys are known")
-    total, per_page = page.pagination.total, page.pagination.per_page
-    keys = "1 key" if total == 1 else f"{total} keys"
-    return [*lines, f"page {page.pagination.page} of {-(-total // per_page) or 1}, {keys}"]
+    return [*lines, page_line(page.pagination, "key")]
 
 
 def _queues(found: Inspection) -> str:

@@ -18,9 +18,10 @@ from celery_fairness.cli.format import (
 from celery_fairness.control.event_types import Event, EventPage
 from celery_fairness.control.libraries import LibraryStatus
 from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
+from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.views import (
     Check,
-    DeadLetter,
+    DeadLetterPage,
     QueueLimit,
     QueueState,
     QueueStatus,
@@ -166,13 +167,20 @@ def stops_lines(stops: KeyStops) -> list[str]:
     return [f"{stops.key}: {printable(holds) or 'nothing stops it'}"]
 
 
-def dead_lines(letters: Sequence[DeadLetter]) -> list[str]:
-    """Return the dead letters as a table."""
+def dead_lines(page: DeadLetterPage) -> list[str]:
+    """Return a page of dead letters as a table."""
     rows = [
         (each.queue, each.task, each.task_id, each.tenant, each.attempts, each.deaths)
-        for each in letters
+        for each in page.items
     ]
-    return table(_DEAD, rows, empty="no dead letters")
+    lines = table(_DEAD, rows, empty="no dead letters")
+    return [*lines, page_line(page.pagination, "dead letter")]
+
+
+def page_line(pagination: Pagination, noun: str) -> str:
+    """Return the position of a page in the whole."""
+    pages = -(-pagination.total // pagination.per_page) or 1
+    return f"page {pagination.page} of {pages}, {count(pagination.total, noun)}"
 
 
 def numbers_text(

@@ -20,8 +20,6 @@ from celery_fairness.scheduler import calls
 BATCH = 500
 #: Waiting tasks in one group.
 TOGETHER = 50
-#: Dead letters in one call. Each has its message.
-LETTERS = 50
 #: Number of searches. A task that changed its place during the first one is found in the second.
 PASSES = 2
 
@@ -99,13 +97,16 @@ def find(reader: Reader, task_id: str) -> list[Place]:
     return _places(reader.call(calls.FIND, [key_part(task_id)]))
 
 
-def dead(reader: Reader, queue: str | None = None) -> Iterator[Place]:
-    """Yield the dead letters of a queue, or of all queues; the newest of a queue first."""
-    for name in reader.members(reader.keys.queues) if queue is None else [queue]:
-        first = 0
-        while found := _places(reader.call(calls.LETTERS, [name, str(first), str(LETTERS)])):
-            yield from found
-            first += len(found)
+def dead(
+    reader: Reader, queue: str, page: int, per_page: int
+) -> tuple[list[Place], dict[str, int]]:
+    """Return a page of the dead letters of a queue, or of all ("").
+
+    The second value is the number of dead letters of each queue, by name. One call returns both.
+    """
+    first = (page - 1) * per_page
+    counts, *rows = reader.call(calls.LETTERS, [queue, str(first), str(per_page)])
+    return _places(rows), dict(zip(counts[::2], counts[1::2], strict=True))
 
 
 def _places(rows: Iterable[Sequence[Any]]) -> list[Place]:

@@ -215,9 +215,9 @@ class Pagination(Value):
     """The position of a page in the whole.
 
     Attributes:
-        total: Number of keys on all pages.
+        total: Number of entries on all pages.
         page: Number of this page, from 1.
-        per_page: Most keys on a page.
+        per_page: Most entries on a page.
     """
 
     total: int

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from celery_fairness.config.fields import whole
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import PASSES, Place, dead, find, letter
 from celery_fairness.control.installation import Installation
+from celery_fairness.control.limits_api import LONGEST_PAGE, PAGE_LENGTH, PAGES
+from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.purging import cancel_tasks
 from celery_fairness.control.scan import Reader
-from celery_fairness.control.views import Cancelled, DeadLetter, Explanation, Requeued
+from celery_fairness.control.views import Cancelled, DeadLetterPage, Explanation, Requeued
 from celery_fairness.control.workers import living, not_enforcing
 from celery_fairness.errors import NotFound
 from celery_fairness.scheduler import calls
@@ -80,14 +83,31 @@ class TasksApi:
                 return Cancelled(task_id=task_id, state="cancelled", queue=found[0].queue)
         raise NotFound("task", task_id, self._nowhere)
 
-    def dead_letters(self, queue: str | None = None) -> tuple[DeadLetter, ...]:
-        """Return the dead letters of a queue, or of all, the newest of each queue first.
+    def dead_letters(
+        self, queue: str | None = None, page: int = 1, per_page: int = PAGE_LENGTH
+    ) -> DeadLetterPage:
+        """Return dead letters by queue, the newest of each queue first.
+
+        It takes one call to Redis, however many there are.
+
+        Args:
+            queue: Only those of this queue. None is all queues.
+            page: The number of the page, from 1.
+            per_page: How many a page has, 1 to 100.
 
         Raises:
-            ValueError: The broker does not claim fairly.
+            ValueError: A number is out of range, or the broker does not claim fairly.
         """
+        PAGES.read("page", page)
+        whole(1, LONGEST_PAGE).read("per_page", per_page)
         self._installation.expect_claims()
-        return tuple(map(letter, dead(self._installation.reader, queue)))
+        found, counts = dead(self._installation.reader, queue or "", page, per_page)
+        total = counts.get(queue, 0) if queue else sum(counts.values())
+        return DeadLetterPage(
+            items=tuple(map(letter, found)),
+            pagination=Pagination(total=total, page=page, per_page=per_page),
+            by_queue=counts,
+        )
 
     def requeue(self, task_id: str) -> Requeued:
         """Put a dead letter back, last in its lane; its deaths are counted from 0 again.

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from celery_fairness.control.limit_in_force import LimitInForce
+from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.limiter.types import HeldLease, KeyStops
 from celery_fairness.util.value import Value
 
@@ -378,6 +379,20 @@ class DeadLetter(Value):
     tenant: str
     attempts: int
     deaths: int
+
+
+class DeadLetterPage(Value):
+    """One page of the dead letters, by queue, the newest of each queue first.
+
+    Attributes:
+        items: Those of this page.
+        pagination: The position of the page among those of the wanted queue, or of all queues.
+        by_queue: Number of dead letters in each queue that has any.
+    """
+
+    items: tuple[DeadLetter, ...]
+    pagination: Pagination
+    by_queue: dict[str, int]
 
 
 class PublishedTier(Value):

@@ -1,12 +1,11 @@
 """Dead letters: tasks that killed their processes too often, or that no worker could read.
 
-Weakness: the page shows the newest hundred of a queue, or of all queues together.
+Invariant: a page takes one call to Redis, however many dead letters there are.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from django import forms
@@ -18,18 +17,19 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from celery_fairness import Fairness
-from celery_fairness.control.views import DeadLetter as Letter
 from django_celery_fairness.models import DeadLetter
 from django_celery_fairness.redis_pages import (
     ReasonForm,
     RedisPageAdmin,
     ask,
+    page_context,
+    page_number,
     storable,
     unquoted,
 )
 
-#: Dead letters on the page.
-LETTERS = 100
+#: Dead letters on a page.
+LETTERS = 50
 
 
 class RequeueForm(ReasonForm):
@@ -70,16 +70,17 @@ class DeadLetterAdmin(RedisPageAdmin):
                 return redirect(request.get_full_path())
             for problem in form.non_field_errors():
                 self.message_user(request, str(problem), messages.ERROR)
-        found, problem = ask(request, lambda fairness: _letters(fairness, queue))
-        queues, _problem = ask(request, _counts) if not problem else (None, "")
-        context: dict[str, Any] = {
-            "problem": problem,
-            "form": form,
-            "queue": queue,
-            "queues": queues,
-            "letters": (found or [])[:LETTERS],
-            "has_more": len(found or []) > LETTERS,
-        }
+        page = page_number(request)
+        found, problem = ask(
+            request, lambda fairness: fairness.tasks.dead_letters(queue or None, page, LETTERS)
+        )
+        context: dict[str, Any] = {"problem": problem, "form": form, "queue": queue}
+        if found is not None:
+            context |= {
+                "queues": found.by_queue.items(),
+                "letters": found.items,
+                **page_context(found.pagination, {"queue": queue} if queue else {}),
+            }
         return self.show(request, "dead_letters", _("Dead letters"), context)
 
     def to_task(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -101,14 +102,3 @@ def _requeued(fairness: Fairness, task_id: str) -> str:
     done = fairness.tasks.requeue(task_id)
     values = {"id": done.task_id, "queue": done.queue}
     return _("task %(id)s waits again in queue %(queue)s") % values
-
-
-def _letters(fairness: Fairness, queue: str) -> list[Letter]:
-    """Return at most one letter more than the page shows: then there are more."""
-    return list(islice(fairness.tasks.dead_letters(queue or None), LETTERS + 1))
-
-
-def _counts(fairness: Fairness) -> list[tuple[str, int]]:
-    """Return the queues that have dead letters, with their number."""
-    states = ((each.queue, each.tasks) for each in fairness.queues.list())
-    return [(queue, tasks.dead) for queue, tasks in states if tasks is not None and tasks.dead]

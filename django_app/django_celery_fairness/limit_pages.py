@@ -24,6 +24,8 @@ from django_celery_fairness.redis_pages import (
     ReasonForm,
     RedisPageAdmin,
     ask,
+    page_context,
+    page_number,
     storable,
     unquoted,
     who,
@@ -132,19 +134,14 @@ class LimitKeyAdmin(RedisPageAdmin):
         searched = request.GET.get("key", "").strip()
         if searched and len(searched) <= NAME_CHARACTERS:
             return redirect(self.address("change", searched))
-        number = request.GET.get("page", "1")
-        page = int(number) if number.isascii() and number.isdigit() and len(number) < 7 else 1
-        found, problem = ask(
-            request, lambda fairness: fairness.limits.list(max(1, page), per_page=KEYS)
-        )
+        page = page_number(request)
+        found, problem = ask(request, lambda fairness: fairness.limits.list(page, per_page=KEYS))
         if searched:
             problem = _("No key has more than %(most)d characters.") % {"most": NAME_CHARACTERS}
         context: dict[str, Any] = {"problem": problem}
         if found is not None:
             rows = [(KeyRow(each), self.address("change", each.key)) for each in found.items]
-            pages = -(-found.pagination.total // KEYS) or 1
-            context |= {"rows": rows, "page": found.pagination, "page_count": pages}
-            context |= {"next": page + 1, "previous": page - 1}
+            context |= {"rows": rows, **page_context(found.pagination, {})}
         return self.show(request, "limit_list", _("Limits by key"), context)
 
     def key_page(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -9,7 +9,7 @@ the entry names a change that was not made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
@@ -21,6 +21,7 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -31,6 +32,7 @@ from django_celery_fairness.live_counts import LiveCounts
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
+    from celery_fairness.control.ojs_views import Pagination
 
     ModelAdmin = admin.ModelAdmin[Any]
 else:
@@ -213,6 +215,34 @@ def audited(
     entry.save(update_fields=["change_message"])
     page.message_user(request, text, messages.ERROR if problem else messages.SUCCESS)
     return not problem
+
+
+def page_number(request: HttpRequest) -> int:
+    """Return the number of the page that an address names, by default 1."""
+    number = request.GET.get("page", "1")
+    is_number = number.isascii() and number.isdigit() and len(number) < 7
+    return max(1, int(number)) if is_number else 1
+
+
+def page_context(page: Pagination, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return what ``pages_of.html`` shows.
+
+    Args:
+        page: The position of the page.
+        query: The other parameters of its address.
+    """
+    pages = -(-page.total // page.per_page)
+
+    def address(number: int) -> str:
+        return f"?{urlencode({**query, 'page': str(number)})}"
+
+    return {
+        "page": page,
+        "page_count": pages,
+        "first_url": address(1),
+        "previous_url": address(page.page - 1) if page.page > 1 else "",
+        "next_url": address(page.page + 1) if page.page < pages else "",
+    }
 
 
 def storable(text: str) -> str:

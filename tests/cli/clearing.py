@@ -36,6 +36,6 @@ def tag_of(task_id: str) -> str:
 def bury(shop: Installation, tenant: str, task_id: str, **fields: Any) -> None:
     """Let a task die with its process, once: that is enough here."""
     send(shop, tenant, task_id, **fields)
-    (task,) = shop.claim()
+    (task,) = shop.claim(queue=fields.get("queue", "celery"))
     shop.settle(task, Verdict.BEGUN)
     shop.settle(task, Verdict.DIED)

@@ -119,7 +119,7 @@ def test_a_hostile_tenant_is_purged_alone(run, shop, fairness, tenant):
 
 
 def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
-    assert run("task", "dead").output == "no dead letters\n"
+    assert run("task", "dead").output == "no dead letters\npage 1 of 1, 0 dead letters\n"
     bury(shop, "42", "first")
     bury(shop, "43", "second")
     done = run("task", "dead")
@@ -127,13 +127,18 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
         "queue   task       id      tenant  attempts  deaths",
         "celery  shop.work  second  43             1       1",
         "celery  shop.work  first   42             1       1",
+        "page 1 of 1, 2 dead letters",
     ]
-    assert run("task", "dead", "--queue", "other").output == "no dead letters\n"
+    assert run("task", "dead", "--queue", "other").output.startswith("no dead letters\n")
+    second = run("task", "dead", "--page", "2", "--per-page", "1").output.splitlines()
+    assert "first" in second[1]
+    assert second[2:] == ["page 2 of 2, 2 dead letters"]
     done = run("task", "requeue", "first")
     assert (done.exit_code, done.output) == (0, "task first: waits again in queue celery\n")
-    assert [each["task_id"] for each in json.loads(run("task", "dead", "--json").stdout)] == [
-        "second"
-    ]
+    left = json.loads(run("task", "dead", "--json").stdout)
+    assert [each["task_id"] for each in left["items"]] == ["second"]
+    assert left["pagination"] == {"total": 1, "page": 1, "per_page": 20}
+    assert left["by_queue"] == {"celery": 1}
     # Its result was not written yet, and is not any more.
     assert client.zrange(shop.key("outcomes"), 0, -1) == [tag_of("second")]
     (task,) = shop.claim()
@@ -141,7 +146,7 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
     shop.settle(task, Verdict.BEGUN)
     shop.settle(task, Verdict.DIED)
     # Its deaths were counted from 0: by these rules one is too many all the same.
-    assert json.loads(run("task", "dead", "--json").stdout)[0]["deaths"] == 1
+    assert json.loads(run("task", "dead", "--json").stdout)["items"][0]["deaths"] == 1
     assert not check().findings
     again = run("task", "requeue", "nobody")
     assert (again.exit_code, again.stdout) == (1, "")
@@ -149,7 +154,7 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
 
 
 def test_a_dead_letter_that_says_no_id_is_named_by_its_tag(run, installation):
-    (letter,) = json.loads(run("task", "dead", "--json").stdout)
+    (letter,) = json.loads(run("task", "dead", "--json").stdout)["items"]
     assert (letter["task_id"], letter["task"], letter["tenant"]) == ("d1", "", "dead")
     assert run("task", "requeue", "d1").exit_code == 0
 
@@ -273,7 +278,7 @@ def test_an_id_of_any_letters_is_found(run, shop, task_id):
     assert run("task", "explain", task_id).exit_code == 0
     assert run("task", "cancel", task_id).exit_code == 0
     bury(shop, "43", task_id, tag="again")
-    assert json.loads(run("task", "dead", "--json").stdout)[0]["task_id"] == task_id
+    assert json.loads(run("task", "dead", "--json").stdout)["items"][0]["task_id"] == task_id
     assert run("task", "requeue", task_id).exit_code == 0
     assert run("task", "explain", "another").exit_code == 0
 
@@ -299,7 +304,7 @@ def test_one_message_that_cannot_be_read_hides_no_dead_letter(run, shop):
     (task,) = shop.claim()
     shop.settle(task, Verdict.UNREADABLE)
     bury(shop, "42", "first")
-    found = json.loads(run("task", "dead", "--json").stdout)
+    found = json.loads(run("task", "dead", "--json").stdout)["items"]
     assert [each["task_id"] for each in found] == ["first", "deep"]
 
 

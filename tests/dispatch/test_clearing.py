@@ -101,14 +101,14 @@ def test_a_dead_letter_runs_again_when_its_cause_is_gone(
     os.kill(child, signal.SIGKILL)
     with pytest.raises(DeliveriesExhausted):
         task.get(timeout=RESULT_SECONDS)
-    (letter,) = shop.fairness.tasks.dead_letters("celery")
+    (letter,) = shop.fairness.tasks.dead_letters("celery").items
     assert (letter.task_id, letter.task, letter.tenant) == (task.id, "kinds.late", "42")
     gate.touch()
     assert shop.fairness.tasks.requeue(task.id).queue == "celery"
     # A result that was read remembers its failure.
     anew = shop.app.AsyncResult
     eventually(lambda: anew(task.id).state == "SUCCESS", RESULT_SECONDS)
-    assert not shop.fairness.tasks.dead_letters()
+    assert not shop.fairness.tasks.dead_letters().items
     with pytest.raises(NotFound, match="is no dead letter"):
         shop.fairness.tasks.requeue(task.id)
     assert_nothing_left(memory)

@@ -72,7 +72,8 @@ class Dispatch:
 
     def letters(self, queue="q"):
         """Return the messages of the dead letters, the newest first."""
-        return [row[5] for row in self.run(calls.LETTERS, [queue, "0", "100"])]
+        _, *rows = self.run(calls.LETTERS, [queue, "0", "100"])
+        return [row[5] for row in rows]
 
     def settle(self, tasks, verdict=Verdict.DONE):
         ends = [Settle(task.lease, verdict) for task in tasks]

@@ -18,12 +18,12 @@ def url(page: str, *names: str) -> str:
     return reverse(f"{APP}_{page}", args=list(map(quoted, names)))
 
 
-def show(client: Any, page: str, *names: str, **query: str) -> str:
+def show(client: Any, page: str, /, *names: str, **query: str) -> str:
     """Return a page as a person reads it."""
     return read(client.get(url(page, *names), query))
 
 
-def do(client: Any, page: str, *names: str, **fields: Any) -> str:
+def do(client: Any, page: str, /, *names: str, **fields: Any) -> str:
     """Send a form, and return the page that follows."""
     return read(client.post(url(page, *names), fields, follow=True))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django_celery_fairness import dead_letters
 
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.clearing import bury, send
 from tests.django.suite.operators import do, history, show, url
+from tests.django.suite.test_admin import read
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,7 +39,7 @@ def test_the_selected_ones_are_requeued(client, shop, claiming):
         bury(shop, "42", name)
     page = do(client, "deadletter_changelist", task_id=["first", "third"], reason="fixed in 2.1")
     assert "task first waits again in queue celery" in page
-    assert [each.task_id for each in claiming.tasks.dead_letters()] == ["second"]
+    assert [each.task_id for each in claiming.tasks.dead_letters().items] == ["second"]
     assert [row[1] for row in history()] == ["first", "third"]
     assert history()[0] == (
         "boss",
@@ -50,7 +53,7 @@ def test_one_that_is_gone_does_not_stop_the_others(client, shop, claiming):
     page = do(client, "deadletter_changelist", task_id=["gone", "here"], reason="r")
     assert "is no dead letter" in page
     assert "task here waits again" in page
-    assert claiming.tasks.dead_letters() == ()
+    assert claiming.tasks.dead_letters().pagination.total == 0
     assert "Not done" in history()[0][2]
 
 
@@ -60,7 +63,7 @@ def test_nothing_selected_or_no_reason_is_said(client, shop, claiming, fields):
     page = do(client, "deadletter_changelist", **fields)
     expected = "This field is required" if "task_id" in fields else "Select at least one"
     assert expected in page
-    assert len(claiming.tasks.dead_letters()) == 1
+    assert claiming.tasks.dead_letters().pagination.total == 1
     assert history() == []
 
 
@@ -71,13 +74,46 @@ def test_one_queue_is_shown_alone(client, shop):
     assert "Queue <script> has no dead letter" in page
 
 
-def test_more_than_a_page_is_said(client, shop, monkeypatch):
+def test_letters_are_in_pages_and_each_knows_its_queue(client, shop, monkeypatch):
     monkeypatch.setattr(dead_letters, "LETTERS", 2)
     for number in range(3):
         bury(shop, "42", f"d{number}")
-    page = show(client, "deadletter_changelist")
-    assert "d0 shop.work" not in page
-    assert "The first 2." in page
+    bury(shop, "42", "other", queue="mail & more")
+    first = show(client, "deadletter_changelist")
+    assert "d2 shop.work celery" in first
+    assert "d0 shop.work" not in first
+    assert "page 1 of 2, 4 in all next" in first
+    assert "celery (3) mail & more (1)" in first
+    second = show(client, "deadletter_changelist", page="2")
+    assert re.search(r"d0 shop.work celery.* other shop.work mail & more", second)
+    assert "previous page 2 of 2, 4 in all" in second
+    behind = client.get(url("deadletter_changelist"), {"queue": "mail & more", "page": "2"})
+    assert "This page is behind the last dead letter." in read(behind)
+    assert b'href="?queue=mail+%26+more&amp;page=1"' in behind.content
+
+
+def calls_of_a_page(client, shop, page) -> dict[str, int]:
+    """Return how often a page of the list calls each command of Redis itself."""
+    address = url("deadletter_changelist")
+    # The first page looks at more, such as the version of the library.
+    client.get(address, {"page": page})
+    shop.client.config_resetstat()
+    client.get(address, {"page": page})
+    stats = shop.client.info("commandstats")
+    # Functions call other commands, which count too.
+    names = ("fcall", "fcall_ro", "exec", "zrangebyscore", "smembers", "sscan", "time")
+    return {name: stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names}
+
+
+def test_a_page_takes_as_many_calls_however_many_letters_there_are(client, shop, monkeypatch):
+    monkeypatch.setattr(dead_letters, "LETTERS", 10)
+    bury(shop, "42", "one")
+    few = calls_of_a_page(client, shop, "1")
+    for number in range(60):
+        bury(shop, "42", f"d{number}", queue=f"q{number % 3}")
+    assert calls_of_a_page(client, shop, "1") == few
+    assert calls_of_a_page(client, shop, "5") == few
+    assert few["fcall_ro"] + few["fcall"] <= 5
 
 
 def test_there_is_none(client):
