@@ -165,7 +165,7 @@ def texts_of(item: Any, model: type[BaseModel]) -> Iterator[str]:
         yield f": expected {expected}, got: {got(item['input'])}"
         return
     _, *within = item["loc"] or ("",)
-    # The problem of a name has the name itself.
+    # The problem of a name already contains the name.
     place = "" if within[-1:] == ["[key]"] else "".join(f": {each}" for each in within)
     for problem in cause.problems:
         yield place + (problem if problem[0] in ":." else f": {problem}")

@@ -86,7 +86,7 @@ _RESOLVER = Rule(
 
 
 def _mapping_of(what: str) -> Rule:
-    """Return the rule of a setting that has fields by the name of a ``what``."""
+    """Return the rule of a mapping from names of a ``what``, such as a tier, to their fields."""
     expected = f"a mapping of {what} names to their fields"
     return Rule(expected, lambda value: isinstance(value, Mapping))
 

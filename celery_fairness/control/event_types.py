@@ -71,7 +71,7 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "rate_limit.exceeded",
             ("key", "strategy", "limit", "current", *_OF_TASK),
-            "a limit rejected a task at the head of its lane, or at a gate, for the first time",
+            "a limit first rejected a task, at the head of its lane or at a gate",
         ),
         EventType(
             "rate_limit.released",
@@ -111,7 +111,7 @@ TYPES: Mapping[str, EventType] = {
             "fairness.override_set",
             ("key", "numbers"),
             "an operator replaced a key's numbers; `numbers` is concurrency, rate and throttle "
-            "with a bar between them: `-` is not given, empty is unlimited",
+            "with bars between them. `-` is a number that stays, and an empty one is unlimited",
             "kept_events",
         ),
         EventType(
@@ -124,7 +124,7 @@ TYPES: Mapping[str, EventType] = {
             "fairness.queue_limit_set",
             ("key", "numbers"),
             "an operator replaced a queue's numbers; `numbers` is concurrency, rate, throttle, "
-            "`on_limit` and local limit with a bar between them: empty is unlimited",
+            "`on_limit` and local limit with bars between them. An empty one is unlimited",
             "kept_events",
         ),
         EventType(
@@ -158,11 +158,11 @@ TYPES: Mapping[str, EventType] = {
             "an operator cancelled a task that waited",
             "kept_events",
         ),
-        EventType("fairness.expired", _OF_TASK, "a task expired while it waited: it is not run"),
+        EventType("fairness.expired", _OF_TASK, "a task expired while it waited, so it is not run"),
         EventType(
             "fairness.unpublished",
             _OF_TASK,
-            "the broker did not take a parked task back: it has failed, and is not run",
+            "the broker did not take a parked task back, so it has failed and is not run",
             "kept_events",
         ),
         EventType(
@@ -196,8 +196,8 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "fairness.memory_lost",
             ("since",),
-            "workers found an empty Redis: the tasks in it are gone. The first worker that notices "
-            "adds it, once per memory; `since` is when the lost memory had begun or was last taken "
+            "workers found an empty Redis, so its tasks are gone. The first worker that notices "
+            "adds it, once per memory. `since` is when the lost memory had begun or was last taken "
             "over by another server",
             "kept_events",
         ),
@@ -210,23 +210,22 @@ TYPES: Mapping[str, EventType] = {
         EventType(
             "task.put",
             (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
-            "during a trace: a task was put, or at a gate is given to its broker; `rank` 9 goes "
-            "first, and `eta` is when it may start",
+            "during a trace, a task was put, or is given to the broker of a gate. `rank` 9 goes "
+            "first, and `eta` is the time from which it may start",
             "task_events",
         ),
         EventType(
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
-            "during a trace: a task was claimed, `waited_seconds` after its put or its time, or "
+            "during a trace, a task was claimed `waited_seconds` after its put or its time, or "
             "started at a gate",
             "task_events",
         ),
         EventType(
             "task.ended",
             (*_OF_TASK, "key", "attempt", "owner", "outcome", "ran_seconds"),
-            "during a trace: an attempt has ended; `outcome` is `done`, `unreadable`, or why its "
-            "task waits again: `head`, `tail`, `died`, `expired` (its lease); the last two at a "
-            "gate, too",
+            "during a trace, an attempt has ended. `outcome` is `done`, `unreadable`, or why its "
+            "task waits again: `head`, `tail`, `died` or `expired` (its lease)",
             "task_events",
         ),
     )

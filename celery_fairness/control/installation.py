@@ -1,4 +1,4 @@
-"""The installation that operators look at and change, as one app knows it."""
+"""The installation that operators look at and change, from the view of one app."""
 
 from __future__ import annotations
 

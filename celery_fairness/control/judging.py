@@ -38,7 +38,7 @@ class Judged(NamedTuple):
 
     @property
     def closed(self) -> str:
-        """Why no task starts: as ``reason`` of a :class:`Blocker`; "" if one may."""
+        """Why no task starts, as in ``reason`` of a :class:`Blocker`. "" if one may start."""
         return "rate" if self.state.blocked_by == "throttle" else self.state.blocked_by
 
     @property

@@ -24,8 +24,8 @@ from celery_fairness.control.views import (
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.util.durations import Milliseconds, seconds
 
-#: The bounds of a status: queues whose tenants are looked at, those with the most waiting tasks
-#: first, until so many tenants were looked at.
+#: A status looks at the tenants of at most this many queues, those with the most waiting tasks, and
+#: begins no further queue after this many tenants.
 QUEUES_AT_MOST, TENANTS_AT_MOST = 20, 600
 
 _REASONS = {"full": "concurrency", "cools": "cool-down"}
@@ -119,9 +119,10 @@ def _tenant(row: Sequence[Any], now_ms: int) -> TenantShare:
 
 
 def with_entitled(tenants: Sequence[TenantShare]) -> list[TenantShare]:
-    """Return tenants with the slots to which each is entitled, of those that all of them hold.
+    """Return tenants, each with its share of the slots that all of them hold.
 
-    Slots that a tenant cannot use, by its limit or for want of tasks, go to the others by weight.
+    Slots are shared by weight. If a tenant's limit or its tasks do not allow it to use its share,
+    the others share the rest.
     """
     entitled: dict[str, float] = dict.fromkeys((each.key for each in tenants), 0.0)
     left, rest = float(sum(each.held for each in tenants)), list(tenants)

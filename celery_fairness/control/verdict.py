@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from celery_fairness.control.views import OwnerStatus, QueueStatus, Verdict, WorkerStatus
 from celery_fairness.control.workers import not_enforcing
 
-#: A task that a free place could start has normally started after so many seconds.
+#: If a place is free, a task that may start has normally started within this time, in seconds.
 SLOW_SECONDS = 5.0
 #: With at least this value of Jain's index, the tenants hold about what they are entitled to.
 FAIR = 0.9
@@ -56,7 +56,7 @@ def verdict_of(
 
 
 class _Judged:
-    """One queue with waiting tasks, beside the workers that take it."""
+    """A queue with waiting tasks, and the workers that take it."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _Judged:
         self.name = "the parked tasks" if is_parked else f"queue {queue.queue}"
 
     def delays(self) -> Iterator[str]:
-        """Yield that tasks could start for a while, and the workers run nothing.
+        """Yield a problem if tasks could have started for a while and the workers run nothing.
 
         A worker that runs something may have a free place for the moment between two tasks.
         """
@@ -90,7 +90,7 @@ class _Judged:
             )
 
     def reasons(self) -> Iterator[str]:
-        """Yield why tasks wait, if it is not for the moment that a claim takes."""
+        """Yield why tasks wait. If the next claim takes them, there is no reason."""
         queue = self.queue
         if not self.takers:
             return

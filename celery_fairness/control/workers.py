@@ -20,7 +20,7 @@ READ_AT_MOST = 1000
 def living(reader: Reader) -> tuple[WorkerStatus, ...]:
     """Return the live worker processes, by name.
 
-    After a worker's queues have changed, its status before is stored for one lease. The newest
+    The status from before a change of a worker's queues is stored for one lease. The newest
     counts.
     """
     now = f"({server_now(reader):.0f}"

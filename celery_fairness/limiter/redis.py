@@ -288,7 +288,7 @@ class RedisLimiter:
         )
 
     def overview(self, queues: Iterable[str], only: str = "", first: int = 0) -> Mapping[str, Any]:
-        """Return the queues and who runs tasks, as the function ``overview`` has them.
+        """Return the queues and the processes that run tasks: the answer of ``overview``.
 
         Args:
             queues: Queues that are shown even if nothing is known of them.
@@ -299,14 +299,14 @@ class RedisLimiter:
         return cast("Mapping[str, Any]", json.loads(self._call(calls.OVERVIEW, args)))
 
     def inspect_queue(self, queue: str) -> Mapping[str, Any]:
-        """Return why the tasks of a queue wait, as the function ``inspect_queue`` has it."""
+        """Return why the tasks of a queue wait: the answer of ``inspect_queue``."""
         rules = self._rules
         tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
         args = (queue, rules.lease_ms, *tiers, self._now_text())
         return cast("Mapping[str, Any]", json.loads(self._call(calls.INSPECT_QUEUE, args)))
 
     def position(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
-        """Return the place of a task as the function ``explain`` has it; None if it waits no more.
+        """Return the place of a task, the answer of ``explain``; None if it waits no more.
 
         That function describes the arguments.
         """

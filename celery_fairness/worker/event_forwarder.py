@@ -31,7 +31,7 @@ BUS_PREFIX = "fairness-"
 EVERY_SECONDS = 1.0
 #: The consumer group of all workers, and the name of its one consumer.
 GROUP = "bus"
-#: Older events are not sent, because no worker sent any for this time.
+#: Events that waited longer than this for a worker are not sent.
 SENT_MS = 3_600_000
 #: Events that a worker takes at once.
 BATCH_SIZE = 100

@@ -234,7 +234,7 @@ class ApiTokenAdmin(ModelAdmin):
         return f"fairness_{row.prefix}_…"
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Open no row for editing; the action has its own check."""
+        """Make no row editable. The action checks the permission itself."""
         return obj is None and super().has_change_permission(request)
 
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
@@ -247,7 +247,7 @@ class ApiTokenAdmin(ModelAdmin):
 
     @admin.action(description=gettext_lazy("Revoke the selected tokens"), permissions=["change"])
     def revoke(self, request: HttpRequest, rows: QuerySet[ApiToken]) -> None:
-        """End the tokens."""
+        """Revoke the tokens."""
         for row in rows.filter(revoked_at=None):
             row.revoked_at = timezone.now()
             row.save(update_fields=["revoked_at"])

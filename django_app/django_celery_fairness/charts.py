@@ -24,7 +24,7 @@ class Line:
     Attributes:
         name: What it shows.
         css: Its class, which gives its colour.
-        points: A value in seconds for each column; None leaves a gap.
+        points: A value in seconds for each column. None leaves a gap.
     """
 
     name: str

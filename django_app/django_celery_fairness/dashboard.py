@@ -3,7 +3,7 @@
 A script fetches the live part every two seconds while the page is visible. Pages that are open at
 the same time share one look at Redis.
 
-Weakness: the shared look is that of one process. With several processes each looks for itself.
+Weakness: pages share a look only within one process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MINUTES, SHOWN = 60, 15
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A status and the last hour, for the page.
+    """A status, and the statistics of the last hour.
 
     Without a status, Redis does not answer (``away``), or this process has no ``Fairness``.
     """
@@ -127,13 +127,13 @@ class TenantRow:
 
     @property
     def percent(self) -> int:
-        """The part in percent, at most 100, for a bar."""
+        """The part in percent, at most 100. It is the length of a bar."""
         return round(100 * min(1.0, self.part or 0.0))
 
 
 @admin.register(Dashboard)
 class DashboardAdmin(RedisPageAdmin):
-    """The page in the admin."""
+    """The admin of the dashboard."""
 
     offers_changes = False
 

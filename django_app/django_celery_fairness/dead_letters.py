@@ -33,7 +33,7 @@ LETTERS = 50
 
 
 class RequeueForm(ReasonForm):
-    """Which ones, and why."""
+    """The selected dead letters, and the reason."""
 
     def __init__(self, data: Any = None) -> None:
         super().__init__(data)
@@ -48,7 +48,7 @@ class RequeueForm(ReasonForm):
 
 @admin.register(DeadLetter)
 class DeadLetterAdmin(RedisPageAdmin):
-    """The page in the admin."""
+    """The admin of the dead letters."""
 
     def get_urls(self) -> list[URLPattern]:
         """Return the page, and the address of a letter in the history."""

@@ -1,4 +1,4 @@
-"""Limits by key: the list of known keys, and a page for each key with what steers it."""
+"""Limits by key: the list of known keys, and a page for each key with its actions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.control.views import TenantShare
 
-#: Keys on a page of the list, and queues of a tenant whose shares a page looks at.
+#: Keys on a page of the list, and queues of a tenant whose shares a page shows.
 KEYS, QUEUES = 25, 5
 
 
@@ -61,7 +61,7 @@ class KeyRow:
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether its number is known and is no limit. The tasks of other keys bring it."""
+        """Whether the number is known and is no limit. The tasks of some keys bring the number."""
         reasons = self.found.in_force.reasons
         is_known = bool(reasons) and not reasons[-1].by_people and not self.found.unknown
         return is_known and self.found.limit is None
@@ -118,7 +118,7 @@ def _percent(part: int, whole: int | None) -> int | None:
 
 @admin.register(LimitKey)
 class LimitKeyAdmin(RedisPageAdmin):
-    """The pages in the admin."""
+    """The admin of the keys of limits."""
 
     def get_urls(self) -> list[URLPattern]:
         """Return the list, the page of a key, and the confirmation of a purge."""
@@ -145,7 +145,7 @@ class LimitKeyAdmin(RedisPageAdmin):
         return self.show(request, "limit_list", _("Limits by key"), context)
 
     def key_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show a key, and do what is asked with it."""
+        """Show a key, or run the action of its form."""
         self.expect_view(request)
         key = unquoted(object_id)
         target = target_of(key)
@@ -180,7 +180,7 @@ class LimitKeyAdmin(RedisPageAdmin):
         return self.show(request, "limit", key, context)
 
     def purge_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask before the waiting tasks of a tenant are cancelled, and cancel them."""
+        """Show the confirmation of a purge, or cancel the waiting tasks of a tenant."""
         self.expect_change(request)
         key = unquoted(object_id)
         target = target_of(key)
@@ -217,7 +217,7 @@ class LimitKeyAdmin(RedisPageAdmin):
 
 
 def target_of(key: str) -> Target:
-    """Return what a key steers."""
+    """Return the target of the actions on a key."""
     try:
         by_service = wiring.settings_in_force().tier_scope == "service"
     except FairnessError:
@@ -259,7 +259,7 @@ def _share(fairness: Fairness, queue: str, key: str) -> TenantShare | None:
 
 
 def _inspect(fairness: Fairness, key: str) -> Inspection | None:
-    """Return a key, or None if nothing is known of it: it can be steered all the same."""
+    """Return a key, or None if it is unknown. Actions on an unknown key are possible."""
     try:
         return fairness.limits.inspect(key)
     except NotFound:

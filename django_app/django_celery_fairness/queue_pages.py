@@ -1,4 +1,4 @@
-"""Queues: the list, and a page for each with why its tasks wait and who takes them.
+"""Queues: the list, and a page for each with the reasons of its waits and its workers.
 
 Weakness: the workers are those of the dashboard's look, which may be two seconds old.
 """
@@ -41,7 +41,7 @@ class QueueRow:
 
 @admin.register(Queue)
 class QueueAdmin(RedisPageAdmin):
-    """The pages in the admin."""
+    """The admin of the queues."""
 
     offers_changes = False
 

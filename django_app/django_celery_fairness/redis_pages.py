@@ -1,7 +1,7 @@
 """The common parts of the pages about what is in Redis: permissions, banner, audit.
 
 Invariant: every change needs the permission to change, is a POST, and has an entry in the history
-before it is made. If it fails, the entry says why.
+before it is made. If it fails, the entry has the reason.
 
 Weakness: the entry is in the database and the change in Redis. If the process dies between the two,
 the entry names a change that was not made.
@@ -52,7 +52,7 @@ NAME_CHARACTERS = 1000
 
 
 class ReasonForm(forms.Form):
-    """Why a change is made, for the history."""
+    """The reason of a change. The history keeps it."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
@@ -107,7 +107,7 @@ class RedisPageAdmin(ModelAdmin):
     def show(
         self, request: HttpRequest, template: str, title: str, context: dict[str, Any]
     ) -> HttpResponse:
-        """Show a page, or the part of it that changes if its script asks for that.
+        """Show a page, or only the part that changes if the page's script requests it.
 
         Args:
             request: The request.
@@ -182,7 +182,7 @@ def unquoted(text: str) -> str:
 def ask(request: HttpRequest, question: Callable[[Fairness], Answer]) -> tuple[Answer | None, str]:
     """Return the answer of this process's ``Fairness``, or why there is none.
 
-    If Redis does not answer, the banner of the page does not ask it again.
+    If Redis does not answer, the banner of the page does not call it again.
     """
     parts = wiring.wired()
     if parts is None:

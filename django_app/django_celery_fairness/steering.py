@@ -1,7 +1,7 @@
-"""What an operator does to a key or a tenant for a time: pause, resume, cool down, boost, purge.
+"""Actions of an operator on a key or a tenant: pause, resume, cool down, boost, purge.
 
-The methods of ``fairness.limits`` and ``fairness.tenants`` do the work. This module names the
-actions once, for the page of a key and for the list of tenants.
+The methods of ``fairness.limits`` and ``fairness.tenants`` do the work. The page of a
+key and the list of tenants take their actions from here.
 
 Weakness: a boost reads the tenant's number and sets twice that number in two calls. If the number
 changes in between, the boost is twice the number before.
@@ -73,7 +73,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Who wants it, why, and for how long. ``for_seconds`` None is without an end."""
+    """The person, the reason and the duration of an action. ``for_seconds`` None has no end."""
 
     who: str
     reason: str
@@ -85,7 +85,7 @@ Run = Callable[["Fairness", Target, Order], str]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that an operator does.
+    """An action on a key or a tenant.
 
     Attributes:
         name: Its name in forms.
@@ -158,7 +158,7 @@ PAUSE = Action("pause", gettext_lazy("Pause"), _pause)
 RESUME = Action("resume", gettext_lazy("Resume"), _resume)
 BOOST = Action("boost", gettext_lazy("Boost"), _boost, "tenant")
 PURGE = Action("purge", gettext_lazy("Purge"), _purge, "tenant")
-#: The actions of the page of a key. A purge has a page of its own that asks first.
+#: The actions of the page of a key. A purge has a page of its own for the confirmation.
 OF_KEYS = (
     PAUSE,
     RESUME,

@@ -35,7 +35,7 @@ CANCELLABLE = ("waiting", "later", "parked")
 
 @admin.register(Task)
 class TaskAdmin(RedisPageAdmin):
-    """The pages in the admin."""
+    """The admin of the task search."""
 
     def get_urls(self) -> list[URLPattern]:
         """Return the search, its address in the history, and the confirmation of a cancel."""
@@ -81,7 +81,7 @@ class TaskAdmin(RedisPageAdmin):
         return redirect(self._search_url(unquoted(object_id)))
 
     def cancel_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask before a task is cancelled, and cancel it."""
+        """Show the confirmation of a cancel, or cancel a task."""
         self.expect_change(request)
         task_id = unquoted(object_id)
         form = ReasonForm(request.POST or None)

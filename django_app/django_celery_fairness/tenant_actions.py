@@ -1,6 +1,6 @@
 """The actions of the list of tenants: pause, resume, boost and purge the selected ones.
 
-Invariant: each asks first, for the reason, and leaves an entry in the history of each tenant.
+Invariant: each action requires a reason, and leaves an entry in the history of each tenant.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ else:
     # Generic in django-stubs only.
     ModelAdmin = admin.ModelAdmin
 
-#: Tenants of one action, and tenants that the page before it names.
+#: Tenants of one action, and tenants that its form names.
 AT_MOST, NAMED = 100, 20
 
 Run = Callable[["TenantActions", HttpRequest, QuerySet[TenantTier]], HttpResponse | None]
@@ -75,7 +75,7 @@ class TenantActions(ModelAdmin):
         request: HttpRequest,
         tenants: QuerySet[TenantTier],
     ) -> HttpResponse | None:
-        """Ask for the reason, and do it with each tenant."""
+        """Show the form for the reason, or run the action on each tenant."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         rows = list(tenants.order_by("tenant")[: AT_MOST + 1])

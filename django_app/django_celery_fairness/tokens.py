@@ -1,7 +1,7 @@
 """Tokens of the HTTP API: made once, found by their prefix, compared by their hash.
 
-Invariant: the database has no token, only the SHA-256 of each. A fast hash is right here: the
-secret is 256 random bits, so nobody can try all of them, as one can with passwords.
+Invariant: the database has no token, only the SHA-256 of each. A fast hash is enough, because a
+guess of 256 random bits cannot succeed.
 
 Weakness: the time of the last use is up to a minute old, so that a request does not always write.
 """
@@ -27,7 +27,7 @@ _FORM = re.compile(r"fairness_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 
 
 def create(name: str, scope: str, owner: Any = None) -> tuple[ApiToken, str]:
-    """Make a token; return its row, and the token itself, which cannot be had again.
+    """Make a token; return its row, and the token itself, which is returned only here.
 
     Raises:
         ValidationError: A token of this name exists and is not revoked, or a value is invalid.
@@ -48,7 +48,7 @@ def give_secret(row: ApiToken) -> str:
 
 
 def find(text: str) -> ApiToken | None:
-    """Return the row of a token that may be used, and write down its use; None without one."""
+    """Return the row of a token that may be used, and record its use; None without one."""
     form = _FORM.fullmatch(text)
     if form is None:
         return None

@@ -126,8 +126,8 @@ function Settle.settle_other(ctx, rules, lease, verdict, tag)
 end
 
 --[[
-  `outcomes` has the tags of the tasks that ended while no process was left to write their result, each with the
-  logical time from which a worker may write it. The head of each has its end in the field `blocked`, as STATE|OWNER.
+  `outcomes` has the tags of the tasks that ended while no process was left to write their result. The score of a tag
+  is the logical time from which a worker may write the result. The field `blocked` of the task's head is STATE|OWNER.
 
   The state is acked, dead, unreadable, dropped, cancelled or expired. The owner of a dropped task is the key of the
   limit that dropped it.

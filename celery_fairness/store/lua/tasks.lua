@@ -49,7 +49,7 @@ function Tasks.read_head(tag, head)
   }
 end
 
--- Returns the queue of a head, for a caller that needs nothing else of it.
+-- Returns only the queue of a head.
 function Tasks.queue_of(head)
   return string.match(head, "^%d+ %d+ %d+ %S+ %d %S* %S* %S* %S* %S* %S* %S* %S* (.*)$")
 end
@@ -173,7 +173,7 @@ function Tasks.read_row(text)
     name = name, id = id, queue = queue}
 end
 
--- Returns the owner and the state of a row, for a caller that needs nothing else of it.
+-- Returns only the owner and the state of a row.
 function Tasks.owner_of(text)
   return string.match(text, "^%S+ (%S+) (%a+)")
 end

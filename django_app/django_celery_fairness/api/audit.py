@@ -1,4 +1,4 @@
-"""Writes down who changed what through the API: always to the log, and for users to the admin.
+"""Records who changed what through the API: always in the log, and for users in the admin.
 
 Weakness: a token without an owner is no user, so the admin's history does not have its changes.
 """
@@ -30,10 +30,10 @@ def wrote(
     row: Model | None = None,
     flag: int = CHANGED,
 ) -> None:
-    """Write down a change.
+    """Record a change.
 
     Args:
-        request: The request, whose caller is written down.
+        request: The request of the caller.
         what: What was changed, such as ``override``.
         name: Its name.
         values: What was written, in the form of JSON.

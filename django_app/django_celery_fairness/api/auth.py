@@ -107,7 +107,7 @@ def admit(request: HttpRequest, model: str = "tier") -> Caller:
     """Return the caller of a request that no route of ninja serves.
 
     Raises:
-        ApiError: Nobody is named, or may not do this.
+        ApiError: The request has no caller, or the caller may not do this.
     """
     for way in access(model):
         caller: Caller | None = way(request)

@@ -79,7 +79,7 @@ def put_override(
 
 
 def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
-    """Write an override, and who wrote it."""
+    """Set an override, and record who set it."""
     author = request.auth.name  # type: ignore[attr-defined]  # ninja sets it
     found = Fairness.of().limits.override(
         key, **body.numbers, until=body.expires_at, reason=body.reason, author=author
@@ -89,7 +89,7 @@ def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
 
 
 def clear_override(request: HttpRequest, key: str) -> bool:
-    """End an override, and write down who ended it; return whether there was one."""
+    """End an override, and record who ended it; return whether there was one."""
     cleared = Fairness.of().limits.clear_override(key)
     if cleared:
         wrote(request, "override", key, None, flag=DELETED)

@@ -38,7 +38,7 @@ def get_queue_limit(
 def put_queue_limit(
     request: HttpRequest, response: HttpResponse, name: str, body: QueueLimitBody
 ) -> QueueLimitState:
-    """Limit a queue, instead of what the settings declare, until the limit is deleted."""
+    """Set the limit of a queue. It replaces that of the settings until it is deleted."""
     _expect_name(name)
     return _shown(response, set_limit(request, name, body))
 
@@ -53,7 +53,7 @@ def delete_queue_limit(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLimit:
-    """Write the limit of a queue, and who wrote it."""
+    """Set the limit of a queue, and record who set it."""
     numbers = body.model_dump()
     numbers["global_limit"] = numbers.pop("concurrency")
     limit = Fairness.of().queues.set_limit(name, **numbers)
@@ -62,7 +62,7 @@ def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLim
 
 
 def clear_limit(request: HttpRequest, name: str) -> bool:
-    """End a queue's limit, and write down who ended it; return whether there was one."""
+    """End a queue's limit, and record who ended it; return whether there was one."""
     cleared = Fairness.of().queues.clear_limit(name)
     if cleared:
         wrote(request, "queue limit", name, None, flag=DELETED)

@@ -59,7 +59,7 @@ def _unknown(request: HttpRequest, **_kwargs: Any) -> HttpResponseBase:
 
 
 def _in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Give every answer of a view the form of the API, a wrong method and an exception too."""
+    """Give every answer of a view the form of the API, also for a wrong method or an exception."""
 
     # A session is checked against forgery with its permission, and a token needs no check.
     @csrf_exempt
