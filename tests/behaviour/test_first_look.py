@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from collections.abc import Iterator
 
 import pytest
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
 
 from celery_fairness import Fairness
+from tests.behaviour.conftest import Command
 from tests.support.parts import parts_of
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture
@@ -25,13 +21,6 @@ def fairness(redis_url: str) -> Iterator[Fairness]:
     yield made
     made.close()
     parts_of(made).app.close()
-
-
-@pytest.fixture
-def command(fairness: Fairness) -> Command:
-    (entry,) = entry_points(group="celery.commands", name="fairness")
-    context = CLIContext(app=parts_of(fairness).app, no_color=True, workdir=None)
-    return lambda *args: CliRunner().invoke(entry.load(), list(args), obj=context)
 
 
 def test_an_idle_status_has_the_queues_that_workers_take(

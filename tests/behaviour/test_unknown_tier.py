@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
 
 from celery_fairness import Fairness
 from celery_fairness.control.views import Explanation
 from celery_fairness.errors import NotFound
+from tests.behaviour.conftest import Command
 from tests.integration.conftest import Shop
 from tests.support.parts import parts_of
 from tests.support.shop import make_app
@@ -23,8 +21,6 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.redis
 
 WHY = "the tier resolver failed: RuntimeError('the billing database is away')"
-
-Command = Callable[..., Result]
 
 
 @pytest.fixture(params=["fairredis", "redis"])
@@ -39,14 +35,6 @@ def fairness(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Fairnes
     yield made
     made.close()
     parts_of(made).app.close()
-
-
-@pytest.fixture
-def command(fairness: Fairness) -> Command:
-    """``command("limit", "show", "tenant:42")``: ``celery fairness limit show tenant:42``."""
-    (entry,) = entry_points(group="celery.commands", name="fairness")
-    context = CLIContext(app=parts_of(fairness).app, no_color=True, workdir=None)
-    return lambda *args: CliRunner().invoke(entry.load(), list(args), obj=context)
 
 
 def test_a_tier_that_the_resolver_will_replace_is_set_with_its_end(

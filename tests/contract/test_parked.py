@@ -62,6 +62,16 @@ def promote(
     return list(limiter.promote(want, enforcement).tasks)
 
 
+def promoted_one(limiter: Limiter) -> tuple[SlotRequest, Promoted]:
+    """Park the task ``a`` at a full limit, free the limit, and promote the task."""
+    held = take(limiter, ONE)
+    request = ask("a", ONE)
+    park(limiter, request)
+    limiter.release([held])
+    (promoted,) = promote(limiter)
+    return request, promoted
+
+
 def end_unstarted(limiter: Limiter, promoted: Promoted) -> None:
     """What a worker does with a promoted task that was revoked."""
     limiter.release([Lease(promoted.copy.serial, "")])
@@ -178,11 +188,7 @@ def test_a_newcomer_stands_behind_others_of_a_queue_whose_limit_is_cleared(
 
 
 def test_what_is_promised_is_not_taken_though_nobody_else_waits(limiter: Limiter) -> None:
-    held = take(limiter, ONE)
-    request = ask("a", ONE)
-    park(limiter, request)
-    limiter.release([held])
-    (promoted,) = promote(limiter)
+    request, promoted = promoted_one(limiter)
     assert isinstance(limiter.acquire(ask("b", ONE)), Rejected)
     assert isinstance(limiter.acquire(again(request, promoted)), Admitted)
 
@@ -221,11 +227,7 @@ def test_a_promise_ends_after_a_lease_and_a_late_one_takes_its_old_place(
 def test_a_promoter_that_died_is_followed_by_another_and_one_copy_starts(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    held = take(limiter, ONE)
-    request = ask("a", ONE)
-    park(limiter, request)
-    limiter.release([held])
-    (first,) = promote(limiter)
+    request, first = promoted_one(limiter)
     assert promote(limiter) == []
     let_a_lease_end(limiter, clock)
     (second,) = promote(limiter)
@@ -261,11 +263,7 @@ def test_what_a_dead_promoter_had_waits_again_in_its_place(
 def test_a_task_whose_copy_has_started_is_not_promoted_again(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    held = take(limiter, ONE)
-    request = ask("a", ONE)
-    park(limiter, request)
-    limiter.release([held])
-    (first,) = promote(limiter)
+    request, first = promoted_one(limiter)
     let_a_lease_end(limiter, clock)
     # It comes to a gate, and waits here no longer.
     assert isinstance(limiter.acquire(again(request, first)), Admitted)
@@ -447,11 +445,7 @@ def test_a_promoter_that_says_late_what_it_published_is_too_late(
 def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was_published(
     limiter: RedisLimiter, stop: Callable[..., None]
 ) -> None:
-    held = take(limiter, ONE)
-    request = ask("a", ONE)
-    park(limiter, request)
-    limiter.release([held])
-    (promoted,) = promote(limiter)
+    request, promoted = promoted_one(limiter)
     stop("pause", "api", 0.0)
     park(limiter, again(request, promoted))
     assert cancel(limiter, "a") == 1
@@ -524,10 +518,7 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
 def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_nothing(
     limiter: RedisLimiter, clock: FrozenClock, how: PromotionEnd
 ) -> None:
-    held = take(limiter, ONE)
-    park(limiter, ask("a", ONE))
-    limiter.release([held])
-    (given,) = promote(limiter)
+    _, given = promoted_one(limiter)
     pauses = []
     for _ in range(9):
         limiter.end_promotion(given, how)

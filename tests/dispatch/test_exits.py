@@ -12,7 +12,7 @@ from redis import Redis
 
 from tests.dispatch.conftest import assert_nothing_left
 from tests.integration.conftest import Shop
-from tests.integration.test_exits import POOLS, leave
+from tests.integration.test_exits import POOLS, leave_all
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
@@ -22,11 +22,5 @@ def test_the_slot_is_free_after_every_exit(
 ) -> None:
     shop = make_fair_shop(conf={"task_acks_late": late})
     shop.worker(pool=pool, concurrency=2 if pool != "solo" else 1)
-    failures = []
-    for row in POOLS[pool]:
-        try:
-            leave(shop, row, late=late)
-        except AssertionError as error:
-            failures.append(f"{row.name}: {error}")
-    assert not failures, "\n".join(failures)
+    leave_all(shop, pool, late=late)
     assert_nothing_left(memory)

@@ -92,13 +92,8 @@ def leave(shop: Shop, row: Exit, *, late: bool) -> None:
     assert entries.count("end") < entries.count("start") or shop.most_at_once(row.name) == 1
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
-@pytest.mark.parametrize("pool", POOLS)
-def test_the_slot_is_free_after_every_exit(
-    make_shop: Callable[..., Shop], pool: str, late: bool
-) -> None:
-    shop = make_shop(conf={"task_acks_late": late, "worker_prefetch_multiplier": 1})
-    shop.worker(pool=pool, concurrency=2 if pool != "solo" else 1)
+def leave_all(shop: Shop, pool: str, *, late: bool) -> None:
+    """Let a task end in each way that ``pool`` has, and fail with all that went wrong."""
     failures = []
     for row in POOLS[pool]:
         try:
@@ -108,19 +103,23 @@ def test_the_slot_is_free_after_every_exit(
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_slot_is_free_after_every_exit(
+    make_shop: Callable[..., Shop], pool: str, late: bool
+) -> None:
+    shop = make_shop(conf={"task_acks_late": late, "worker_prefetch_multiplier": 1})
+    shop.worker(pool=pool, concurrency=2 if pool != "solo" else 1)
+    leave_all(shop, pool, late=late)
+
+
 @pytest.mark.parametrize("broker", RABBITMQ)
 def test_the_slot_is_free_after_every_exit_on_rabbitmq(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker, conf={"task_acks_late": True, "worker_prefetch_multiplier": 1})
     shop.worker(pool="prefork", concurrency=2)
-    failures = []
-    for row in POOLS["prefork"]:
-        try:
-            leave(shop, row, late=True)
-        except AssertionError as error:
-            failures.append(f"{row.name}: {error}")
-    assert not failures, "\n".join(failures)
+    leave_all(shop, "prefork", late=True)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
@@ -187,19 +186,19 @@ def test_a_warm_shutdown_finishes_and_frees(shop: Shop, pool: str) -> None:
     assert shop.held("42") == 0
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
-def test_a_cold_shutdown_frees_at_once(make_shop: Callable[..., Shop], late: bool) -> None:
-    shop = make_shop(conf={"task_acks_late": late})
-    worker = shop.worker(concurrency=2)
-    shop.send("work", user="42", gate=str(shop.gate_file()))
-    shop.await_held("42", 1)
-    worker.signal(signal.SIGQUIT)
-    eventually(lambda: not worker.alive, RESULT_SECONDS)
-    shop.await_held("42", 0, FREE_SECONDS)
-
-
-def test_a_soft_shutdown_that_runs_out_frees_at_once(make_shop: Callable[..., Shop]) -> None:
-    shop = make_shop(conf={"worker_soft_shutdown_timeout": 0.5, "task_acks_late": True})
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"task_acks_late": False},
+        {"task_acks_late": True},
+        {"task_acks_late": True, "worker_soft_shutdown_timeout": 0.5},
+    ],
+    ids=["cold, early_ack", "cold, late_ack", "soft and too short, late_ack"],
+)
+def test_a_shutdown_that_kills_bodies_frees_at_once(
+    make_shop: Callable[..., Shop], conf: dict[str, Any]
+) -> None:
+    shop = make_shop(conf=conf)
     worker = shop.worker(concurrency=2)
     shop.send("work", user="42", gate=str(shop.gate_file()))
     shop.await_held("42", 1)
