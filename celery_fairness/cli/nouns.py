@@ -45,6 +45,7 @@ from celery_fairness.errors import (
 )
 from celery_fairness.limiter.types import KeyStops
 from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.transport.migration import migrate
 from celery_fairness.util.durations import parse_duration
 from celery_fairness.wiring import wired
 
@@ -440,6 +441,24 @@ def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) ->
         text = "its numbers are those of the settings again" if ended else "nothing was set"
         return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
     return _shown(of.queues.set_limit(queue, **given), tables.queue_limit_lines)
+
+
+@_command(queue_group, "migrate", "mail --to fairredis", "mail --to redis")
+@click.argument("queue")
+@click.option("--to", type=click.Choice(["redis", "fairredis"]), required=True, help="The broker.")
+def queue_migrate(_: Fairness, queue: str, to: str) -> Shown:
+    """Move the waiting tasks of QUEUE between redis:// and fairredis://, while workers run."""
+    progress = _show_moved if sys.stderr.isatty() else None
+    try:
+        moved = migrate(click.get_current_context().obj.app, queue, to, progress)
+    finally:
+        if progress:
+            click.echo(err=True)
+    return moved, tables.moved_lines(moved), FOUND if moved.waiting else 0
+
+
+def _show_moved(tasks: int) -> None:
+    click.echo(f"\r{tasks} moved", nl=False, err=True)
 
 
 @_command(task_group, "explain", "7f3c")

@@ -31,6 +31,7 @@ from celery_fairness.control.views import (
 )
 from celery_fairness.control.workers import not_enforcing
 from celery_fairness.limiter.types import KeyStops
+from celery_fairness.transport.migration import Moved
 from celery_fairness.util.durations import iso_duration, seconds
 
 #: Number of owners in the text of a status; JSON has all.
@@ -264,3 +265,18 @@ def _shares(queue: QueueStatus) -> list[str]:
         more = queue.active + queue.blocked - len(rows)
         lines.append(f"and {count(more, 'tenant')} more: all sums are lower bounds")
     return [*lines, *(["", *table(("limit", "blocks by", "waiting"), limits)] if limits else [])]
+
+
+def moved_lines(moved: Moved) -> list[str]:
+    """Return the text of a move of a queue."""
+    lines = [f"{printable(moved.queue)}: {count(moved.moved, 'task')} moved to {moved.to}://"]
+    if moved.held_by:
+        owners = ", ".join(map(printable, moved.held_by))
+        lines.append(f"tasks that {owners} holds end on fairredis://")
+    if moved.waiting:
+        why = {
+            "redis": "a pause, a cool-down or a limit of 0 holds them, or they have just come",
+            "fairredis": "Redis rejects them, or they have just come",
+        }[moved.to]
+        lines.append(f"{count(moved.waiting, 'task')} did not move: {why}")
+    return lines

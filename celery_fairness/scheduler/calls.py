@@ -56,7 +56,7 @@ FIND = "find"
 LETTERS = "letters"
 #: Functions of the way back to the stock transport.
 SCHEDULED = "scheduled"
-REMOVE = "remove"
+MOVE_TO_LIST = "move_to_list"
 HOLDERS = "holders"
 REROUTE = "reroute"
 TRACE = "trace"
@@ -199,6 +199,13 @@ def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> lis
 def read_settle(answer: Sequence[Any]) -> list[Settled]:
     """Read the answer to a settle: one for each end."""
     return [Settled(int(each)) for each in answer]
+
+
+def move_to_list_args(
+    rules: Rules, plain: str, entry: str, lease: str = "", tag: str = "", now_text: str = ""
+) -> list[str]:
+    """Return the arguments of a move of one task to the list ``plain``, by lease or by tag."""
+    return [*rules_args(rules), now_text, lease, tag, plain, entry]
 
 
 def renew_args(

@@ -97,6 +97,8 @@ class Put(enum.IntEnum):
     BINDINGS_CHANGED = 3
     #: Nothing was put, because another process has taken the message out of its plain list.
     GONE = 4
+    #: Nothing was put, because the messages of the queue stay in plain lists.
+    STAYS = 5
 
 
 class Claimed(NamedTuple):

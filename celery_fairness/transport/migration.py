@@ -1,10 +1,9 @@
 """Moves tasks from stock queues to fair ones, and back.
 
 A producer that still sends to ``redis://`` leaves its messages in plain lists. A channel that
-claims from a queue takes them over. One call removes a message from its list and puts it into its
-lane, so no worker's death loses or doubles it. Unreadable entries go into quarantine.
-
-For the way back, call :func:`to_stock` for each queue after the last worker has left it.
+claims from a queue takes them over, unless an operator has moved the queue to ``redis://``. One
+call removes a message from one side and adds it to the other, so no death loses or doubles it.
+Unreadable entries go into quarantine.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any
@@ -21,45 +21,100 @@ from kombu.utils.json import dumps, loads
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from celery_fairness.config.queue_policy import QUEUE_NAME
+from celery_fairness.control.check import Progress
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Put, Settle, Verdict, Waiting
+from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiting
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.session import Claimant
+from celery_fairness.util.value import Value
+from celery_fairness.wiring import wired
 
 logger = logging.getLogger("celery_fairness")
 
 #: Messages that one pass takes over from one list.
 AT_MOST = 100
-#: Longest wait of the way back for tasks that workers hold, in leases, and the pause between looks,
-#: in seconds.
+#: The longest wait of a move to ``redis://`` for tasks that workers hold, in leases, and the pause
+#: between looks, in seconds.
 LEASES_WAITED, AGAIN_SECONDS = 1.5, 0.1
 #: A delivery tag that a record can hold.
 _TAG = re.compile(r"[!-~]+")
 
 
+class Moved(Value):
+    """The result of a move of a queue.
+
+    Attributes:
+        queue: The queue.
+        to: ``redis`` or ``fairredis``.
+        moved: The number of moved tasks.
+        waiting: The number of tasks that wait where they were: those that a pause or a limit of 0
+            holds, entries that Redis rejects, and those that a producer sent at the end.
+        held_by: Workers on ``fairredis://`` that hold tasks of the queue.
+    """
+
+    queue: str
+    to: str
+    moved: int
+    waiting: int
+    held_by: tuple[str, ...] = ()
+
+
+def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> Moved:
+    """Move the waiting tasks of a queue, while workers run.
+
+    Args:
+        app: An app whose broker is ``fairredis://``.
+        queue: The queue.
+        to: ``redis`` or ``fairredis``.
+        progress: Called after each step with the number of moved tasks.
+
+    Raises:
+        ValueError: The name is no name of a queue, or the app has another broker.
+        LimiterUnavailable: Redis does not answer.
+    """
+    if not QUEUE_NAME.accepts(queue):
+        raise ValueError(QUEUE_NAME.problem("queue", queue))
+    installation = wired(app).installation
+    installation.expect_claims()
+    # If Redis is away, kombu would try again for ever.
+    installation.reader.read("PING")
+    with app.connection_for_write() as connection:
+        move = to_fair if to == "fairredis" else to_stock
+        return move(connection.default_channel, queue, progress)
+
+
 def adopt(channel: Any, queues: list[str]) -> int:
     """Take over the messages of stock producers in the plain lists of ``queues``.
 
-    Entries that Redis rejects stay in their list.
+    Entries that Redis rejects stay in their list, and so do those of queues that an operator has
+    moved to ``redis://``.
 
     Returns:
         The number of entries that left their lists, or 0 if there is nothing to do now.
     """
     client = Redis(connection_pool=channel.pool)
-    lists = [
-        (queue, channel.global_keyprefix + channel._q_for_pri(queue, priority))
-        for queue in queues
-        for priority in channel.priority_steps
-    ]
+    lists = [(queue, key) for queue in queues for key in _lists(channel, queue)]
     with client.pipeline(transaction=False) as pipe:
+        pipe.smembers(_moved_queues(channel))
         for _, key in lists:
             # The oldest entries stand at the end.
             pipe.lrange(key, -AT_MOST, -1)
-        found = pipe.execute(raise_on_error=False)
+        stay, *found = pipe.execute(raise_on_error=False)
+    stay = {bytes_to_str(queue) for queue in stay}
     moved = 0
     for (queue, key), entries in zip(lists, found, strict=True):
         if not entries:
+            continue
+        if queue in stay:
+            channel.session.notices.warning(
+                f"moved {queue}",
+                "messages of queue %s stay in its plain lists for workers on redis://. The command "
+                "'queue migrate %s --to fairredis' takes them back",
+                queue,
+                queue,
+            )
             continue
         try:
             if isinstance(entries, ResponseError):
@@ -96,7 +151,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 quarantined += int(call(calls.QUARANTINE, [queue, key, entry]))
             else:
                 answer = call(calls.ADOPT, calls.put_args(waiting, plain=key, entry=entry))
-                moved += calls.read_put(answer) is not Put.GONE
+                moved += calls.read_put(answer) not in (Put.GONE, Put.STAYS)
     finally:
         if quarantined:
             there = f"{channel.session.prefix}aside:{queue}"
@@ -120,8 +175,45 @@ def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
     return waiting_of(queue, message, channel.session.settings)
 
 
-def to_stock(channel: Any, queue: str) -> int:
+def to_fair(channel: Any, queue: str, progress: Progress | None = None) -> Moved:
+    """Move the tasks in the plain lists of ``queue`` to ``fairredis://``, the oldest first.
+
+    From then on workers on ``fairredis://`` take over what producers on ``redis://`` still send.
+
+    Args:
+        channel: A channel of ``fairredis://``.
+        queue: The queue.
+        progress: Called after each step with the number of moved tasks.
+    """
+    client: Any = Redis(connection_pool=channel.pool)
+    client.srem(_moved_queues(channel), queue)
+    moved = 0
+
+    def read(command: str, *args: int) -> list[Any]:
+        with client.pipeline(transaction=False) as pipe:
+            for key in _lists(channel, queue):
+                pipe.execute_command(command, key, *args)
+            return list(pipe.execute(raise_on_error=False))
+
+    while True:
+        oldest = read("LINDEX", -1)
+        step = adopt(channel, [queue])
+        moved += step
+        if progress:
+            progress(moved)
+        # A worker takes messages over too. Then this step may have moved none.
+        if not step and list(map(repr, read("LINDEX", -1))) == list(map(repr, oldest)):
+            break
+    waiting = sum(each for each in read("LLEN") if isinstance(each, int))
+    return Moved(queue=queue, to="fairredis", moved=moved, waiting=waiting)
+
+
+def to_stock(channel: Any, queue: str, progress: Progress | None = None) -> Moved:
     """Move every waiting task of ``queue`` to the plain lists of the stock transport.
+
+    Workers on ``fairredis://`` may run meanwhile. They leave the plain lists of this queue alone
+    from then on, until :func:`to_fair` is called. Tasks that they hold end there, and they still
+    claim what producers on ``fairredis://`` send.
 
     Tasks move in the order of claims, without limits. Tasks of a killed worker come back when their
     leases end. The function waits for them, at most a lease and a half.
@@ -130,54 +222,90 @@ def to_stock(channel: Any, queue: str) -> int:
     task gets the priority 0, and the order of the claims replaces the priorities. With
     ``"low_first"`` each task keeps its number.
 
+    Args:
+        channel: A channel of ``fairredis://``.
+        queue: The queue.
+        progress: Called after each step with the number of moved tasks.
+
     Returns:
-        The number of moved tasks. Tasks of paused tenants and dead letters stay. Tasks that a
-        worker still holds also stay, with a warning.
+        What moved and what stays. Tasks of paused tenants and dead letters stay.
     """
     session = channel.session
     rules = session.rules
     unlimited = replace(rules, enforcement="off", fairness_by="tasks")
     claimant, moved = Claimant(), 0
+    held_by: set[str] = set()
     client: Any = Redis(connection_pool=channel.pool)
-    last_look = monotonic() + LEASES_WAITED * rules.lease_ms / 1000
-    ends: list[Settle] = []
+    client.sadd(_moved_queues(channel), queue)
+    waits_until: float | None = None
     while True:
-        args = calls.claim_args(
-            claimant.owner, claimant.number, AT_MOST, [queue], unlimited, ends=ends
-        )
+        args = calls.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
         claim = calls.read_claim(session.call(calls.CLAIM, args))
         claimant.number += 1
-        for task in claim.tasks:
-            _push(channel, client, queue, task.message)
-            moved += 1
-        ends = [Settle(task.lease, Verdict.DONE) for task in claim.tasks]
-        if claim.sleep_ms:
-            owners = set(map(calls.as_text, session.call(calls.HOLDERS, [queue])))
-            if not owners:
-                break
-            if monotonic() >= last_look:
-                logger.warning(
-                    "tasks of queue %s stay on fairredis: they are still held by %s; stop it, and "
-                    "call to_stock again",
-                    queue,
-                    ", ".join(sorted(owners)),
-                )
-                break
-            # Leases end by a clock that only calls move.
-            sleep(AGAIN_SECONDS)
+        if claim.tasks:
+            moved += _move_claimed(channel, queue, claim.tasks)
+            if progress:
+                progress(moved)
+            waits_until = None
+        if not claim.sleep_ms:
+            continue
+        held_by = set(map(calls.as_text, session.call(calls.HOLDERS, [queue])))
+        if not held_by:
+            break
+        # Leases end by a clock that only calls move.
+        now = monotonic()
+        waits_until = waits_until or now + LEASES_WAITED * rules.lease_ms / 1000
+        if now >= waits_until:
+            break
+        sleep(AGAIN_SECONDS)
     while found := session.call(calls.SCHEDULED, [queue, str(AT_MOST)]):
         for tag, message in zip(found[::2], found[1::2], strict=True):
-            _push(channel, client, queue, calls.as_text(message))
-            session.call(calls.REMOVE, [calls.as_text(tag)])
-            moved += 1
+            moved += _move(channel, queue, calls.as_text(message), tag=calls.as_text(tag))
+        if progress:
+            progress(moved)
+    waiting = sum(map(int, session.call(calls.SIZE, calls.size_args(queue))))
+    return Moved(
+        queue=queue, to="redis", moved=moved, waiting=waiting, held_by=tuple(sorted(held_by))
+    )
+
+
+def _move_claimed(channel: Any, queue: str, tasks: Sequence[Claimed]) -> int:
+    """Move claimed tasks. If it is interrupted, the others wait again in their places."""
+    moved, rest = 0, list(tasks)
+    try:
+        while rest:
+            moved += _move(channel, queue, rest[0].message, lease=rest[0].lease)
+            rest.pop(0)
+    finally:
+        if rest:
+            session = channel.session
+            ends = [Settle(task.lease, Verdict.HEAD, begun=False) for task in rest]
+            session.call(calls.SETTLE, calls.settle_args(ends, session.rules))
     return moved
 
 
-def _push(channel: Any, client: Any, queue: str, message: str) -> None:
+def _move(channel: Any, queue: str, message: str, lease: str = "", tag: str = "") -> int:
+    """Move one task to its plain list; return 0 if it is not there any more."""
+    session = channel.session
     read = loads(message)
     priority = channel._get_message_priority(read, reverse=False)
-    if priority and channel.session.settings.priority_order == "high_first":
+    if priority and session.settings.priority_order == "high_first":
         # There the number would mean the opposite, also after a retry.
         priority = read["properties"]["priority"] = 0
         message = dumps(read)
-    client.lpush(channel.global_keyprefix + channel._q_for_pri(queue, priority), message)
+    key = channel.global_keyprefix + channel._q_for_pri(queue, priority)
+    args = calls.move_to_list_args(session.rules, key, message, lease, tag)
+    return int(session.call(calls.MOVE_TO_LIST, args))
+
+
+def _lists(channel: Any, queue: str) -> list[str]:
+    """Return the keys of the plain lists of ``queue``."""
+    return [
+        channel.global_keyprefix + channel._q_for_pri(queue, priority)
+        for priority in channel.priority_steps
+    ]
+
+
+def _moved_queues(channel: Any) -> str:
+    """Return the key of the queues that an operator has moved to ``redis://``."""
+    return f"{channel.session.prefix}moved_queues"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import kombu
 import pytest
+from redis import Redis
 
 from celery_fairness.transport import register
 from celery_fairness.transport.migration import to_stock
@@ -15,6 +19,7 @@ from tests.integration.conftest import (
     Shop,
 )
 from tests.support.nodes import WorkerNode
+from tests.support.waiting import eventually
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
 
@@ -63,8 +68,55 @@ def test_a_message_keeps_its_meaning_on_the_way_back(
         producer = fair.Producer()
         for priority in (3, 0, 9, 5):
             producer.publish(priority, routing_key="moves", priority=priority)
-        assert to_stock(fair.default_channel, "moves") == 4
+        assert to_stock(fair.default_channel, "moves").moved == 4
         with stock.Consumer([QUEUE], callbacks=[receive], prefetch_count=1):
             while len(received) < 4:
                 stock.drain_events(timeout=5)
     assert received == first
+
+
+@pytest.mark.parametrize("to", ["fairredis", "redis"])
+def test_a_queue_moves_while_workers_of_both_brokers_run(
+    make_shop: Callable[..., Shop],
+    redis_url: str,
+    to: str,
+) -> None:
+    """Producers go on too: no task is lost or runs twice. MOVED_TASKS=10000 moves more."""
+    tasks = int(os.environ.get("MOVED_TASKS", "400"))
+    conf = {"task_ignore_result": True}
+    stock = make_shop("redis", conf=conf, fairness={"enabled": False})
+    fair = make_shop(
+        "fairredis",
+        conf=conf,
+        fairness={"enabled": False},
+        variables={"SHOP_LEDGER": stock.env["SHOP_LEDGER"]},
+    )
+    if to == "fairredis":
+        # The worker on fairredis takes nothing over before the command.
+        assert move(fair, "redis")["moved"] == 0
+    sent = [send(stock if to == "fairredis" else fair) for _ in range(tasks)]
+    for each in (stock, fair):
+        each.worker(concurrency=1)
+    moved: list[dict[str, Any]] = []
+    moving = Thread(target=lambda: moved.append(move(fair, to)))
+    moving.start()
+    while moving.is_alive():
+        sent += map(send, (stock, fair))
+    moving.join()
+    assert moved[0]["moved"] > 0
+    eventually(lambda: len(stock.runs()) == len(sent), 60 + tasks / 50)
+    left = ("celery", "unacked", "{fairness}:tasks")
+    with Redis.from_url(redis_url) as client:
+        eventually(lambda: not any(map(client.exists, left)))
+    assert stock.runs() == dict.fromkeys(sent, 1)
+
+
+def move(shop: Shop, to: str) -> dict[str, Any]:
+    done = shop.command("fairness", "queue", "migrate", "celery", "--to", to, "--json")
+    moved = dict(json.loads(done.stdout))
+    assert done.returncode == bool(moved["waiting"])
+    return moved
+
+
+def send(shop: Shop) -> str:
+    return str(shop.send("work", user="42", seconds=0.01).id)

@@ -297,6 +297,26 @@ def test_a_record_that_is_published_again_with_an_end_is_news_when_it_ends(dispa
     assert len(dispatch.claim().tasks) == 1
 
 
+def move_to_list(dispatch, **which):
+    args = calls.move_to_list_args(
+        dispatch.rules, "q-list", "message", now_text=str(dispatch.now), **which
+    )
+    return dispatch.run(calls.MOVE_TO_LIST, args)
+
+
+def test_a_claimed_task_leaves_for_another_broker_and_gives_its_start_back(dispatch, client):
+    limits = write_limits((Limit("mail", rates=((1, 60_000),)),))
+    dispatch.put("a", limits=limits)
+    (task,) = dispatch.claim().tasks
+    assert move_to_list(dispatch, lease=task.lease) == 1
+    assert move_to_list(dispatch, lease=task.lease) == 0
+    assert client.lrange("q-list", 0, -1) == ["message"]
+    assert dispatch.find("t1") is None
+    dispatch.put("a", limits=limits)
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+    assert findings(client, PREFIX, dispatch.rules, dispatch.now) == []
+
+
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
 def test_a_task_that_leaves_for_another_broker_may_be_in_its_lane_by_then(dispatch, client, scope):
     dispatch.rules = Rules(priority_scope=scope)
@@ -306,8 +326,9 @@ def test_a_task_that_leaves_for_another_broker_may_be_in_its_lane_by_then(dispat
     dispatch.now += 1000
     assert dispatch.tags_of(dispatch.claim(1)) == ["t2"]
     assert dispatch.find("t1")[0] == "waiting"
-    assert dispatch.run(calls.REMOVE, ["t1"]) == 1
+    assert move_to_list(dispatch, tag="t1") == 1
     assert dispatch.find("t1") is None
+    assert client.lrange("q-list", 0, -1) == ["message"]
     assert_sums_agree(client, PREFIX)
     assert findings(client, PREFIX, dispatch.rules, dispatch.now) == []
 
@@ -316,8 +337,9 @@ def test_a_task_that_runs_does_not_leave_for_another_broker(dispatch, client):
     dispatch.put("a", eta_ms=NOW + 1000)
     dispatch.now += 1000
     tasks = dispatch.claim().tasks
-    assert dispatch.run(calls.REMOVE, ["t1"]) == 0
+    assert move_to_list(dispatch, tag="t1") == 0
     assert dispatch.find("t1")[0] == "running"
+    assert not client.exists("q-list")
     assert dispatch.settle(tasks, Verdict.HEAD) == [Settled.SETTLED]
     assert dispatch.tags_of(dispatch.claim()) == ["t1"]
 

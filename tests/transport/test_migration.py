@@ -8,9 +8,11 @@ import kombu
 import pytest
 from redis.exceptions import ConnectionError as ServerAway
 
+from celery_fairness.scheduler import calls
 from celery_fairness.transport import migration
-from celery_fairness.transport.migration import adopt, to_stock
+from celery_fairness.transport.migration import Moved, adopt, to_fair, to_stock
 from celery_fairness.transport.session import sessions
+from tests.support.library import call
 from tests.transport.conftest import Inbox
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
@@ -158,7 +160,7 @@ def test_the_way_back_moves_what_waits_and_what_waits_for_its_time(both, client)
     stock, fair = both
     publish(fair, 150, headers=TENANT, priority=3)
     publish(fair, 5, headers={"eta": FAR_AWAY})
-    assert to_stock(fair.default_channel, "moves") == 155
+    assert to_stock(fair.default_channel, "moves").moved == 155
     left = ("tasks", "messages", "ids", "later:moves", "running")
     assert not client.exists(*(f"{{fairness}}:{each}" for each in left))
     assert len(consume(stock, 155)) == 155
@@ -167,7 +169,7 @@ def test_the_way_back_moves_what_waits_and_what_waits_for_its_time(both, client)
 def test_the_way_back_is_not_held_up_by_limits(both):
     stock, fair = both
     publish(fair, 20, headers={"fairness": {"v": 1, "tenant": "9", "tier": "free"}})
-    assert to_stock(fair.default_channel, "moves") == 20
+    assert to_stock(fair.default_channel, "moves").moved == 20
     assert consume(stock, 20) == list(range(20))
 
 
@@ -180,19 +182,75 @@ def test_the_way_back_waits_for_what_a_killed_worker_held(both, client, connect)
     for session in sessions():
         session.renewals.close()
     back = connect(fairness={"lease_seconds": 1})
-    assert to_stock(back.default_channel, "moves") == 3
+    assert to_stock(back.default_channel, "moves").moved == 3
 
 
-def test_the_way_back_says_who_still_holds_a_task(both, client, connect, caplog):
+def test_the_way_back_returns_who_still_holds_a_task(both, client, connect):
     _, fair = both
     publish(fair, 2)
     alive = connect(fairness={"lease_seconds": 1})
     Inbox(alive, "moves", prefetch_count=1).await_count(1)
     (row,) = client.hvals("{fairness}:running")
     back = connect(fairness={"lease_seconds": 1})
-    assert to_stock(back.default_channel, "moves") == 1
     owner = row.split(" ")[1]
-    assert f"tasks of queue moves stay on fairredis: they are still held by {owner}" in caplog.text
+    assert to_stock(back.default_channel, "moves") == Moved(
+        queue="moves", to="redis", moved=1, waiting=0, held_by=(owner,)
+    )
+
+
+def test_a_worker_leaves_the_lists_of_a_moved_queue_alone(both, client, caplog):
+    stock, fair = both
+    publish(fair, 2)
+    assert to_stock(fair.default_channel, "moves").moved == 2
+    assert adopt(fair.default_channel, ["moves"]) == 0
+    assert client.llen("moves") == 2
+    assert "messages of queue moves stay in its plain lists" in caplog.text
+    publish(fair, 1)
+    assert consume(fair, 1) == [0]
+    publish(stock, 1)
+    assert to_fair(fair.default_channel, "moves").moved == 3
+    assert consume(fair, 3) == [0, 1, 0]
+
+
+def test_a_worker_that_looked_before_the_move_leaves_the_lists_alone_too(both, client, monkeypatch):
+    stock, fair = both
+    publish(stock, 1)
+    read = migration._read
+
+    def read_late(*args):
+        to_stock(fair.default_channel, "moves")
+        return read(*args)
+
+    monkeypatch.setattr(migration, "_read", read_late)
+    assert adopt(fair.default_channel, ["moves"]) == 0
+    assert client.llen("moves") == 1
+
+
+def test_an_interrupted_move_gives_the_other_tasks_back_at_once(both, monkeypatch):
+    stock, fair = both
+    publish(fair, 5)
+    move, moved = migration._move, []
+
+    def interrupted(*args, **which):
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        moved.append(args)
+        return move(*args, **which)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migration, "_move", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            to_stock(fair.default_channel, "moves")
+    assert consume(fair, 3) == [2, 3, 4]
+    assert consume(stock, 2) == [0, 1]
+
+
+def test_the_tasks_of_a_paused_tenant_stay_and_are_counted(both, client):
+    _, fair = both
+    publish(fair, 3, headers=TENANT)
+    pause = calls.stop_args("pause", "tenant:7", 60_000, 15_000, "on")
+    call(client, calls.STOP, "{fairness}:", pause)
+    assert to_stock(fair.default_channel, "moves").waiting == 3
 
 
 def test_a_key_of_another_type_under_a_queue_s_name_stops_nobody(both, client, caplog):

@@ -116,7 +116,10 @@ local function put(keys, args)
     local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue, published)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
-  if plain ~= "" and redis.call("LREM", plain, -1, entry) == 0 then return 4 end
+  if plain ~= "" then
+    if redis.call("SISMEMBER", ctx.prefix .. "moved_queues", queue) == 1 then return 5 end
+    if redis.call("LREM", plain, -1, entry) == 0 then return 4 end
+  end
   if not Tasks.add_message(ctx, task, message) then return 0 end
   if limits ~= "" then declare(ctx, limits, is_new ~= "") end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
