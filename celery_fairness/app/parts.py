@@ -370,6 +370,8 @@ class Parts:
             owner=owner,
             places=worker.pool.num_processes,
             queues=tuple(sorted(queues)),
+            shares=dict(self.shares.slots),
+            lends=self.shares.borrow,
         ).model_dump_json()
 
     def on_worker_stopping(self) -> None:

@@ -122,6 +122,8 @@ class WorkerStatus(Value):
         owner: Its name as the owner of leases.
         places: Tasks that its pool runs at once.
         queues: Queues that it consumes.
+        shares: Its places for each queue of a service. Empty if it takes its queues in turn.
+        lends: Whether other queues may use places that their queue does not need.
     """
 
     name: str
@@ -131,6 +133,12 @@ class WorkerStatus(Value):
     owner: str = ""
     places: int = 0
     queues: tuple[str, ...] = ()
+    shares: dict[str, int] = {}
+    lends: bool = False
+
+    def most_of(self, queue: str) -> int:
+        """Return how many tasks of a queue it runs at once at most."""
+        return self.places if self.lends else self.shares.get(queue, self.places)
 
 
 @dataclass(frozen=True, slots=True)

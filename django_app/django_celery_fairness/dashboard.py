@@ -111,6 +111,12 @@ class WorkerRow:
         """The taken part of its places."""
         return round(100 * min(self.busy, self.worker.places) / max(1, self.worker.places))
 
+    @property
+    def queues(self) -> list[str]:
+        """Its queues, each with its places if it has some of its own."""
+        shares = self.worker.shares
+        return [f"{each} {shares[each]}" if each in shares else each for each in self.worker.queues]
+
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:

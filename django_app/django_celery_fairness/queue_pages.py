@@ -1,6 +1,7 @@
 """Queues: the list, and a page for each with the reasons of its waits and its workers.
 
-Weakness: the workers are those of the dashboard's look, which may be two seconds old.
+Weakness: the workers are those of the dashboard's look, which may be two seconds old. A worker with
+a share of its places for each queue shows how many of them run something, but not for which queue.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import NoReverseMatch, URLPattern, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from celery_fairness.cli.tables import queue_limit_lines
 from celery_fairness.control.views import QueueState
@@ -37,6 +39,35 @@ class QueueRow:
     def limit(self) -> str:
         """Its limit in one line; "" without one."""
         return limit_text(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Taker(dashboard.WorkerRow):
+    """A worker that takes a queue, with its places for it."""
+
+    queue: str
+
+    @property
+    def for_queue(self) -> str:
+        """Its places for the queue, in words."""
+        worker = self.worker
+        share, others = worker.shares.get(self.queue), len(worker.queues) - 1
+        values = {"places": worker.places, "share": share, "others": others}
+        if share is not None:
+            text = (
+                _("%(share)d of %(places)d, and those that other queues do not need")
+                if worker.lends
+                else _("%(share)d of %(places)d")
+            )
+        elif others:
+            text = ngettext(
+                "up to %(places)d, in turn with %(others)d other queue",
+                "up to %(places)d, in turn with %(others)d other queues",
+                others,
+            )
+        else:
+            text = _("all %(places)d")
+        return text % values
 
 
 @admin.register(Queue)
@@ -82,7 +113,11 @@ class QueueAdmin(RedisPageAdmin):
         if state is not None:
             tenants = state.tasks.tenants if state.tasks is not None else ()
             status = dashboard.shared.look().status
-            workers = dashboard.workers(status) if status is not None else []
+            takers = [
+                Taker(row.worker, row.busy, name)
+                for row in (dashboard.workers(status) if status is not None else ())
+                if name in row.worker.queues
+            ]
             context |= {
                 "limit": limit_text(state),
                 "key_url": self._key_url(request, f"queue:{name}"),
@@ -92,7 +127,10 @@ class QueueAdmin(RedisPageAdmin):
                 "tenants": [dashboard.TenantRow(name, each) for each in tenants[:TENANTS]],
                 "more_tenants": max(0, len(tenants) - TENANTS),
                 "limits": state.tasks.limits if state.tasks is not None else (),
-                "workers": [row for row in workers if name in row.worker.queues],
+                "workers": takers,
+                "queue_shares": True,
+                "places": sum(row.worker.places for row in takers),
+                "places_for_it": sum(row.worker.most_of(name) for row in takers),
             }
         title = _("Queue %(name)s") % {"name": name}
         return self.show(request, "queue", title, context)

@@ -124,6 +124,9 @@ def test_s34_idle_places_are_lent_and_given_back_within_one_task(
 ) -> None:
     service = make_service(fairness=BORROW)
     service.start("-c", "6", pool=pool)
+    (worker,) = service.shop.fairness.stats.status().workers
+    assert worker.shares == {PRIORITY: 3, DEFAULT: 2, SCHEDULED: 1}
+    assert (worker.places, worker.lends) == (6, True)
     first, rest = service.shop.gate_file(), service.shop.gate_file()
     sent = service.send(DEFAULT, first, 3) + service.send(DEFAULT, rest, 5)
     service.await_running(default=6)

@@ -8,6 +8,7 @@ import re
 import pytest
 from django_celery_fairness import dashboard
 
+from celery_fairness.control.views import WorkerStatus
 from tests.cli.clearing import bury, send
 from tests.django.suite.operators import show, url
 
@@ -59,9 +60,43 @@ def test_the_page_shows_why_tasks_wait_and_who_takes_them(client, shop, claiming
     assert "2 at their tenants’ limits, 1 at other limits, 1 paused" in page
     assert "tenant:flood celery free 1 / 1" in page
     assert "api concurrency 1" in page
+    assert "1 worker with 4 places, at most 4 of them for this queue at once." in page
     assert "celery@web-1 7" in page
-    assert "2 / 4 celery enforced" in page
+    assert "2 / 4 all 4 celery enforced" in page
     assert "No live worker takes this queue" in show(client, "queue_change", "mail")
+
+
+def add_worker(shop, name: str, places: int, *queues: str, **fields) -> None:
+    """Store what a worker announces."""
+    worker = WorkerStatus(
+        name=name,
+        pid=1,
+        path="dispatch",
+        enforcement="on",
+        owner=name,
+        places=places,
+        queues=queues,
+        **fields,
+    )
+    shop.client.zadd(shop.key("workers"), {worker.model_dump_json(): 9e15})
+
+
+def test_each_worker_shows_its_places_for_the_queue(client, shop):
+    send(shop, "42", "t", queue="pdf_default")
+    shares = {"pdf_priority": 5, "pdf_default": 3, "pdf_scheduled": 2}
+    add_worker(shop, "keeps", 10, *shares, shares=shares)
+    add_worker(shop, "lends", 10, *shares, shares=shares, lends=True)
+    add_worker(shop, "turns", 4, "mail", "pdf_default")
+    add_worker(shop, "other", 7, "mail")
+    page = show(client, "queue_change", "pdf_default")
+    # 3 of the first one, and all places of the two others.
+    assert "3 workers with 24 places, at most 17 of them for this queue at once." in page
+    named = "pdf_priority 5, pdf_default 3, pdf_scheduled 2 enforced"
+    assert f"keeps 1 0 % 0 / 10 3 of 10 {named}" in page
+    assert f"0 / 10 3 of 10, and those that other queues do not need {named}" in page
+    assert "0 / 4 up to 4, in turn with 1 other queue mail, pdf_default enforced" in page
+    assert "other 1" not in page
+    assert named in show(client, "dashboard_changelist")
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a/b", "..", "a:b", "é _2F"])
