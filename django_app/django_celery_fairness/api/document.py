@@ -34,6 +34,10 @@ _EVENT = {
 class FairnessApi(NinjaAPI):
     """The API, whose document describes every answer and both media types of a body."""
 
+    def get_content_type(self) -> str:
+        """Return the media type of an answer. JSON has no ``charset``: it is UTF-8."""
+        return MEDIA_TYPE
+
     def get_openapi_operation_id(self, operation: Operation) -> str:
         """Return the name of its function: clients are generated with it."""
         return operation.view_func.__name__

@@ -50,7 +50,7 @@ def delete_override(request: HttpRequest, key: str) -> HttpResponse:
         cleared = clear_override(request, key)
     if not cleared:
         raise ApiError(404, "not_found", f"the key {key!r} has no override")
-    return HttpResponse(status=204)
+    return deleted(key)
 
 
 @router.get("rate-limits/{anything:key}", response={200: Inspection, READ: Error})
@@ -94,6 +94,15 @@ def clear_override(request: HttpRequest, key: str) -> bool:
     if cleared:
         wrote(request, "override", key, None, flag=DELETED)
     return cleared
+
+
+def deleted(key: str) -> HttpResponse:
+    """Return the answer to a deletion, with the headers of the numbers that hold now."""
+    response = HttpResponse(status=204)
+    # Without its override or limit, a key may be unknown.
+    with suppress(NotFound):
+        add_headers(response, Fairness.of().limits.inspect(key))
+    return response
 
 
 def add_headers(response: HttpResponse, found: Inspection) -> None:

@@ -6,13 +6,13 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from celery_fairness import Fairness
-from celery_fairness.config.queue_policy import QUEUE_NAME
+from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key
 from celery_fairness.control.views import QueueLimit
 from celery_fairness.errors import NotFound
 from django_celery_fairness.api.audit import DELETED, wrote
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.errors import ApiError
-from django_celery_fairness.api.limits import add_headers
+from django_celery_fairness.api.limits import add_headers, deleted
 from django_celery_fairness.api.schemas import READ, WRITE, Error, QueueLimitBody, QueueLimitState
 
 router = Router(auth=access("tier"), tags=["queues"], by_alias=True)
@@ -49,7 +49,7 @@ def delete_queue_limit(request: HttpRequest, name: str) -> HttpResponse:
     _expect_name(name)
     if not clear_limit(request, name):
         raise ApiError(404, "not_found", f"no operator has set a limit of the queue {name!r}")
-    return HttpResponse(status=204)
+    return deleted(queue_key(name))
 
 
 def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLimit:

@@ -6,6 +6,7 @@ and an error names each problem.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -42,9 +43,14 @@ PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 PageLength = Annotated[int, Query(ge=1, le=LONGEST_PAGE)]
 
 
-def _only_text(value: Any) -> Any:
-    # A number would be read as Unix seconds.
-    if not isinstance(value, str):
+#: The form of a time. Pydantic reads others too, such as Unix seconds.
+RFC_3339 = re.compile(
+    r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+
+
+def _rfc_3339(value: Any) -> Any:
+    if not isinstance(value, str) or RFC_3339.fullmatch(value) is None:
         raise ValueError("expected a time in RFC 3339, such as 2026-11-26T12:00:00Z")
     return value
 
@@ -64,7 +70,7 @@ Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(_w
 Time = Annotated[
     AwareDatetime,
     Field(strict=False),
-    BeforeValidator(_only_text),
+    BeforeValidator(_rfc_3339),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 #: PostgreSQL stores no NUL.

@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        assert self.headers["Content-Type"].partition(";")[0] == MEDIA_TYPE
+        assert self.headers["Content-Type"] == MEDIA_TYPE
         return json.loads(self.content)
 
     @property

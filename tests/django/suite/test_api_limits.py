@@ -10,6 +10,8 @@ import pytest
 from django.contrib.auth.models import User
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
+from tests.cli.clearing import send
+from tests.cli.conftest import Installation
 from tests.django.suite.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -64,11 +66,20 @@ def test_s43_running_tasks_count_and_a_tenants_key_answers(api, hold):
     assert found["concurrency"] == {"limit": 1, "active": 1, "available": 0}
 
 
-def test_a_key_that_nobody_has_seen_is_404(api):
+def test_d18_a_key_is_known_from_its_first_task_until_the_last_one_is_gone(api, redis_server):
+    with redis_server.client(decode_responses=True) as client:
+        send(Installation(client), "42", "waits", limits="maps|3|||w")
+    found = api("GET", "rate-limits/maps")
+    assert (found.status, found.json["waiting_count"]) == (200, 1)
+    assert api("DELETE", "tasks/waits").status == 200
+    api("GET", "rate-limits/maps").refused(404, "not_found")
+
+
+def test_d18_a_key_that_nobody_has_seen_is_404(api):
     assert "is not known" in api("GET", "rate-limits/nobody").refused(404, "not_found")
 
 
-def test_s44_rlr004_an_override_holds_until_its_end(api, fairness, stripe):
+def test_s44_rlr004_d04_an_override_holds_until_its_end(api, fairness, stripe):
     ends = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     body = {"concurrency": 0, "expires_at": ends.isoformat(), "reason": "it is down"}
     put = api("PUT", f"rate-limits/{stripe}", body)
@@ -85,7 +96,7 @@ def test_s44_rlr004_an_override_holds_until_its_end(api, fairness, stripe):
     assert fairness.limits.inspect(stripe).limit == 0
 
 
-def test_s44_null_is_unlimited_and_a_deletion_ends_it(api, stripe):
+def test_s44_rlr004_d04_null_is_unlimited_and_a_deletion_ends_it(api, stripe):
     put = api("PUT", f"rate-limits/{stripe}", {"concurrency": None, "rate": None})
     assert put.json["concurrency"]["limit"] is None
     assert "rate" not in put.json
@@ -97,13 +108,49 @@ def test_s44_null_is_unlimited_and_a_deletion_ends_it(api, stripe):
     assert "has no override" in again.refused(404, "not_found")
 
 
-def test_s44_rates_of_an_override_are_iso_8601(api):
+def test_s44_rlr004_d04_an_override_raises_and_lowers(api, hold):
+    hold("acme", 1)
+    assert headers(api("GET", "rate-limits/tenant:acme"))[:2] == (1, 0)
+    for number, left in ((5, 4), (0, 0), (2, 1)):
+        put = api("PUT", "rate-limits/tenant:acme", {"concurrency": number})
+        assert put.json["concurrency"] == {"limit": number, "active": 1, "available": left}
+        assert put.json["override"]["concurrency"] == number
+        assert headers(put)[:2] == (number, left)
+
+
+def test_s44_rlr004_rates_of_an_override_are_iso_8601(api):
     put = api("PUT", "rate-limits/maps", {"rate": {"limit": 7, "period": "PT1H30M"}})
     assert put.json["override"]["rate"] == {"limit": 7, "period": "PT1H30M"}
     for period in ("60", "1m", "P1Y", "P1M", "PT0S", "P400D", "", "P"):
         body = {"rate": {"limit": 7, "period": period}}
         refused = api("PUT", "rate-limits/maps", body).refused(400, "invalid_request")
         assert "period" in refused
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("2100-01-02T03:04:05Z", "2100-01-02T03:04:05Z"),
+        ("2100-01-02t03:04:05z", "2100-01-02T03:04:05Z"),
+        ("2100-01-02T03:04:05.5+01:00", "2100-01-02T02:04:05.500000Z"),
+    ],
+)
+def test_s44_a_time_is_rfc_3339_and_is_shown_with_z(api, text, shown):
+    put = api("PUT", "rate-limits/maps", {"concurrency": 1, "expires_at": text})
+    assert put.json["override"]["expires_at"] == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("4102444800", "4102444800.5", 4102444800, "2100-01-02", "2100-01-02T03:04:05"),
+        *("2100-01-02T03:04Z", "2100-01-02T03:04:05+0100", "2100-01-02T03:04:05,5Z", "", "now"),
+        *("٢100-01-02T03:04:05Z", "2100-01-02T03:04:05Z\n"),
+    ],
+)
+def test_s44_another_form_of_a_time_is_rejected(api, text):
+    put = api("PUT", "rate-limits/maps", {"concurrency": 1, "expires_at": text})
+    assert "RFC 3339" in put.refused(400, "invalid_request")
 
 
 def test_an_override_that_has_ended_before_it_begins_is_a_conflict(api):
@@ -116,7 +163,7 @@ def test_a_tenants_key_has_a_concurrency_alone(api):
     assert "alone" in api("PUT", "rate-limits/tenant:acme", body).refused(409, "conflict")
 
 
-def test_s45_keys_are_listed_in_pages(api):
+def test_s45_d07_keys_are_listed_in_pages(api):
     for number in range(5):
         api("PUT", f"rate-limits/key{number}", {"concurrency": number})
     found = api("GET", "rate-limits").json
@@ -126,14 +173,16 @@ def test_s45_keys_are_listed_in_pages(api):
     second = api("GET", "rate-limits?page=2&per_page=2").json
     assert [each["key"] for each in second["items"]] == ["key2", "key3"]
     assert second["pagination"] == {"total": 5, "page": 2, "per_page": 2}
+    behind = api("GET", "rate-limits?page=4&per_page=100").json
+    assert behind == {"items": [], "pagination": {"total": 5, "page": 4, "per_page": 100}}
 
 
 @pytest.mark.parametrize("query", ["page=0", "per_page=101", "per_page=0", "page=x", "page="])
-def test_a_page_that_cannot_be_is_rejected(api, query):
+def test_d07_a_page_that_cannot_be_is_rejected(api, query):
     assert query.split("=")[0] in api("GET", f"rate-limits?{query}").refused(400, "invalid_request")
 
 
-def test_s31_rlr005_a_queue_has_a_limit(api, fairness):
+def test_s31_rlr005_d06_a_queue_has_a_limit(api, fairness):
     body = {"concurrency": 20, "rate": {"limit": 1000, "period": "PT1H"}}
     put = api("PUT", "admin/queues/email/rate-limit", body)
     assert put.status == 200
@@ -187,6 +236,15 @@ def test_answers_about_a_limited_key_have_its_headers(api, stripe, hold):
     assert headers(put)[:2] == (20, 20)
     hold("acme", 1)
     assert headers(api("GET", "rate-limits/tenant:acme"))[:2] == (1, 0)
+
+
+def test_a_deletion_has_the_headers_of_the_numbers_that_hold_then(api, stripe):
+    api("PUT", f"rate-limits/{stripe}", {"concurrency": 0, "rate": None, "throttle": None})
+    gone = api("DELETE", f"rate-limits/{stripe}/override")
+    assert (gone.status, gone.headers["X-RateLimit-Limit"]) == (204, "10")
+    api("PUT", "admin/queues/email/rate-limit", {"concurrency": 20})
+    gone = api("DELETE", "admin/queues/email/rate-limit")
+    assert (gone.status, gone.headers.get("X-RateLimit-Limit")) == (204, None)
 
 
 def test_the_reset_of_a_pause_is_its_end(api, stripe, fairness):
