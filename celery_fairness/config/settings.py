@@ -209,6 +209,11 @@ class Settings(BaseModel):
         "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
         "and on `fairredis` its most waiting tasks, above which `delay()` raises BacklogFull.",
     )
+    metric_tenants: Annotated[int, whole(0, 1000)] = Field(
+        0,
+        description="How many tenants are labels of metrics, those with the most waiting tasks "
+        "first. The others are `_other`. 0: no metric names a tenant.",
+    )
 
     @field_validator("redis_url", mode="before")
     @classmethod

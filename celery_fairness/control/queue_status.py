@@ -77,7 +77,7 @@ def one_queue(installation: Installation, queue: str) -> QueueStatus | None:
 
 
 def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:
-    tenants = [_tenant(row, answer["now"]) for row in answer.get("tenants", ())]
+    tenants = [tenant_share(row, answer["now"]) for row in answer.get("tenants", ())]
     tenants.sort(key=lambda each: (-(each.waits_seconds or 0.0), each.key))
     limits = (
         BlockingLimit(key, _REASONS.get(why, why), waiting)
@@ -111,8 +111,9 @@ def _of_all(sampled: int, answer: Mapping[str, Any]) -> int:
     return round(sampled * running / max(1, looked_at))
 
 
-def _tenant(row: Sequence[Any], now_ms: int) -> TenantShare:
-    key, tier, weight, limit, held, waiting, startable, state, since = row
+def tenant_share(row: Sequence[Any], now_ms: int) -> TenantShare:
+    """Return a tenant from its row in an answer of the library."""
+    key, tier, weight, limit, held, waiting, startable, state, since = row[:9]
     waits = seconds(Milliseconds(max(0, now_ms - int(since)))) if since else None
     at_once = None if limit < 0 else limit
     return TenantShare(key, tier, weight, at_once, held, 0.0, waiting, startable, state, waits)

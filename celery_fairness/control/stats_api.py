@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from celery_fairness.config.fields import whole
 from celery_fairness.control.installation import Installation
+from celery_fairness.control.metrics import Family, QueueLoad, read_load, read_loads, read_metrics
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_status import fairness_index, owners_of, queues_of
 from celery_fairness.control.scan import Command, Reader, batches, server_now
@@ -32,6 +33,8 @@ MINUTE_MS = 60_000
 KEPT = 360
 #: The kinds of starts: of a task without an older task of its tenant before it, or with one.
 QUIET, NOISY = "quiet", "noisy"
+#: The waits of tasks that a limit has rejected before, by the key of the limit.
+LIMITED = "limited:"
 #: Minutes that are read at once.
 BATCH = 20
 _REFUSED = "refused:"
@@ -82,6 +85,21 @@ class StatsApi:
             fairness_index=index,
             verdict=verdict_of(queues, workers, owners, index),
         )
+
+    def metrics(self) -> tuple[Family, ...]:
+        """Return the metrics, as the exporter and the Django app show them.
+
+        The cost is bounded: neither the calls nor the labels grow with tenants and tasks.
+        """
+        return read_metrics(self._installation)
+
+    def load(self, queue: str) -> QueueLoad:
+        """Return how busy the workers of a queue are, for an autoscaler."""
+        return read_load(self._installation, queue)
+
+    def loads(self) -> tuple[QueueLoad, ...]:
+        """Return the same of each queue whose tenants a scrape judges, by queue."""
+        return read_loads(self._installation)
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims and gates did in each of the last minutes, the oldest first.
@@ -158,7 +176,8 @@ def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:
     found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for field, count in fields.items():
         what, tier, queue = field.split(" ", 2)
-        found[queue, tier][what] = int(count)
+        if not what.startswith(LIMITED):
+            found[queue, tier][what] = int(count)
     for (queue, tier), counts in sorted(found.items()):
         refused = counts.pop("refused", 0)
         started = sum(counts.values())

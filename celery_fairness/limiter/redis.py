@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, cast
 
 from redis.exceptions import ResponseError
@@ -304,6 +305,27 @@ class RedisLimiter:
         tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
         args = (queue, rules.lease_ms, *tiers, self._now_text())
         return cast("Mapping[str, Any]", json.loads(self._call(calls.INSPECT_QUEUE, args)))
+
+    def backlog(self, most: Mapping[str, int]) -> Mapping[str, Any]:
+        """Return why the tasks of queues wait, as the function ``backlog`` has it.
+
+        Args:
+            most: How many tenants of each queue are judged.
+        """
+        rules = self._rules
+        tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
+        pairs = chain.from_iterable(most.items())
+        args = (rules.lease_ms, *tiers, self._now_text(), *pairs)
+        return cast("Mapping[str, Any]", json.loads(self._call(calls.BACKLOG, args)))
+
+    def totals(self, limits: Iterable[str] = ()) -> Mapping[str, Any]:
+        """Return what claims and gates have counted, as the function ``totals`` has it.
+
+        Args:
+            limits: Texts of limits whose state is returned too.
+        """
+        args = (self._rules.lease_ms, self._now_text(), self._rules.enforcement, *limits)
+        return cast("Mapping[str, Any]", json.loads(self._call(calls.TOTALS, args)))
 
     def position(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
         """Return the place of a task, the answer of ``explain``; None if it waits no more.

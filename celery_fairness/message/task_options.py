@@ -189,11 +189,15 @@ class LimitSource:
 
     def declared(self, key: str) -> list[Limit]:
         """Return the declared limits of this key, if it depends only on the task's name."""
+        return [each for each in self.fixed() if each.key == key]
+
+    def fixed(self) -> list[Limit]:
+        """Return the declared limits whose keys depend only on the task's name."""
         values = KeyValues(task=self._task)
         return [
-            each.limit(key)
+            each.limit(each.template.resolve(values)[0])
             for each in self._declared
-            if {"task"}.issuperset(each.template.fields) and each.template.resolve(values)[0] == key
+            if {"task"}.issuperset(each.template.fields)
         ]
 
     def of(
@@ -318,6 +322,12 @@ def declared_limit(tasks: Iterable[Any], key: str) -> Limit | None:
     sources = filter(None, map(source_of, tasks))
     found = merge(limit for source in sources for limit in source.declared(key))
     return found[0] if found else None
+
+
+def declared_limits(tasks: Iterable[Any]) -> list[Limit]:
+    """Return the limit of each key that tasks declare without their arguments, by key."""
+    sources = filter(None, map(source_of, tasks))
+    return sorted(merge(limit for source in sources for limit in source.fixed()))
 
 
 def service_of(task: Any) -> str | None:

@@ -73,6 +73,8 @@ PUBLISH_TENANT = "publish_tenant"
 INSPECT = "inspect"
 INSPECT_QUEUE = "inspect_queue"
 OVERVIEW = "overview"
+BACKLOG = "backlog"
+TOTALS = "totals"
 EXPLAIN = "explain"
 
 

@@ -1,4 +1,4 @@
-"""The tables of the documentation that are made from code: settings, variables, events.
+"""The tables of the documentation that are made from code: settings, variables, events, metrics.
 
 `python -m tests.docs.tables` writes them into the files, between the marks
 `<!-- table: NAME -->` and `<!-- end: NAME -->`. A test compares.
@@ -14,12 +14,14 @@ from celery_fairness.config.environment import VARIABLES
 from celery_fairness.config.settings import Settings, expected
 from celery_fairness.config.worker_shares import PARTS, SLOTS
 from celery_fairness.control.event_types import TYPES
+from celery_fairness.control.metric_table import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Each file with the tables that it has.
 FILES = {
     ROOT / "docs" / "reference" / "settings.md": ("settings", "variables"),
     ROOT / "docs" / "reference" / "events.md": ("events",),
+    ROOT / "docs" / "reference" / "metrics.md": ("metrics",),
 }
 
 
@@ -59,7 +61,21 @@ def events_table() -> str:
     return _table(("type", "data", "stream", "emitted when"), rows)
 
 
-TABLES = {"settings": settings_table, "variables": variables_table, "events": events_table}
+def metrics_table() -> str:
+    """Every metric: its name, its type, its labels, its meaning."""
+    rows = [
+        (f"`{each.name}`", each.kind, ", ".join(f"`{name}`" for name in each.labels), each.help)
+        for each in METRICS
+    ]
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+TABLES = {
+    "settings": settings_table,
+    "variables": variables_table,
+    "events": events_table,
+    "metrics": metrics_table,
+}
 
 
 def written(text: str, names: Iterable[str]) -> str:

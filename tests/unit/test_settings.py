@@ -53,6 +53,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "priority_order": "high_first",
         "services": {},
         "queues": {},
+        "metric_tenants": 0,
     }
 
 

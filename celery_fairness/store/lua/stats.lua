@@ -24,6 +24,8 @@ end
 local MINUTE_MS, KEPT_MS = 60000, 21660000
 -- If a minute has more fields than this, the others count as those of one queue.
 local MINUTE_FIELDS_AT_MOST, OTHER_QUEUES = 1000, "_other"
+-- Keys of limits may be many, so they leave room for the queues.
+local KEY_FIELDS_AT_MOST = 500
 
 function Stats.minute_of(now)
   return string.format("%.0f", math.floor(now / MINUTE_MS))
@@ -34,14 +36,20 @@ function Stats.minute_field(what, tier, queue)
   return first .. queue, first .. OTHER_QUEUES
 end
 
--- `other` is the field that counts if there are too many. A field that is there already costs one command.
-function Stats.count_in_minute(minute_key, field, other, count)
-  if redis.call("HINCRBY", minute_key, field, count) > count then return end
-  if redis.call("HLEN", minute_key) > MINUTE_FIELDS_AT_MOST then
-    redis.call("HDEL", minute_key, field)
-    redis.call("HINCRBY", minute_key, other, count)
+-- Adds to a field of a hash. If the field is new and the hash has more than `most` fields with it, `other` counts. A field
+-- that is there already costs one command. Returns whether it was new.
+local function count_in(name, field, other, count, most)
+  if redis.call("HINCRBY", name, field, count) > count then return false end
+  if redis.call("HLEN", name) > most then
+    redis.call("HDEL", name, field)
+    redis.call("HINCRBY", name, other, count)
   end
-  redis.call("PEXPIRE", minute_key, KEPT_MS)
+  return true
+end
+
+function Stats.count_in_minute(minute_key, field, other, count)
+  local most = string.sub(field, 1, 8) == "limited:" and KEY_FIELDS_AT_MOST or MINUTE_FIELDS_AT_MOST
+  if count_in(minute_key, field, other, count, most) then redis.call("PEXPIRE", minute_key, KEPT_MS) end
 end
 
 -- Counts a task that a gate starts or rejects. `job` is nil if the caller has no task.
@@ -71,14 +79,25 @@ function Stats.note_minute(rules, what, tier, queue)
   rules.met = met
 end
 
+-- Returns the least power of two that is more than the wait of a task in ms.
+local function bits_since(put, now)
+  local _, bits = math.frexp(math.max(0, now - tonumber(put)))
+  return bits
+end
+
+-- If a limit has rejected the task before, its wait counts for the key of that limit too, as `limited:BITS`.
 function Stats.note_start(rules, task, tier, queue)
   local put, noisy = string.match(task.put, "^(%d+)(%+?)$")
-  local what = "started"
-  if put and task.attempt == 1 then
-    local _, bits = math.frexp(math.max(0, rules.now - tonumber(put)))
-    what = (noisy == "" and "quiet:" or "noisy:") .. bits
+  if not put or task.attempt > 1 then
+    Stats.note_minute(rules, "started", tier, queue)
+    return
   end
-  Stats.note_minute(rules, what, tier, queue)
+  local bits = bits_since(put, rules.now)
+  Stats.note_minute(rules, (noisy == "" and "quiet:" or "noisy:") .. bits, tier, queue)
+  local key = string.match(task.blocked, "|(.*)$")
+  if not key then return end
+  if string.sub(key, 1, 7) == "tenant:" then key = OTHER_KEYS end
+  Stats.note_minute(rules, "limited:" .. bits, "", key)
 end
 
 function Stats.write_minute(ctx, rules)
@@ -97,4 +116,77 @@ function Stats.write_minute(ctx, rules)
     end
   end
   if next(sums) then redis.call("HSET", minute, unpack(sums)) end
+end
+
+--[[
+  totals: the sums of all minutes.
+
+  `announce` adds each minute that is over to `totals`, once. A reader adds the minutes after that. `folded` in the clock
+  is the last minute that was added. A minute before the oldest one that may still be stored is lost.
+
+  `totals` has the fields of a minute, with one change. Waits have no queue, and each also counts as
+  `started TIER QUEUE`. So the waits need few fields.
+
+  Weakness: if the server's clock goes back, calls count in minutes that were added before. These counts are missing.
+]]
+
+-- If `totals` has more fields than this, the others count as those of one queue or key.
+local TOTAL_FIELDS_AT_MOST = 2000
+-- One call looks at most at this many minutes, and adds at most one that is not empty.
+local MINUTES_AT_MOST = 60
+
+-- Returns the first minute that is not in `totals`, and the present one.
+local function minutes_left(ctx, now)
+  local folded, began = unpack(redis.call("HMGET", ctx.prefix .. "clock", "folded", "began"))
+  local current = math.floor(now / MINUTE_MS)
+  local oldest = current - math.ceil(KEPT_MS / MINUTE_MS)
+  local first = folded and folded + 1 or math.floor((tonumber(began) or 0) / MINUTE_MS)
+  return math.max(oldest, first), current
+end
+
+-- Adds the counts of a minute to `sums`. `others` gets the field that counts if there are too many.
+local function add_minute(flat, sums, others)
+  local function add(what, tier, queue, count)
+    local field, other = Stats.minute_field(what, tier, queue)
+    sums[field], others[field] = (sums[field] or 0) + count, other
+  end
+  for index = 1, #flat, 2 do
+    local what, tier, queue = string.match(flat[index], "^(%S+) (%S*) (.*)$")
+    local count = tonumber(flat[index + 1])
+    if string.find(what, "^%l+:") and not string.find(what, "^limited") then
+      add(what, tier, "", count)
+      others[what .. " " .. tier .. " "] = what .. " " .. tier .. " "
+      add("started", tier, queue, count)
+    else
+      add(what, tier, queue, count)
+    end
+  end
+end
+
+function Stats.fold_minutes(ctx, now)
+  local first, current = minutes_left(ctx, now)
+  local minute, last = first, math.min(current, first + MINUTES_AT_MOST) - 1
+  if last < first then return end
+  while minute <= last do
+    local flat = redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute))
+    local sums, others = {}, {}
+    add_minute(flat, sums, others)
+    for field, count in pairs(sums) do
+      count_in(ctx.prefix .. "totals", field, others[field], count, TOTAL_FIELDS_AT_MOST)
+    end
+    if #flat > 0 then last = minute end
+    minute = minute + 1
+  end
+  redis.call("HSET", ctx.prefix .. "clock", "folded", string.format("%.0f", last))
+end
+
+-- Returns the sums by field. Writes nothing.
+function Stats.totals_of(ctx, now)
+  local sums, flat = {}, redis.call("HGETALL", ctx.prefix .. "totals")
+  for index = 1, #flat, 2 do sums[flat[index]] = tonumber(flat[index + 1]) end
+  local first, current = minutes_left(ctx, now)
+  for minute = first, current do
+    add_minute(redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute)), sums, {})
+  end
+  return sums
 end

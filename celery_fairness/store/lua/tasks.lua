@@ -49,9 +49,9 @@ function Tasks.read_head(tag, head)
   }
 end
 
--- Returns only the queue of a head.
-function Tasks.queue_of(head)
-  return string.match(head, "^%d+ %d+ %d+ %S+ %d %S* %S* %S* %S* %S* %S* %S* %S* (.*)$")
+-- Returns only the server time since when the task of a head waits, or nil if that is not known.
+function Tasks.put_of(head)
+  return string.match(head, "^%d+ %d+ %d+ %S+ %d %S* %S* %S* %S* %S* (%d+)")
 end
 
 -- Returns a task, or nil if its tag is not known.

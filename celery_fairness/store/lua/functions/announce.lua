@@ -4,6 +4,8 @@
   The answer is whether Redis lost its memory since the epoch that the worker sends. The first caller with an
   older epoch adds the event and the count. Each lost memory has them once, for any number of workers.
 
+  Every call adds a minute that is over to the totals (stats.lua).
+
   args[1]  lease_ms   int  how long a lease lives without a renewal
   args[2]  worker     str  the worker as JSON (control/workers.py); "" if the caller is no worker
   args[3]  lives_ms   int  how long the worker is listed without another announcement; 0 ends it
@@ -30,6 +32,7 @@ register("announce", {"allow-oom"}, function(keys, args)
       redis.call("PEXPIRE", ctx.prefix .. "workers", lives_ms)
     end
   end
+  Stats.fold_minutes(ctx, now)
   local began = tonumber(redis.call("HGET", ctx.prefix .. "clock", "began") or 0)
   local lost = known_epoch ~= "" and began > tonumber(known_epoch)
   if lost and redis.call("HSETNX", ctx.prefix .. "clock", "loss_reported", 1) == 1 then

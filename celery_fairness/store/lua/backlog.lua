@@ -1,0 +1,160 @@
+--[[
+  backlog: how many waiting tasks of a queue free places could start now, and why the others wait.
+
+  Each limit has room for some tasks. Each tenant has free slots of its tier. Waiting tasks use both up in the order
+  of the calls. So no slot counts for two tasks of a call.
+
+  Invariant: the module writes nothing and starts nothing.
+
+  Weakness: it does not see how many tasks a single process may run. It counts one start of a throttle.
+]]
+
+-- One tenant has at most this many ready lanes and blocked groups that a call looks at. The tasks of other lanes count
+-- as those of the last lane.
+local LANES_AT_MOST = 20
+-- A tenant at a limit waits for this reason.
+local REASONS = {paused = "paused", cools = "cool_down"}
+
+-- Returns what a call keeps while it judges.
+-- tiers: the concurrency (text) and the weight of each tier as the caller holds them
+-- enforcement: "on", "observe" or "off"
+function Backlog.begin(ctx, lease_ms, frozen_ms, default_tier, tiers, enforcement)
+  local logical, now, _, said = Clock.read_clock(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = enforcement, limited = said.limited, parked = said.parked,
+    limits = {}, held = {}}
+  return {ctx = ctx, rules = rules, default_tier = default_tier, tiers = tiers, read = {}, accounts = {}, taken = {},
+    lanes = 0}
+end
+
+-- Returns a tenant with its tier, its weight, its concurrency (-1 is unlimited), the slots that it holds, and the free
+-- ones.
+local function account_of(it, key, tier, tenant)
+  local known = it.accounts[key]
+  if known then return known end
+  local ctx, rules, found = it.ctx, it.rules, {tier = "", weight = 1, limit = -1, free = math.huge}
+  if key ~= Tasks.SYSTEM then
+    local own
+    found.tier, own, found.weight = Config.entitlement_by(ctx, "tenant:" .. tenant, tier, it.default_tier, it.tiers, it.read)
+    found.limit = Config.is_steered(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
+  end
+  found.held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
+  if found.limit == 0 then
+    found.free = 0
+  elseif found.limit > 0 and rules.enforcement == "on" then
+    found.free = math.max(0, found.limit - found.held)
+  end
+  it.accounts[key] = found
+  return found
+end
+
+-- Returns how many tasks a limit lets start from now on, and why not more.
+local function room_of(ctx, limit, rules)
+  local wait, _, why = Limits.wait_ms(ctx, limit, rules)
+  if wait > 0 then return 0, why end
+  local room = math.huge
+  if rules.enforcement ~= "on" then return room end
+  if limit.concurrency then room = limit.concurrency - Limits.held_of(ctx, limit.key, rules) end
+  for starts, period_ms in Rates.windows_of(limit.rates) do
+    room = math.min(room, starts - Promotions.reserved(ctx, limit.key, rules)
+      - Rates.count_in(ctx, limit.key, starts, period_ms, rules.logical))
+  end
+  if limit.throttle ~= "" then room = math.min(room, 1) end
+  return math.max(0, room), "full"
+end
+
+-- Returns how many of `tasks` start, with the slots that are free for them, and why not more. `limits` are those of the
+-- lane.
+local function share_of(it, tasks, account, limits)
+  local most, reason = account.free, account.limit == 0 and "paused" or "tier"
+  for index = 1, #limits do
+    local limit = limits[index]
+    if not limit.room then limit.room, limit.room_why = room_of(it.ctx, limit, it.rules) end
+    local left = limit.room - (it.taken[limit.key] or 0)
+    if left < most then
+      most, reason = left, REASONS[limit.room_why] or string.sub(limit.key, 1, 6) == "queue:" and "queue" or "limit"
+    end
+  end
+  local starts = math.max(0, math.min(tasks, most))
+  account.free = account.free - starts
+  for index = 1, #limits do
+    local key = limits[index].key
+    it.taken[key] = (it.taken[key] or 0) + starts
+  end
+  return starts, reason
+end
+
+-- Returns the server time since when the task of a lane at an index waits, or "".
+local function since_of(ctx, queue, key, lane, index)
+  local tag = redis.call("ZRANGE", ctx.prefix .. Lanes.tags_name(key, lane, queue), index, index)[1]
+  local head = tag and redis.call("HGET", ctx.prefix .. "tasks", tag)
+  return head and Tasks.put_of(head) or ""
+end
+
+-- Adds tasks of a lane to the reason for which they wait. The first of them stands at an index of the lane.
+local function add(it, found, queue, key, lane, index, reason, tasks)
+  if tasks <= 0 then return end
+  local row, of_rank = found.by_reason[reason], reason .. string.sub(lane, 1, 1)
+  if not row then
+    row = {reason, 0, ""}
+    found.by_reason[reason], found.rows[#found.rows + 1] = row, row
+  end
+  row[2] = row[2] + tasks
+  -- The lanes of one rank stand in the order of their first tasks.
+  if found.seen[of_rank] then return end
+  found.seen[of_rank] = true
+  row[3] = Backlog.older(row[3], since_of(it.ctx, queue, key, lane, index))
+end
+
+-- Returns the earlier one of two times as text. "" is an unknown time.
+function Backlog.older(one, other)
+  if one == "" or other ~= "" and tonumber(other) < tonumber(one) then return other end
+  return one
+end
+
+-- Returns the lanes of a tenant, the ready ones first. Without limits, no lane is blocked.
+local function lanes_of(it, queue, key)
+  if it.rules.limited then return Lanes.all_of(it.ctx, key, queue, LANES_AT_MOST) end
+  return redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
+end
+
+--[[
+  Returns what a tenant has waiting in a queue: KEY, TIER, WEIGHT, LIMIT, HELD, WAITING, STARTABLE, STATE, SINCE, REASONS.
+
+  - LIMIT      its concurrency now, -1 is unlimited
+  - WAITING    its waiting tasks in the queue
+  - STARTABLE  how many of them free places could start now
+  - STATE      why no more of its tasks could start: "ready" if all could, "tier" at its tier's limit, "paused", or
+               "limit" if another limit blocks them
+  - SINCE      server time in ms since when its first task waits, or "" if that is not known
+  - REASONS    rows [REASON, TASKS, SINCE]: "ready", "tier", "limit", "queue", "paused" or "cool_down"
+]]
+function Backlog.tenant_row(it, queue, key)
+  local ctx, rules = it.ctx, it.rules
+  local fields = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "q:" .. queue)
+  local waiting, account = tonumber(fields[3] or 0), account_of(it, key, fields[1] or "", fields[2] or "")
+  local lanes, left = lanes_of(it, queue, key), waiting
+  local found = {rows = {}, by_reason = {}, seen = {}}
+  it.lanes = it.lanes + math.max(1, #lanes)
+  for index = 1, #lanes do
+    local lane = lanes[index]
+    local tasks = index == #lanes and left or math.min(left, Lanes.length_of(ctx, queue, key, lane))
+    local words = Lanes.limits_of(lane)
+    if rules.limited then words = Pick.with_whole(ctx, queue, words, rules) end
+    local starts, reason = share_of(it, tasks, account, words == "" and {} or Limits.limits_now(ctx, words, rules))
+    left = left - tasks
+    add(it, found, queue, key, lane, 0, "ready", starts)
+    add(it, found, queue, key, lane, starts, reason, tasks - starts)
+  end
+  local ready, state, since = found.by_reason.ready, "ready", ""
+  local startable = ready and ready[2] or 0
+  if account.limit == 0 then
+    state = "paused"
+  elseif found.by_reason.tier then
+    state = "tier"
+  elseif startable < waiting then
+    state = "limit"
+  end
+  for index = 1, #found.rows do since = Backlog.older(since, found.rows[index][3]) end
+  return {key, account.tier, account.weight, account.limit, account.held, waiting, startable, state, since,
+    #found.rows > 0 and found.rows or nil}
+end

@@ -1,0 +1,38 @@
+--[[
+  totals: what claims and gates counted since the memory began, and the state of some limits. The function writes
+  nothing.
+
+  args[1]  lease_ms     int  how long a lease lives without a renewal
+  args[2]  frozen_ms    str  "" in production (server TIME); set only by tests
+  args[3]  enforcement  str  "on", "observe" or "off"
+  args[4+] limits       str  limits as a task has them (limits.lua)
+
+  Returns JSON. A field without a value is left out.
+  - now     the server's time in ms
+  - totals  counts by field, as in `totals` (stats.lua)
+  - counts  counts by field, as in `counts`
+  - limits  rows [KEY, HELD, MAXIMUM, WAITING, WHY]. MAXIMUM is the concurrency now, and -1 is unlimited. WAITING counts
+            the tasks that have a limit of this key. WHY is "paused", "cools", "full", "rate" or "throttle", or "" if a
+            task may start.
+]]
+-- One limit takes about ten microseconds.
+local LIMITS_AT_MOST = 100
+
+local function limit_row(ctx, word, rules)
+  local limit = Limits.limit_now(ctx, word, rules)
+  local _, _, why = Limits.wait_ms(ctx, limit, rules)
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", limit.key) or 0)
+  local queue = string.sub(limit.key, 1, 6) == "queue:" and Config.queue_of_key(ctx, limit.key)
+  if queue then waiting = waiting + (redis.call("HGET", ctx.prefix .. "waiting", queue) or 0) end
+  return {limit.key, redis.call("ZCARD", ctx.prefix .. "leases:" .. limit.key), limit.concurrency or -1, waiting, why or ""}
+end
+
+register("totals", {"no-writes"}, function(keys, args)
+  local ctx = {prefix = keys[1]}
+  local logical, now, _, said = Clock.read_clock(ctx, tonumber(args[1]), args[2])
+  local rules = {logical = logical, now = now, enforcement = args[3], parked = said.parked}
+  local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. "counts"), {}, {}
+  for index = 1, #flat, 2 do counts[flat[index]] = tonumber(flat[index + 1]) end
+  for index = 4, math.min(#args, LIMITS_AT_MOST + 3) do limits[index - 3] = limit_row(ctx, args[index], rules) end
+  return cjson.encode({now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = #limits > 0 and limits or nil})
+end)

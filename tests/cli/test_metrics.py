@@ -1,0 +1,432 @@
+"""The metrics of an installation, computed from Redis: each number against a known scene."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.control import metric_table as table
+from celery_fairness.control.backlog import CALL_TENANTS, NOT_JUDGED, TENANTS, backlogs
+from celery_fairness.control.metrics import POWERS, QUEUES
+from celery_fairness.control.stats_api import MINUTE_MS
+from celery_fairness.control.views import WorkerStatus
+from celery_fairness.limiter.types import Job, Lease, SlotRequest
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
+from tests.cli.conftest import RULES
+from tests.support.parts import parts_of
+
+API = write_limits([Limit("api", 2)])
+#: Fields of the totals; claims and gates count the others as those of one queue.
+TOTAL_FIELDS_AT_MOST = 2000
+
+
+@pytest.fixture
+def shop(installation, client):
+    client.flushdb()
+    return installation
+
+
+def read(fairness, metric):
+    """Return the samples of one metric by their labels."""
+    (family,) = [each for each in fairness.stats.metrics() if each.metric is metric]
+    return {sample.labels: sample.value for sample in family.samples}
+
+
+def buckets(fairness, metric, *labels):
+    (family,) = [each for each in fairness.stats.metrics() if each.metric is metric]
+    (sample,) = [each for each in family.samples if each.labels == labels]
+    return sample
+
+
+def announce(shop, now_ms):
+    shop.run(calls.ANNOUNCE, calls.announce_args(15_000, "", 0, None, str(now_ms)))
+
+
+def claim_at(shop, now_ms, want=100, queue="celery", rules=RULES):
+    shop.number += 1
+    args = calls.claim_args("w", shop.number, want, [queue], rules, str(now_ms))
+    return calls.read_claim(shop.run(calls.CLAIM, args)).tasks
+
+
+def test_waiting_tasks_are_counted_by_the_reason_for_which_they_wait(shop, fairness):
+    for number in range(3):
+        shop.put("42", f"a{number}", tier="free")
+        shop.put("43", f"b{number}", tier="free", limits=API)
+        shop.put("44", f"c{number}", tier="pro", limits=API)
+        shop.put("45", f"d{number}", tier="free")
+    shop.put("46", "late", eta_ms=9_000_000_000_000, queue="other")
+    fairness.tenants.pause("45")
+    waiting = read(fairness, table.WAITING)
+    assert waiting == {
+        ("celery", "free", "ready"): 2,
+        ("celery", "free", "tier"): 4,
+        ("celery", "free", "paused"): 3,
+        ("celery", "pro", "ready"): 1,
+        ("celery", "pro", "limit"): 2,
+        ("other", "", "scheduled"): 1,
+    }
+    assert read(fairness, table.STARTABLE)["celery",] == 3
+
+
+def test_only_so_many_tasks_are_startable_as_a_shared_limit_has_room(shop, fairness):
+    for tenant in ("42", "43", "44"):
+        for number in range(5):
+            shop.put(tenant, f"{tenant}-{number}", tier="enterprise", limits=API)
+    waiting = read(fairness, table.WAITING)
+    # No claim has looked at the limit yet.
+    assert waiting == {
+        ("celery", "enterprise", "ready"): 2,
+        ("celery", "enterprise", "limit"): 13,
+    }
+
+
+def test_tasks_that_waited_at_a_limit_are_startable_once_it_is_open(shop, fairness):
+    """Without workers nobody claims, and an autoscaler must see that somebody should."""
+    for number in range(5):
+        shop.put("42", f"t{number}", tier="enterprise", limits=API)
+    rules = Rules(default_limit=None)
+    running = shop.claim(5, rules=rules)
+    shop.claim(5, rules=rules)
+    assert len(running) == 2
+    assert read(fairness, table.WAITING) == {("celery", "enterprise", "limit"): 3}
+    for task in running:
+        shop.run(calls.SETTLE, calls.settle_args([_end(task)], rules))
+    assert read(fairness, table.WAITING) == {
+        ("celery", "enterprise", "ready"): 2,
+        ("celery", "enterprise", "limit"): 1,
+    }
+
+
+def test_a_queue_limit_a_pause_and_a_cool_down_have_their_own_reasons(shop, make_fairness):
+    fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 1}}})
+    parts_of(fairness).limiter.limit_queue(
+        "set", "celery", parts_of(fairness).settings.queues["celery"].numbers
+    )
+    for number in range(3):
+        shop.put("42", f"t{number}", tier="enterprise")
+        shop.put("42", f"c{number}", tier="enterprise", queue="cooled", limits=API)
+        shop.put("42", f"p{number}", tier="enterprise", queue="paused", limits=_limit("slow"))
+    fairness.limits.cool_down("api", for_seconds=60)
+    fairness.limits.pause("slow")
+    assert read(fairness, table.WAITING) == {
+        ("celery", "enterprise", "ready"): 1,
+        ("celery", "enterprise", "queue"): 2,
+        ("cooled", "enterprise", "cool_down"): 3,
+        ("paused", "enterprise", "paused"): 3,
+    }
+
+
+def test_a_rate_and_a_throttle_hold_back_what_they_do(shop, fairness):
+    rated = write_limits([Limit("rated", rates=((3, 60_000),))])
+    spaced = write_limits([Limit("spaced", throttle=(3, 60_000))])
+    for number in range(5):
+        shop.put("42", f"r{number}", tier="enterprise", queue="rated", limits=rated)
+        shop.put("42", f"s{number}", tier="enterprise", queue="spaced", limits=spaced)
+    assert len(shop.claim(1, queue="rated", rules=Rules(default_limit=None))) == 1
+    waiting = read(fairness, table.WAITING)
+    assert waiting["rated", "enterprise", "ready"] == 2
+    assert waiting["rated", "enterprise", "limit"] == 2
+    assert waiting["spaced", "enterprise", "ready"] == 1
+
+
+def test_the_oldest_wait_is_that_of_the_reason(shop, fairness):
+    now = int(time.time() * 1000)
+    for number, age in enumerate((90_000, 60_000, 30_000)):
+        fields = _waiting("42", f"t{number}", "free")
+        shop.run(calls.PUT, calls.put_args(fields, str(now - age)))
+    oldest = read(fairness, table.OLDEST)
+    assert oldest["celery", "ready"] == pytest.approx(90, abs=20)
+    assert oldest["celery", "tier"] == pytest.approx(60, abs=20)
+    assert oldest["celery", "ready"] - oldest["celery", "tier"] == pytest.approx(30, abs=5)
+
+
+def test_running_tasks_have_the_tier_of_their_tenant_now(shop, fairness):
+    shop.put("42", "t1", tier="free")
+    shop.put("43", "t2", tier="free")
+    shop.put("", "system")
+    shop.put("44", "t4", tier="unheard-of")
+    assert len(shop.claim()) == 4
+    fairness.tenants.set_tier("43", "pro")
+    assert read(fairness, table.RUNNING) == {
+        ("celery", "free"): 2,
+        ("celery", "pro"): 1,
+        ("celery", ""): 1,
+    }
+
+
+def test_the_load_is_of_startable_and_running_tasks_only(shop, fairness):
+    for number in range(4):
+        shop.put("42", f"t{number}", tier="free")
+    shop.put("43", "u1", tier="free")
+    shop.claim(1)
+    worker = _worker("a@1", places=4, queues=("celery", "other"))
+    shop.run(calls.ANNOUNCE, calls.announce_args(15_000, worker, 15_000, None))
+    # One of 42 runs, and its others are at the limit; that of 43 could start.
+    assert read(fairness, table.LOAD)["celery",] == 0.5
+    assert read(fairness, table.PLACES) == {("celery",): 4, ("other",): 4}
+    load = fairness.stats.load("celery")
+    assert (load.startable, load.running, load.places, load.load) == (1, 1, 4, 0.5)
+    assert not load.is_estimated
+    assert {"celery", "other"} <= {each.queue for each in fairness.stats.loads()}
+
+
+def test_without_a_place_the_load_is_the_number_of_tasks(shop, fairness):
+    shop.put("42", "t1", tier="free")
+    shop.put("43", "t2", tier="free")
+    assert fairness.stats.load("celery").load == 2
+    assert fairness.stats.load("never-heard-of").load == 0
+
+
+def test_s50_s51_slots_and_waiting_tasks_of_declared_keys(shop, make_fairness):
+    fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 7}}})
+    parts_of(fairness).limiter.limit_queue(
+        "set", "celery", parts_of(fairness).settings.queues["celery"].numbers
+    )
+    for number in range(4):
+        shop.put(f"4{number}", f"t{number}", tier="free")
+    shop.claim(3)
+    # A task of the app declares the key `narrow`.
+    assert read(fairness, table.OJS_ACTIVE) == {
+        ("queue:celery",): 3,
+        ("narrow",): 0,
+        ("_other",): 3,
+    }
+    assert read(fairness, table.OJS_WAITING) == {
+        ("queue:celery",): 1,
+        ("narrow",): 0,
+        ("_other",): 1,
+    }
+    for change, maximum, is_saturated in ((False, 7, 0), (3, 3, 1), (None, math.inf, 0)):
+        if change is not False:
+            fairness.limits.override("queue:celery", concurrency=change)
+        assert read(fairness, table.LIMIT_HELD)["queue:celery",] == 3
+        assert read(fairness, table.LIMIT_MAXIMUM)["queue:celery",] == maximum
+        assert read(fairness, table.LIMIT_SATURATED)["queue:celery",] == is_saturated
+
+
+def test_s52_rejections_by_key_and_strategy(shop, make_fairness):
+    fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 1}}})
+    parts_of(fairness).limiter.limit_queue(
+        "set", "celery", parts_of(fairness).settings.queues["celery"].numbers
+    )
+    for tenant in ("42", "43"):
+        for number in range(2):
+            shop.put(tenant, f"{tenant}-{number}", tier="free", limits=_limit("customer:7"))
+    shop.claim(4)
+    counts = fairness.stats.rejections()
+    keys = {"queue:celery": "queue:celery"}
+    expected: dict[tuple[str, str], int] = {}
+    for each in counts.keys:
+        label = (keys.get(each.key, "_other"), each.strategy)
+        expected[label] = expected.get(label, 0) + each.total
+    assert expected
+    assert read(fairness, table.OJS_EXCEEDED) == expected
+    assert read(fairness, table.REJECTIONS) == {("concurrency",): sum(expected.values())}
+
+
+def test_s53_waits_of_tasks_that_a_limit_had_rejected_by_key(shop, make_fairness):
+    fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 9}}})
+    now, rules = int(time.time() * 1000), Rules(default_limit=None)
+    for number in range(3):
+        shop.run(calls.PUT, calls.put_args(_waiting("42", f"t{number}", "", API), str(now)))
+    first = claim_at(shop, now, rules=rules)
+    assert len(first) == 2
+    assert claim_at(shop, now, rules=rules) == ()
+    ends = [_end(task) for task in first]
+    shop.run(calls.SETTLE, calls.settle_args(ends, rules, str(now + 2000)))
+    assert len(claim_at(shop, now + 3000, rules=rules)) == 1
+    # The key is declared by no task of this app.
+    sample = buckets(fairness, table.OJS_WAITS, "_other")
+    assert dict(sample.buckets)[2.048] == 0
+    assert dict(sample.buckets)[4.096] == 1
+    assert sample.buckets[-1] == (math.inf, 1)
+
+
+def test_waits_are_apart_by_what_a_task_waited_behind(shop, fairness):
+    now = int(time.time() * 1000)
+    for number in range(2):
+        fields = _waiting("42", f"t{number}", "free")
+        shop.run(calls.PUT, calls.put_args(fields, str(now)))
+    claim_at(shop, now + 600, rules=Rules(default_limit=None))
+    for behind in ("none", "own"):
+        sample = buckets(fairness, table.WAITS, behind, "free")
+        assert [tasks for bound, tasks in sample.buckets if bound < 0.6] == [0] * 5
+        assert [tasks for bound, tasks in sample.buckets if bound > 0.6] == [1] * 12
+        assert sample.value == pytest.approx(0.768)
+    assert len(sample.buckets) == len(POWERS) + 1
+
+
+def test_counters_are_the_same_before_and_after_a_minute_is_added(shop, fairness, client):
+    now = int(time.time() * 1000)
+    begun = now - 3 * MINUTE_MS
+    announce(shop, begun)
+    for minute in range(3):
+        shop.put(f"4{minute}", f"t{minute}", tier="free")
+        assert len(claim_at(shop, begun + minute * MINUTE_MS)) == 1
+    assert read(fairness, table.STARTS) == {("celery", "free"): 3}
+    for _ in range(5):
+        announce(shop, now)
+        assert read(fairness, table.STARTS) == {("celery", "free"): 3}
+    assert int(client.hget("{fairness}:clock", "folded")) == now // MINUTE_MS - 1
+    for key in client.keys("{fairness}:minute:*"):
+        client.delete(key)
+    assert read(fairness, table.STARTS) == {("celery", "free"): 3}
+    assert buckets(fairness, table.WAITS, "none", "free").buckets[-1][1] == 3
+
+
+def test_a_minute_that_is_not_over_is_not_added(shop, client):
+    now = int(time.time() * 1000) // MINUTE_MS * MINUTE_MS
+    announce(shop, now)
+    shop.put("42", "t1", tier="free")
+    claim_at(shop, now + MINUTE_MS - 1)
+    announce(shop, now + MINUTE_MS - 1)
+    assert not client.exists("{fairness}:totals")
+    announce(shop, now + MINUTE_MS)
+    assert client.exists("{fairness}:totals")
+
+
+def test_totals_have_a_bound(shop, client):
+    minute = int(time.time()) // 60 - 5
+    announce(shop, minute * MINUTE_MS)
+    for step in range(3):
+        key = f"{{fairness}}:minute:{minute + step}"
+        fields = {f"refused t{number} q{step}-{number}": 1 for number in range(900)}
+        client.hset(key, mapping=fields)
+    for _ in range(6):
+        announce(shop, (minute + 5) * MINUTE_MS)
+    names = client.hkeys("{fairness}:totals")
+    assert sum(not name.endswith("_other") for name in names) <= TOTAL_FIELDS_AT_MOST
+    assert sum(int(value) for value in client.hvals("{fairness}:totals")) == 2700
+
+
+def test_a_queue_with_many_tenants_is_estimated_and_adds_up(shop, fairness):
+    tenants = 3 * CALL_TENANTS
+    for number in range(tenants):
+        for place in "ab":
+            shop.put(f"t{number}", f"{number}{place}", tier="free")
+    waiting = read(fairness, table.WAITING)
+    assert sum(waiting.values()) == 2 * tenants
+    assert waiting["celery", "free", "ready"] == pytest.approx(tenants, abs=1)
+    judged = read(fairness, table.JUDGED)[()]
+    assert judged == pytest.approx(CALL_TENANTS / tenants, abs=0.01)
+    assert fairness.stats.load("celery").is_estimated
+
+
+def test_every_queue_has_a_judged_tenant_as_far_as_there_are_enough(shop, fairness):
+    queues = TENANTS + 20
+    for number in range(queues):
+        shop.put("42", f"t{number}", tier="free", queue=f"q{number:03}")
+    for number in range(3):
+        shop.put(f"more{number}", f"m{number}", tier="free", queue="q000")
+    found = backlogs(
+        parts_of(fairness).installation,
+        {f"q{number:03}": 1 for number in range(1, queues)} | {"q000": 4},
+    )
+    assert sum(each.is_judged for each in found.values()) == TENANTS
+    waiting = read(fairness, table.WAITING)
+    assert sum(tasks for (_, _, why), tasks in waiting.items() if why == NOT_JUDGED) == 20
+    assert len(read(fairness, table.LOAD)) >= TENANTS
+    assert sum(waiting.values()) == queues + 3
+
+
+def test_hostile_names_are_bounded_labels(shop, fairness):
+    hostile = ('a"b', "a\nb", "x" * 10_000, "x" * 9_999 + "y", "a\\b", "ünïcode")
+    for number, queue in enumerate(hostile):
+        shop.put("42", f"t{number}", tier="free", queue=queue)
+    labels = {queue for queue, _, _ in read(fairness, table.WAITING)}
+    assert len(labels) == len(hostile)
+    assert max(map(len, labels)) == 120
+    for number in range(QUEUES + 50):
+        shop.put("42", f"u{number}", queue=f"q{number}", tier="free")
+    assert len({queue for queue, _, _ in read(fairness, table.WAITING)}) <= QUEUES + 1
+
+
+def test_no_tenant_is_a_label_unless_the_setting_asks_for_it(shop, fairness, make_fairness):
+    for tenant, tasks in (("big", 5), ("middle", 3), ("small", 1)):
+        for number in range(tasks):
+            shop.put(tenant, f"{tenant}{number}", tier="free")
+    shop.claim(1)
+    for family in fairness.stats.metrics():
+        for sample in family.samples:
+            assert not {"big", "middle", "small"}.intersection(sample.labels)
+    some = make_fairness(fairness={"metric_tenants": 2})
+    waiting = read(some, table.TENANT_WAITING)
+    assert sum(waiting.values()) == 8
+    assert list(waiting) == [("big",), ("middle",), ("_other",)]
+    assert sum(read(some, table.TENANT_HELD).values()) == 1
+
+
+def test_shares_and_the_index_compare_held_and_entitled_slots(shop, fairness):
+    for number in range(3):
+        shop.put("42", f"a{number}", tier="pro")
+        shop.put("43", f"b{number}", tier="pro")
+    assert len(shop.claim(2, rules=Rules(default_limit=None))) == 2
+    assert read(fairness, table.SHARE_RECEIVED) == {("pro",): 1}
+    assert read(fairness, table.SHARE_ENTITLED) == {("pro",): 1}
+    assert read(fairness, table.JAIN)[()] == pytest.approx(1)
+
+
+def test_dead_letters_and_expired_leases_are_counted(shop, fairness):
+    shop.put("42", "d1", tier="free")
+    (task,) = shop.claim()
+    shop.settle(task, Verdict.BEGUN)
+    shop.settle(task, Verdict.DIED)
+    assert read(fairness, table.DEAD_LETTERS) == {("celery",): 1}
+    assert read(fairness, table.DEAD_LETTERED) == {(): 1}
+    assert read(fairness, table.EXPIRED) == {(): 0}
+    assert read(fairness, table.LIBRARY_CALLS)[()] > 0
+
+
+def test_a_gate_has_running_tasks_starts_and_rejections(client, make_fairness, redis_url):
+    client.flushdb()
+    fairness = make_fairness(url="memory://", fairness={"redis_url": redis_url})
+    limiter = parts_of(fairness).limiter
+    for number in range(2):
+        name = f"t{number}"
+        request = SlotRequest(
+            Lease(name, "tenant:42"), "42", "free", None, "s2", "", Job(name, "shop.pay", "mail")
+        )
+        limiter.acquire(request, Enforcement.ON)
+    assert read(fairness, table.RUNNING) == {("mail", ""): 1}
+    assert read(fairness, table.STARTS) == {("mail", "free"): 1}
+    assert read(fairness, table.REJECTIONS) == {("concurrency",): 1}
+    assert read(fairness, table.WAITING) == {}
+
+
+def test_the_table_has_each_metric_once_in_prometheus_form():
+    names = [each.name for each in table.METRICS]
+    assert len(names) == len(set(names))
+    for each in table.METRICS:
+        assert each.name.startswith(("fairness_", "ojs_rate_limit_"))
+        assert not each.name.endswith("_total")
+        assert each.help.endswith(".")
+        assert "tenant" not in each.labels or each.name.startswith("fairness_tenant_")
+
+
+def _limit(key):
+    return write_limits([Limit(key, 2)])
+
+
+def _waiting(tenant, tag, tier, limits=""):
+    return Waiting("celery", tag, tenant, message="{}", tier=tier, limits=limits)
+
+
+def _end(task):
+    return Settle(task.lease, Verdict.DONE)
+
+
+def _worker(name, places, queues):
+    return WorkerStatus(
+        name=name,
+        pid=1,
+        path="dispatch",
+        enforcement="on",
+        owner=name,
+        places=places,
+        queues=queues,
+    ).model_dump_json()
