@@ -148,6 +148,12 @@ def _family(pid: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
+def lives_on(pytestconfig: pytest.Config) -> Callable[[Callable[[], list[int]]], None]:
+    """Register a function that lists the processes of a server that several tests share."""
+    return pytestconfig.stash[_long_lived].append
+
+
+@pytest.fixture(scope="session")
 def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
     """A Redis-compatible server; TEST_REDIS_BINARY (a path or a name on PATH) chooses another."""
     binary = os.environ.get("TEST_REDIS_BINARY")

@@ -1,13 +1,57 @@
-"""What a person does in the browser."""
+"""What a person does in the browser, and what a page must be like for everybody."""
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
+ADMIN = "/admin/django_celery_fairness"
+DASHBOARD = f"{ADMIN}/dashboard/"
+#: Longer than a person would wait, for a busy machine.
+SOON_MS = 20_000
+#: Widths of a window, in pixels: a laptop's and a phone's.
+WIDE, NARROW = 1280, 390
+SCHEMES = ("light", "dark")
 
-def log_in(page: Page, address: str, site_environment: dict[str, str]) -> None:
-    """Open a page of the admin as the administrator."""
-    page.goto(address)
+# Only our part of the page: the frame is Django's.
+_AXE = 'axe.run("#content-main", {resultTypes: ["violations"]}).then((found) => found.violations)'
+
+
+def log_in(page: Page, path: str, password: str) -> None:
+    """Open a page of the admin as the administrator, by the form."""
+    page.goto(path)
     page.fill("#id_username", "boss")
-    page.fill("#id_password", site_environment["DJANGO_SUPERUSER_PASSWORD"])
+    page.fill("#id_password", password)
     page.click("input[type=submit]")
+
+
+def set_width(page: Page, width: int) -> None:
+    """Make the window so wide, and wait until the page is."""
+    page.set_viewport_size({"width": width, "height": 900})
+    page.wait_for_function("width => window.innerWidth === width", arg=width)
+
+
+def problems_of(page: Page) -> list[str]:
+    """Return what is cut off in a wide or narrow window, and what axe finds serious in both.
+
+    Both themes are looked at. The window is narrow and dark afterwards.
+    """
+    page.evaluate(AXE_SCRIPT)
+    problems: list[str] = []
+    for scheme, width in itertools.product(SCHEMES, (WIDE, NARROW)):
+        page.emulate_media(color_scheme=scheme)
+        set_width(page, width)
+        # A link's colour changes slowly from one theme's to the other's.
+        page.wait_for_function("document.getAnimations().length === 0")
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            problems.append(f"{width}, {scheme}: it is wider than the window")
+        found: list[dict[str, Any]] = page.evaluate(_AXE)
+        problems += [
+            f"{width}, {scheme}: {each['id']}: {each['nodes'][0]['html']}"
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+    return problems

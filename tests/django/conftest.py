@@ -1,4 +1,4 @@
-"""Fixtures of the demo site as processes; and Django kept out of the rest of the suite.
+"""Fixtures of the demo site as processes and of pages in a browser; and Django kept to itself.
 
 Invariant: the tests in ``suite/`` configure Django for their whole process, so they run in a
 process of their own (:mod:`tests.django.test_on_databases`), unless they are asked for by path.
@@ -15,18 +15,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 import pytest
 
-from tests.support.local_process import LocalProcess
-from tests.support.redis_server import ReservedPort
+from tests.cli.conftest import Installation
+from tests.django.live_site import PROJECT, SESSION_COOKIE, LiveSite
+from tests.support.process_tree import descendants
+from tests.support.redis_server import RedisServer
 from tests.support.servers import NotInstalled, find_chromium
 from tests.support.services import missing
-from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 collect_ignore = ["suite"]
 
@@ -38,8 +38,6 @@ BROWSER_FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
-
-PROJECT = Path(__file__).resolve().parents[2] / "django_app"
 
 
 @pytest.fixture
@@ -72,57 +70,71 @@ def manage(site_environment: dict[str, str]) -> Callable[..., str]:
     return manage
 
 
-@pytest.fixture
-def site_redis_url(redis_url: str) -> str:
-    """The Redis of the site. A test that restarts it has one of its own."""
-    return redis_url
+@pytest.fixture(scope="package")
+def shared_site(
+    tmp_path_factory: pytest.TempPathFactory,
+    redis_server: RedisServer,
+    lives_on: Callable[[Callable[[], list[int]]], None],
+) -> Iterator[LiveSite]:
+    """The site of all browser tests of a process."""
+    site = LiveSite(tmp_path_factory.mktemp("site"), redis_server.url)
+    lives_on(site.pids)
+    yield site
+    site.stop()
 
 
 @pytest.fixture
-def address(
-    site_environment: dict[str, str], site_redis_url: str, manage: Callable[..., str]
-) -> Iterator[str]:
-    """A live server of the migrated site, with the administrator `boss`."""
-    site_environment |= {
-        "CELERY_BROKER_URL": f"fair{site_redis_url}",
-        "DJANGO_SUPERUSER_USERNAME": "boss",
-        "DJANGO_SUPERUSER_EMAIL": "boss@example.com",
-    }
-    manage("migrate", "--verbosity", "0")
-    manage("createsuperuser", "--noinput")
-    port = ReservedPort()
-    command = [sys.executable, "manage.py", "runserver", "--noreload", "--insecure"]
-    address = f"127.0.0.1:{port.number}"
-    web = LocalProcess("web", [*command, address], env=site_environment, cwd=PROJECT)
-    web.start()
-
-    def answers() -> None:
-        assert web.alive, web.log_text()
-        try:
-            urlopen(f"http://{address}/", timeout=5).close()
-        except OSError as error:
-            raise AssertionError(f"{error}\n{web.log_text()}") from error
-
-    try:
-        eventually(answers, timeout_seconds=30)
-        yield f"http://{address}"
-    finally:
-        web.stop()
-        web.assert_gone()
-        web.discard_log()
-        port.release()
+def live_site(shared_site: LiveSite, redis_url: str) -> LiveSite:
+    """The site with an empty Redis, and with its database as after the set-up."""
+    shared_site.reset()
+    return shared_site
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
-    """A page of Debian's chromium."""
+def shop(live_site: LiveSite, redis_server: RedisServer) -> Iterator[Installation]:
+    """What a producer and a worker of the site do, without either."""
+    with redis_server.client(decode_responses=True) as client:
+        yield Installation(client)
+
+
+@pytest.fixture(scope="package")
+def browser(lives_on: Callable[[Callable[[], list[int]]], None]) -> Iterator[Browser]:
+    """Debian's chromium."""
     from playwright.sync_api import sync_playwright
 
     try:
         chromium = find_chromium()
     except NotInstalled as error:
         missing(str(error))
+    before = set(descendants())
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(BROWSER_FLAGS))
-        yield browser.new_page()
+        mains = set(descendants()) - before
+        lives_on(lambda: [pid for main in mains for pid in (main, *descendants(main))])
+        yield browser
         browser.close()
+
+
+@pytest.fixture
+def page_of(browser: Browser, live_site: LiveSite) -> Iterator[Callable[[str], Page]]:
+    """Open a page at which a user is logged in; "" is nobody."""
+    contexts = []
+
+    def page_of(user: str) -> Page:
+        context = browser.new_context(base_url=live_site.address)
+        contexts.append(context)
+        if user:
+            session = live_site.sessions[user]
+            cookie = {"name": SESSION_COOKIE, "value": session, "url": live_site.address}
+            context.add_cookies([cookie])
+        return context.new_page()
+
+    yield page_of
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def page(page_of: Callable[[str], Page]) -> Page:
+    """A page of the administrator."""
+    return page_of("boss")

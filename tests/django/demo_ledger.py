@@ -55,6 +55,13 @@ class Ledger:
         """Tasks that have ended."""
         return sum(run.finished for run in self.runs)
 
+    def running_at(self, moment: datetime) -> int:
+        """Return how many ran at a moment before the reading."""
+        return sum(
+            run.started <= moment and not (run.finished and run.ended <= moment)
+            for run in self.runs
+        )
+
     def most_at_once(self, since: datetime | None = None, until: datetime | None = None) -> int:
         """Return how many ran at the same time, at most, of those that started in this span."""
         chosen = [

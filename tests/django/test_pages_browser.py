@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
-from redis import Redis
 
 from tests.cli.clearing import bury, send
 from tests.cli.conftest import Installation
-from tests.django.browsing import log_in
+from tests.django.browsing import ADMIN, SOON_MS, problems_of
 from tests.django.demo_ledger import Ledger
-from tests.django.test_dashboard_browser import SEND, SOON_MS
+from tests.django.live_site import LiveSite
 from tests.support.waiting import eventually
 
-ADMIN = "/admin/django_celery_fairness"
 FLOOD = f"{ADMIN}/limitkey/tenant_3Aflood/change/"
 API = "api.stripe.com|1|2/3600000||w"
 
 
-@pytest.fixture
-def shop(site_redis_url: str) -> Iterator[Installation]:
-    """What a producer and a worker of the site do, without either."""
-    with Redis.from_url(site_redis_url, decode_responses=True) as client:
-        yield Installation(client)
-
-
 @pytest.mark.browser
 def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
-    address: str,
-    page: Page,
-    manage: Callable[..., str],
-    start_worker: Callable[..., object],
-    site_environment: dict[str, str],
+    page: Page, start_worker: Callable[..., object], live_site: LiveSite
 ) -> None:
-    start_worker("demo_site", concurrency=2, env=site_environment, wait=False)
-    manage("shell", "--verbosity", "0", "--command", SEND.format(tasks=60, seconds=0.3))
-    database = Path(site_environment["DEMO_SITE_DIR"]) / "site.sqlite3"
+    start_worker("demo_site", concurrency=2, env=live_site.environment, wait=False)
+    live_site.send(60, 0.3)
 
     def finished(number: int) -> Callable[[], None]:
         def enough() -> None:
-            assert Ledger.of(database, "flood").finished >= number
+            assert Ledger.of(live_site.database, "flood").finished >= number
 
         return enough
 
     eventually(finished(2), timeout_seconds=60)
-    log_in(page, address + FLOOD, site_environment)
+    page.goto(FLOOD)
     facts = page.locator(".fairness-facts")
     expect(facts).to_contain_text("all places taken", timeout=SOON_MS)
     page.get_by_label("Reason").fill("incident 17")
@@ -56,7 +40,7 @@ def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
     expect(page.locator(".messagelist .success")).to_contain_text("paused until it is resumed")
     expect(facts).to_contain_text("by boss since")
     expect(page.get_by_text("No task holds a slot of it.")).to_be_visible(timeout=SOON_MS)
-    paused_at = Ledger.of(database, "flood").finished
+    paused_at = Ledger.of(live_site.database, "flood").finished
     expect(facts).to_contain_text(f"Waiting{60 - paused_at}")
     page.get_by_label("Reason").fill("it is over")
     page.get_by_role("button", name="Resume").click()
@@ -65,11 +49,9 @@ def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
 
 
 @pytest.mark.browser
-def test_a_boost_is_seen_to_end(
-    address: str, page: Page, site_environment: dict[str, str], shop: Installation
-) -> None:
+def test_a_boost_is_seen_to_end(page: Page, shop: Installation) -> None:
     send(shop, "flood", "waits")
-    log_in(page, address + FLOOD, site_environment)
+    page.goto(FLOOD)
     page.get_by_label("Reason").fill("a sale")
     page.get_by_label("For how long").fill("4s")
     page.get_by_role("button", name="Boost").click()
@@ -81,12 +63,10 @@ def test_a_boost_is_seen_to_end(
 
 
 @pytest.mark.browser
-def test_a_dead_letter_is_requeued(
-    address: str, page: Page, site_environment: dict[str, str], shop: Installation
-) -> None:
+def test_a_dead_letter_is_requeued(page: Page, shop: Installation) -> None:
     for name in ("first", "second"):
         bury(shop, "42", name)
-    log_in(page, f"{address}{ADMIN}/deadletter/", site_environment)
+    page.goto(f"{ADMIN}/deadletter/")
     page.get_by_label("first").check()
     page.get_by_label("Reason").fill("fixed in 2.1")
     page.get_by_role("button", name="Requeue selected").click()
@@ -100,12 +80,12 @@ def test_a_dead_letter_is_requeued(
 
 @pytest.mark.browser
 def test_a_task_is_found_by_its_id_and_starts_while_the_page_is_open(
-    address: str, page: Page, site_environment: dict[str, str], shop: Installation
+    page: Page, shop: Installation
 ) -> None:
     for number in range(2):
         send(shop, "flood", f"t{number}")
     (running,) = shop.claim()
-    log_in(page, f"{address}{ADMIN}/task/", site_environment)
+    page.goto(f"{ADMIN}/task/")
     page.get_by_label("Task id").fill("t1")
     page.get_by_role("button", name="Explain").click()
     facts = page.locator("#fairness-live")
@@ -117,33 +97,13 @@ def test_a_task_is_found_by_its_id_and_starts_while_the_page_is_open(
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_page_is_cut_off_and_axe_finds_nothing_serious(
-    address: str,
-    page: Page,
-    site_environment: dict[str, str],
-    shop: Installation,
-    scheme: str,
-    width: int,
-) -> None:
+def test_no_page_is_cut_off_and_axe_finds_nothing_serious(page: Page, shop: Installation) -> None:
     fill(shop)
-    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-    page.set_viewport_size({"width": width, "height": 900})
-    log_in(page, f"{address}{ADMIN}/limitkey/", site_environment)
     problems = []
     for path in PATHS:
-        page.goto(f"{address}{ADMIN}/{path}")
+        page.goto(f"{ADMIN}/{path}")
         expect(page.locator("#content-main")).to_be_visible()
-        if page.evaluate("document.documentElement.scrollWidth") > width:
-            problems.append(f"{path} is wider than the window")
-        # Only our part of the page: the frame is Django's.
-        found = Axe().run(page, context="#content-main")
-        problems += [
-            f"{path}: {each['id']}: {each['nodes'][0]['html']}"
-            for each in found.response["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
+        problems += [f"{path}: {problem}" for problem in problems_of(page)]
     assert problems == []
 
 

@@ -3,7 +3,7 @@
 Every process has servers of its own. RabbitMQ takes longer to start than most tests to run, so two
 processes have one. The first test on a database waits for the whole Django suite there, so one
 process has all tests of a database. One process makes the mutants, for all tests of them. The tests
-that stay together start first.
+in a browser share it and a site, so one process has them. The tests that stay together start first.
 
 Tests with workers leave the processors idle while they wait. `spread` puts the other tests between
 them, so that some processes compute while the rest waits. The last tenth only computes: a test that
@@ -23,8 +23,9 @@ from xdist.scheduler import LoadScopeScheduling
 RABBITS = 2
 _DATABASES = "tests/django/test_on_databases.py::test_django["
 _MUTANTS = "tests/mutants/"
+_BROWSER = "browser.py::"
 #: A test with one of these fixtures waits for other processes most of its time.
-_WAITING = frozenset(("start_worker", "start_demo", "site_environment", "yard"))
+_WAITING = frozenset(("start_worker", "start_demo", "site_environment", "live_site", "yard"))
 #: The share of the computing tests that is kept for the end.
 _KEPT = 0.1
 
@@ -53,6 +54,8 @@ class OneByOne(LoadScopeScheduling):
             return f"rabbit {crc32(nodeid.encode()) % RABBITS}"
         if nodeid.startswith(_DATABASES):
             return nodeid.partition("-")[0]
+        if _BROWSER in nodeid:
+            return _BROWSER
         return _MUTANTS if nodeid.startswith(_MUTANTS) else nodeid
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
