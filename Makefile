@@ -19,7 +19,7 @@ setup: ## Make .venv with all dependencies (the others do this by themselves)
 demo: setup ## Show fairness on real input: plain Celery beside the package, two minutes
 	@$(PYTHON_IN_VENV) -m examples.code_analysis $(ARGS)
 
-site: setup ## Serve the Django admin with demo tasks running
+site: setup ## Serve the Django admin with demo tasks running (ARGS="--path gate": on stock Redis)
 	@$(PYTHON_IN_VENV) django_app/manage.py site $(ARGS)
 
 # Six processes, each with servers of its own: most tests wait for their workers, so two cores are

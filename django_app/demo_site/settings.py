@@ -10,7 +10,9 @@ DJANGO_SECRET_KEY         one made once for this checkout
 DJANGO_DEBUG              1 shows errors in the browser; 0
 DJANGO_ALLOWED_HOSTS      names with commas between; localhost and 127.0.0.1
 CELERY_BROKER_URL         fairredis://localhost:6379/0 (``manage.py site`` starts its own)
-DEMO_SITE_DIR             where the site writes; django_app/.site
+CELERY_RESULT_BACKEND     for the chord of the demo; none
+DEMO_SITE_DIR             where the site writes; django_app/.site (``manage.py site`` makes and
+                          removes its own)
 ========================= ==================================================================
 """
 
@@ -74,11 +76,15 @@ CSRF_COOKIE_NAME = "fairness_demo_csrf"
 CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "fairredis://localhost:6379/0")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_BACKEND = os.environ.get("CELERY_RESULT_BACKEND") or None
+CELERY_RESULT_EXPIRES = 300
 CELERY_WORKER_HIJACK_ROOT_LOGGER = True
 CELERY_FAIRNESS = {
     "tier_resolver": "django_celery_fairness.resolver:tier_of",
+    "queues": {"reports_priority": {"global_limit": 2}},
+    # A dead letter after two deaths: a person who watches the page does not wait for five.
+    "max_deliveries": 2,
     # For a broker without fair claims in CELERY_BROKER_URL. By default a task above its limit goes
-    # back for 30 to 40 s, which is too slow for a person who watches the page.
-    "snooze_seconds": 1.0,
-    "snooze_jitter_seconds": 1.0,
+    # back for 30 to 40 s, and no page shows it.
+    "tier_on_limit": "wait",
 }

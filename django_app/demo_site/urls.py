@@ -1,4 +1,4 @@
-"""Addresses of the demo site: the page of tasks, the admin, and the HTTP API.
+"""Addresses of the demo site: the admin, the page of tasks, and the HTTP API.
 
 Invariant: nothing is fetched from the internet.
 
@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 
-from demo_site.views import home
+from demo_site.views import tasks
 
 admin.site.site_header = "celery_fairness demo"
 admin.site.site_title = "celery_fairness demo"
 admin.site.index_title = "Limits"
 
+DASHBOARD = "admin:django_celery_fairness_dashboard_changelist"
+
 urlpatterns = [
-    path("", home, name="home"),
+    path("", RedirectView.as_view(pattern_name=DASHBOARD)),
     path("admin/", admin.site.urls),
+    path("tasks/", tasks, name="tasks"),
     path("", include("django_celery_fairness.api.urls")),
 ]

@@ -24,15 +24,11 @@ REFRESH_SECONDS = 2
 
 @require_safe
 @never_cache
-def home(request: HttpRequest) -> HttpResponse:
+def tasks(request: HttpRequest) -> HttpResponse:
     """Show running and finished tasks of each tenant."""
-    settings, fairness = wiring.settings_in_force(), wiring.wired()
     context = {
-        "claims": fairness is not None and fairness.claims_fairly,
         "tenants": overview(datetime.now(UTC), LiveCounts.of_page(request)),
         "refresh_seconds": REFRESH_SECONDS,
-        "snooze_seconds": settings.snooze_seconds,
-        "jitter_seconds": settings.snooze_jitter_seconds,
-        "enabled": settings.enabled,
+        "enabled": wiring.settings_in_force().enabled,
     }
-    return render(request, "demo_site/home.html", context)
+    return render(request, "demo_site/tasks.html", context)

@@ -17,6 +17,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
 from celery_fairness import Fairness
+from django_celery_fairness import wiring
 from django_celery_fairness.models import DeadLetter
 from django_celery_fairness.redis_pages import (
     ReasonForm,
@@ -71,10 +72,15 @@ class DeadLetterAdmin(RedisPageAdmin):
             for problem in form.non_field_errors():
                 self.message_user(request, str(problem), messages.ERROR)
         page = page_number(request)
-        found, problem = ask(
-            request, lambda fairness: fairness.tasks.dead_letters(queue or None, page, LETTERS)
-        )
+        parts = wiring.wired()
+        keeps_letters = parts is None or parts.claims_fairly
+        found, problem = None, ""
+        if keeps_letters:
+            found, problem = ask(
+                request, lambda fairness: fairness.tasks.dead_letters(queue or None, page, LETTERS)
+            )
         context: dict[str, Any] = {"problem": problem, "form": form, "queue": queue}
+        context["keeps_letters"] = keeps_letters
         if found is not None:
             context |= {
                 "queues": found.by_queue.items(),

@@ -1,4 +1,4 @@
-"""``manage.py site``: up with one command, and gone with one signal."""
+"""``manage.py site``: up with one command, alive on every page, and gone with one signal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from html import unescape
+from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
@@ -21,6 +24,40 @@ from tests.support.redis_server import ReservedPort
 from tests.support.waiting import eventually
 
 START_SECONDS = 60
+ADMIN = "admin/django_celery_fairness"
+#: A task of the paused tenant.
+WAITS = "00000000-0000-0000-0000-000000000001"
+#: What each page shows, on both paths.
+PAGES = {
+    "admin/": ("tenant:erin", "tenant:carol"),
+    f"{ADMIN}/dashboard/": (
+        "tasks wait",
+        "tenant:alice",
+        "at its tier's limit",
+        "tenant:erin",
+        "payments.example.com",
+        "one@demo",
+        "two@demo",
+    ),
+    f"{ADMIN}/tier/": ("enterprise", "pro_plus"),
+    f"{ADMIN}/tenanttier/": (
+        "paused until it is resumed, by admin",
+        "override until",
+        "the quarter ends",
+    ),
+    f"{ADMIN}/limitkey/": ("payments.example.com", "of 12 / PT10S", "queue:reports_priority"),
+    f"{ADMIN}/limitkey/payments.example.com/change/": ("cools down", "demo_site.tasks.charge"),
+    f"{ADMIN}/queue/": ("reports_priority", "global 2"),
+    f"{ADMIN}/queue/reports_priority/change/": ("one@demo", "two@demo"),
+    f"{ADMIN}/task/?id={WAITS}": ("Blocked by tenant:erin: paused",),
+    # The last task of a chord starts when all its parts have ended.
+    "tasks/": ("alice", "bob", "carol", "dave", "erin", "frank", "join"),
+}
+ON_FAIRREDIS = {
+    f"{ADMIN}/queue/analysis_default/change/": ("tenant:alice", "paused"),
+    f"{ADMIN}/deadletter/": ("demo_site.tasks.convert", "its process died 2 times"),
+}
+AT_GATE = {f"{ADMIN}/deadletter/": ("keeps no dead letters",)}
 
 
 @pytest.fixture
@@ -31,38 +68,76 @@ def port() -> int:
 
 
 @pytest.fixture
-def site(site_environment: dict[str, str], port: int) -> Iterator[LocalProcess]:
-    del site_environment["DJANGO_SUPERUSER_PASSWORD"]
-    command = [sys.executable, "-u", str(PROJECT / "manage.py"), "site", "--port", str(port)]
-    process = LocalProcess("site", command, env=site_environment)
-    yield process
-    process.kill()
-    process.discard_log()
+def folder(tmp_path: Path) -> Path:
+    """Where the site makes its temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
 
 
-def serve(site: LocalProcess) -> str:
-    """Start it, and give back what it printed once it serves."""
+@pytest.fixture
+def start(folder: Path, port: int) -> Iterator[Callable[..., LocalProcess]]:
+    """Start a site, and wait until it serves."""
+    started: list[LocalProcess] = []
 
-    def serves() -> str:
-        assert site.alive, site.log_text()
-        printed = site.log_text(since_start=True)
-        assert "Ctrl-C stops everything." in printed
-        return printed
+    def start(*arguments: str) -> LocalProcess:
+        command = [sys.executable, "-u", str(PROJECT / "manage.py"), "site", "--port", str(port)]
+        environment = {"TMPDIR": str(folder), "PYTHONPATH": str(PROJECT)}
+        site = LocalProcess("site", [*command, *arguments], env=environment)
+        started.append(site.start())
 
-    site.start()
-    return eventually(serves, timeout_seconds=START_SECONDS)
+        def serves() -> None:
+            assert site.alive, site.log_text()
+            assert "Ctrl-C stops everything." in site.log_text()
+
+        eventually(serves, timeout_seconds=START_SECONDS)
+        return site
+
+    yield start
+    for site in started:
+        site.kill()
+        site.discard_log()
 
 
-def get(port: int, path: str = "") -> str:
-    with urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as response:
-        return response.read().decode()
+class Visitor:
+    """A person with a browser, without the browser."""
+
+    def __init__(self, port: int) -> None:
+        self._address = f"http://127.0.0.1:{port}/"
+        self._cookies = CookieJar()
+        self._opener = build_opener(HTTPCookieProcessor(self._cookies))
+
+    def read(self, path: str, **form: str) -> str:
+        """Return a page, after sending a form."""
+        data = urlencode(form).encode() if form else None
+        with self._opener.open(self._address + path, data, timeout=20) as response:
+            self.at = response.url.removeprefix(self._address)
+            return unescape(response.read().decode())
+
+    def log_in(self, password: str) -> str:
+        """Log in at the page that follows the address of the site."""
+        self.read("")
+        assert self.at.startswith("admin/login/")
+        [token] = [each.value for each in self._cookies if each.name == "fairness_demo_csrf"]
+        form = {"username": "admin", "password": password, "csrfmiddlewaretoken": str(token)}
+        return self.read(self.at, **form)
+
+    def expect(self, pages: dict[str, tuple[str, ...]]) -> None:
+        """Look at each page until it shows what is expected."""
+        for path, texts in pages.items():
+
+            def shows(path: str = path, texts: tuple[str, ...] = texts) -> None:
+                page = self.read(path)
+                assert not [text for text in texts if text not in page], path
+
+            eventually(shows, timeout_seconds=START_SECONDS, poll_seconds=0.2)
 
 
-def asked(command: str, environment: dict[str, str]) -> str:
+def asked(command: str) -> str:
     """Run a command as a shell does."""
     done = subprocess.run(
         ["sh", "-c", command],
-        env={**clean_environment(), **environment},
+        env=clean_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -72,55 +147,66 @@ def asked(command: str, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_it_serves_running_tasks_and_the_admin_and_stops_without_a_trace(
-    site: LocalProcess, port: int, site_environment: dict[str, str]
+def login_of(site: LocalProcess, port: int) -> Visitor:
+    """Log in with what the site printed."""
+    printed = site.log_text()
+    assert f"address   http://127.0.0.1:{port}/" in printed
+    [password] = re.findall(r"user +admin\n +password +(\S+)\n", printed)
+    visitor = Visitor(port)
+    assert "Dashboard" in visitor.log_in(password)
+    assert visitor.at == f"{ADMIN}/dashboard/"
+    return visitor
+
+
+def test_something_happens_on_every_page_and_ctrl_c_leaves_nothing_behind(
+    start: Callable[..., LocalProcess], port: int, folder: Path
 ) -> None:
-    printed = serve(site)
-    assert f"http://127.0.0.1:{port}/" in printed
-    [password] = re.findall(r"user admin, password (\S+) \(shown this once\)", printed)
-    folder = Path(site_environment["DEMO_SITE_DIR"])
-    [broker] = re.findall(r"broker +(fairredis://\S+)", printed)
-
-    def tasks_run_on_both_workers() -> None:
-        runs = Ledger.of(folder / "site.sqlite3", "dave").runs
-        assert {run.worker for run in runs if run.finished} == {"one@demo", "two@demo"}
-
-    eventually(tasks_run_on_both_workers, timeout_seconds=START_SECONDS)
-    assert Ledger.of(folder / "site.sqlite3", "alice").most_at_once() == 1
-    page = get(port)
-    assert all(tenant in page for tenant in ("alice", "bob", "carol", "dave"))
-    assert 'http-equiv="refresh"' in page
-    assert "waits in Redis" in page
-    assert "is unknown" not in page
-    # The printed command, for another terminal.
-    [command] = re.findall(r"^ +(CELERY_BROKER_URL=\S+ .* fairness status)$", printed, re.MULTILINE)
-    assert f"CELERY_BROKER_URL={broker} " in command
-    status = json.loads(asked(f"{command} --json", site_environment))
-    assert status["path"] == "dispatch"
-    assert {"analysis_default", "specview_priority"} <= {each["queue"] for each in status["queues"]}
-    assert sum(each["waiting"] for each in status["queues"]) > 0
-    tier = asked(command.removesuffix("status") + "tenant tier dave", site_environment)
-    assert "tier enterprise, limit 5" in tier
+    site = start()
+    visitor = login_of(site, port)
+    visitor.expect(PAGES | ON_FAIRREDIS)
+    [own] = folder.glob("fairness-site-*")
+    assert own.stat().st_mode & 0o077 == 0
+    assert Ledger.of(own / "site.sqlite3", "alice").most_at_once() == 1
+    assert Ledger.of(own / "site.sqlite3", "erin").runs == []
+    page = visitor.read("tasks/")
     assert not re.findall(r"https?://", page), "the page asks the internet for something"
-    assert "Log in" in get(port, "admin/login/")
-    assert get(port, "static/admin/css/base.css")
+    assert visitor.read("static/admin/css/base.css")
     with pytest.raises(HTTPError, match="404"):
-        get(port, "nothing-here")
+        visitor.read("nothing-here")
+    # The printed command, for another terminal.
+    [command] = re.findall(r"^ +(\w+=\S+ .* fairness status)$", site.log_text(), re.MULTILINE)
+    status = json.loads(asked(f"{command} --json"))
+    assert status["path"] == "dispatch"
+    assert sum(each["waiting"] for each in status["queues"]) > 0
 
-    assert site.stop("SIGTERM", timeout_seconds=20) == 0
+    assert site.stop("SIGINT", timeout_seconds=30) == 0
     site.assert_gone()
-    assert (folder / "secret_key").stat().st_mode & 0o077 == 0
-    assert folder.stat().st_mode & 0o077 == 0
-    assert password not in "".join(path.read_text() for path in folder.glob("logs/*.log"))
+    assert list(folder.iterdir()) == []
 
-    # A second time: the same administrator, a new server, and Ctrl-C.
-    assert "password as before" in serve(site)
-    assert site.stop("SIGINT", timeout_seconds=20) == 0
+
+def test_the_gate_has_the_same_pages_and_a_worker_that_dies_ends_the_site(
+    start: Callable[..., LocalProcess], port: int, folder: Path
+) -> None:
+    site = start("--path", "gate")
+    login_of(site, port).expect(PAGES | AT_GATE)
+    [worker] = [
+        child
+        for child in site.children()
+        if child.ppid() == site.pid and "two@demo" in child.cmdline()
+    ]
+    worker.kill()
+
+    def has_ended() -> None:
+        assert site.exit_code == 1
+
+    eventually(has_ended, timeout_seconds=30)
+    assert "worker-two expected to keep running, got exit status -9" in site.log_text()
     site.assert_gone()
+    assert list(folder.iterdir()) == []
 
 
-def test_a_site_that_is_killed_takes_everything_along(site: LocalProcess) -> None:
-    serve(site)
+def test_a_site_that_is_killed_takes_everything_along(start: Callable[..., LocalProcess]) -> None:
+    site = start()
     children = [child.pid for child in site.children()]
     assert len(children) >= 4
     assert site.popen is not None
@@ -140,21 +226,4 @@ def test_a_port_that_is_taken_is_one_sentence(manage: Callable[..., str]) -> Non
         printed = manage("site", "--port", str(number), status=1)
     assert f"port {number} expected to be free" in printed
     assert f"--port {number + 1}" in printed
-    assert "Traceback" not in printed
-
-
-def test_a_worker_that_dies_ends_the_site_with_its_name(site: LocalProcess) -> None:
-    serve(site)
-    [worker] = [
-        child
-        for child in site.children()
-        if child.ppid() == site.pid and "two@demo" in child.cmdline()
-    ]
-    worker.kill()
-
-    def has_ended() -> None:
-        assert site.exit_code == 1
-
-    eventually(has_ended, timeout_seconds=20)
-    assert "worker-two expected to keep running" in site.log_text()
-    site.assert_gone()
+    assert printed.count("\n") == 1

@@ -9,10 +9,11 @@ from uuid import uuid4
 
 import pytest
 from demo_site.database_url import database_from
-from demo_site.load import create_tenants
+from demo_site.load import TIERS, create_tenants, top_up
 from demo_site.models import DemoTask
 from demo_site.overview import overview
 from django.core.exceptions import ImproperlyConfigured
+from django.db.models import Count
 from django.urls import reverse
 from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import TenantTier, Tier
@@ -56,7 +57,7 @@ def test_the_page_counts_tasks_by_tenant_and_state(client, wire):
     assert acme.wait_seconds == 2.0
     assert len(acme.free) == 1
     assert (stranger.tier, stranger.limit, stranger.edit) == ("free", 1, None)
-    page = client.get("/").content.decode()
+    page = client.get("/tasks/").content.decode()
     assert "acme" in page
     assert reverse("admin:django_celery_fairness_tenanttier_change", args=[acme.edit]) in page
 
@@ -64,10 +65,10 @@ def test_the_page_counts_tasks_by_tenant_and_state(client, wire):
 @pytest.mark.django_db
 def test_the_page_says_when_limits_are_off_and_stands_without_tasks(client, wire):
     wire(enabled=False)
-    page = client.get("/").content.decode()
+    page = client.get("/tasks/").content.decode()
     assert "Limits are not enforced" in page
     assert "No tenant yet." in page
-    assert client.post("/").status_code == 405
+    assert client.post("/tasks/").status_code == 405
 
 
 @pytest.mark.django_db
@@ -78,7 +79,36 @@ def test_tenants_of_the_demo_keep_what_a_person_gave_them(wire):
     create_tenants()
     assert TenantTier.objects.get(tenant="alice").concurrency == 7
     tiers = dict(TenantTier.objects.values_list("tenant", "tier__name"))
-    assert tiers == {"alice": "free", "bob": "free", "carol": "pro", "dave": "enterprise"}
+    assert tiers == TIERS
+
+
+@pytest.mark.django_db
+def test_the_address_of_the_site_leads_to_the_dashboard(client):
+    dashboard = reverse("admin:django_celery_fairness_dashboard_changelist")
+    assert client.get("/").url == dashboard
+    assert client.get(dashboard).url.startswith(reverse("admin:login"))
+
+
+@pytest.mark.django_db
+def test_the_load_never_grows_and_a_flood_comes_again_when_it_has_drained(claiming):
+    def unfinished() -> dict[str, int]:
+        rows = DemoTask.objects.filter(ended_at=None).values_list("tenant")
+        return dict(rows.annotate(Count("pk")))
+
+    top_up()
+    first = unfinished()
+    assert first == {"alice": 40, "bob": 6, "carol": 5, "dave": 14, "erin": 5}
+    waiting = sum(each.tasks.waiting + each.tasks.later for each in claiming.queues.list())
+    assert waiting == sum(first.values())
+    last = DemoTask.objects.filter(tenant="alice").latest("sent_at")
+    flood = DemoTask.objects.filter(tenant="alice").exclude(pk=last.pk)
+    flood.update(ended_at=datetime.now(UTC))
+    DemoTask.objects.filter(tenant="dave").update(ended_at=datetime.now(UTC))
+    top_up()
+    assert unfinished() == first | {"alice": 1}
+    DemoTask.objects.filter(pk=last.pk).update(ended_at=datetime.now(UTC))
+    top_up()
+    assert unfinished() == first
 
 
 def test_a_database_url_is_read_with_its_parts():

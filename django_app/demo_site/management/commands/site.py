@@ -1,12 +1,13 @@
 """``manage.py site``: everything of the demo in one command, until Ctrl-C.
 
 It migrates, makes an administrator, starts a Redis server of its own, two workers and the
-development server, and keeps sending tasks of four tenants.
+development server, and keeps sending tasks of six tenants.
 
-Invariant: Ctrl-C and SIGTERM stop every process that it started, by process id, and leave nothing
-behind but the site's folder.
+Invariant: Ctrl-C and SIGTERM stop every process that it started, by process id. ``manage.py`` then
+removes the site's folder, so nothing is left.
 
-Weakness: one folder serves one site. A second one needs another DEMO_SITE_DIR and port.
+Weakness: a site that is killed leaves its folder, and ends its processes on Linux only. With
+DEMO_SITE_DIR the folder stays, and serves one site at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import threading
 import time
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -30,12 +32,14 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
 from celery_fairness.testing.server import RedisServer, ServerFailed
+from demo_site.load import ADMINISTRATOR, WAITING_TASK
 from demo_site.processes import Processes
 from demo_site.site_folder import site_folder
 
 PROJECT = Path(__file__).resolve().parent.parent.parent.parent
-ADMINISTRATOR = "admin"
-START_SECONDS = 30.0
+START_SECONDS = 60.0
+#: Lines of the log of a process that ended.
+LINES = 15
 
 
 class Command(BaseCommand):
@@ -45,34 +49,49 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take the port."""
+        """Take the port and the path."""
         parser.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (8000)")
+        parser.add_argument(
+            "--path",
+            choices=("fairredis", "gate"),
+            default="fairredis",
+            help="the broker transport of the package, or the gate on stock Redis (fairredis)",
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Set up, start, send tasks, stop."""
         stopping = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_signal: stopping.set())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Under nohup the site stays when its terminal is closed.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda *_signal: stopping.set())
         port = options["port"]
         _require_free(port)
         try:
             with RedisServer() as server:
-                self._serve(f"fair{server.url}", port, stopping)
+                scheme = "fair" if options["path"] == "fairredis" else ""
+                self._serve(f"{scheme}{server.url}", server.url[:-1] + "1", port, stopping)
         except ServerFailed as error:
             raise CommandError(str(error)) from error
 
-    def _serve(self, broker: str, port: int, stopping: threading.Event) -> None:
+    def _serve(self, broker: str, results: str, port: int, stopping: threading.Event) -> None:
         call_command("migrate", verbosity=0, interactive=False)
-        login = _administrator()
-        processes = Processes(site_folder() / "logs", {"CELERY_BROKER_URL": broker})
+        password = _administrator()
+        variables = {
+            "CELERY_BROKER_URL": broker,
+            "CELERY_RESULT_BACKEND": results,
+            "DEMO_SITE_DIR": str(site_folder()),
+        }
+        # A worker that is killed leaves a file for the semaphores of its pool.
+        temporary = {"TMPDIR": str(site_folder())}
+        processes = Processes(site_folder() / "logs", variables | temporary)
         try:
             self._start(processes, port)
             address = f"http://127.0.0.1:{port}/"
             self._wait_for(address, processes, stopping)
             if not stopping.is_set():
-                self.stdout.write(f"\n  tasks   {address}\n  admin   {address}admin/   {login}\n")
-                self.stdout.write(f"  broker  {broker}\n  logs    {site_folder() / 'logs'}\n")
-                self.stdout.write(_how_to_look(broker))
+                self.stdout.write(_introduction(address, password))
+                self.stdout.write(_how_to_look(variables))
                 self.stdout.write("\nCtrl-C stops everything.")
                 self.stdout.flush()
             while not stopping.wait(1.0):
@@ -90,8 +109,8 @@ class Command(BaseCommand):
         # an address.
         processes.start("load", [python, "-u", "manage.py", "send_demo_tasks"], PROJECT)
         for name in ("one", "two"):
-            worker = [python, "-m", "celery", "-A", "demo_site", "worker", "--loglevel", "INFO"]
-            worker += ["--concurrency", "4", "--hostname", f"{name}@demo"]
+            worker = [python, "-m", "celery", "-A", "demo_site", "worker", "--loglevel", "WARNING"]
+            worker += ["--concurrency", "3", "--hostname", f"{name}@demo"]
             processes.start(f"worker-{name}", worker, PROJECT)
 
     def _wait_for(self, address: str, processes: Processes, stopping: threading.Event) -> None:
@@ -105,15 +124,26 @@ class Command(BaseCommand):
                 if time.monotonic() > deadline:
                     raise CommandError(
                         f"the site expected to answer at {address} within {START_SECONDS:.0f} s, "
-                        f"got: {error}; see {site_folder() / 'logs' / 'web.log'}"
+                        f"got: {error}\n{_end_of(site_folder() / 'logs' / 'web.log')}"
                     ) from error
 
 
-def _how_to_look(broker: str) -> str:
+def _introduction(address: str, password: str) -> str:
+    """Return how to log in, and what to look at."""
+    search = f"{address}admin/django_celery_fairness/task/?id={WAITING_TASK}"
+    return (
+        f"\n  address   {address}\n  user      {ADMINISTRATOR}\n  password  {password}\n\n"
+        f"A task that waits, because its tenant is paused:\n\n  {search}\n\n"
+        f"All tasks by tenant:\n\n  {address}tasks/\n\n"
+    )
+
+
+def _how_to_look(variables: Mapping[str, str]) -> str:
     """Return the command that shows the running site's queues, for another terminal."""
-    words = [f"CELERY_BROKER_URL={broker}", sys.executable, "-m", "celery"]
-    words += ["--workdir", str(PROJECT), "-A", "demo_site", "fairness", "status"]
-    return f"In another terminal:\n\n  {shlex.join(words)}\n"
+    words = [f"{name}={value}" for name, value in variables.items()]
+    words += [sys.executable, "-m", "celery", "--workdir", str(PROJECT)]
+    command = shlex.join([*words, "-A", "demo_site", "fairness", "status"])
+    return f"In another terminal:\n\n  {command}\n"
 
 
 def _require_free(port: int) -> None:
@@ -124,7 +154,7 @@ def _require_free(port: int) -> None:
         except OSError as error:
             raise CommandError(
                 f"port {port} expected to be free, got: {error.strerror}. "
-                f"Choose another: manage.py site --port {port + 1}"
+                f'Choose another: make site ARGS="--port {port + 1}"'
             ) from error
 
 
@@ -132,27 +162,24 @@ def _require_alive(processes: Processes) -> None:
     dead = processes.dead()
     if dead is not None:
         raise CommandError(
-            f"{dead.name} expected to keep running, got exit status {dead.process.returncode}; "
-            f"see {dead.log}"
+            f"{dead.name} expected to keep running, got exit status {dead.process.returncode}. "
+            f"The end of its log:\n{_end_of(dead.log)}"
         )
 
 
+def _end_of(log: Path) -> str:
+    """Return the last lines of a log: its file is removed with the site."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-LINES:]) or "(empty)"
+
+
 def _administrator() -> str:
-    """Make the administrator if there is none, and return the text about the login."""
-    users = User.objects
+    """Make the administrator, and return the password for the console: a new one at each start."""
     given = os.environ.get("DJANGO_SUPERUSER_PASSWORD")
-    user = users.filter(username=ADMINISTRATOR).first()
-    if user is None:
-        password = given or secrets.token_urlsafe(9)
-        users.create_superuser(ADMINISTRATOR, "", password)
-        if given:
-            return f"user {ADMINISTRATOR}, password as in DJANGO_SUPERUSER_PASSWORD"
-        return f"user {ADMINISTRATOR}, password {password} (shown this once)"
-    if given and not user.check_password(given):
-        user.set_password(given)
-        user.save()
-        return f"user {ADMINISTRATOR}, password set to DJANGO_SUPERUSER_PASSWORD"
-    return (
-        f"user {ADMINISTRATOR}, password as before "
-        "(DJANGO_SUPERUSER_PASSWORD=… make site sets another)"
+    password = given or secrets.token_urlsafe(9)
+    user, _ = User.objects.get_or_create(
+        username=ADMINISTRATOR, defaults={"is_staff": True, "is_superuser": True}
     )
+    user.set_password(password)
+    user.save()
+    return "as in DJANGO_SUPERUSER_PASSWORD" if given else password
