@@ -156,10 +156,10 @@ class FairTask(Task[Any, Any]):
     ) -> Any:
         """Send the task, charged to its tenant.
 
-        Errors are raised only if a caller sees them. Messages of beat, retries, and messages that
-        Celery sends after a task has ended (links, errbacks, the next of a chain, the body of a
-        chord) have no such caller. For them the error is logged, and the message is charged to the
-        tenant ``_invalid``.
+        Errors are raised only if a caller sees them. Messages of beat and retries have no such
+        caller. Messages that Celery sends after a task has ended have none either: links, errbacks,
+        the next of a chain, the body of a chord. For all of them the error is logged, and the
+        message is charged to the tenant ``_invalid``.
 
         Raises:
             TenantInvalid: The tenant is of a wrong type or too long.

@@ -20,7 +20,10 @@ _COMMAND = "celery -A APP fairness"
 
 
 def unused_key(of: Fairness, key: str) -> str:
-    """Return a hint if nothing has the key now, with the key of a tenant of that name; else ""."""
+    """Return a hint if nothing has the key now; "" if something has.
+
+    If a tenant of that name has one, the hint has the tenant's key.
+    """
     if of.limits.is_known(key) or (_by_service(of) and key.startswith(_TENANT)):
         return ""
     hint = f"nothing has the key {printable(key)} now"
@@ -46,7 +49,7 @@ def typed_as_key(tenant: str) -> str:
 
 
 def short_tier(published: PublishedTier) -> str:
-    """Return a hint if a tier that was set ends by itself: when, and how to keep it; else ""."""
+    """Return a hint if a tier that was set ends by itself: when, and how to keep it. "" if not."""
     if published.until is None:
         return ""
     return (

@@ -2,8 +2,9 @@
 
 A tenant is text of at most 200 bytes. Two are reserved. ``_none`` has all tasks without a tenant,
 with ``no_tenant="shared"``. ``_invalid`` has the tasks whose tenant is invalid, which are counted
-and logged, never bypassed. A user's tenant ``_none`` does not collide with them, because keys have
-a hash of any text that begins with an underscore, and the reserved two have a type of their own.
+and logged, never bypassed. A user's tenant ``_none`` does not collide with them, because the
+reserved two have a type of their own. Of any other text that begins with an underscore, keys have
+a hash.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class QueuesApi:
         throttle: RateLike | None = None,
         on_limit: OnLimit = "wait",
     ) -> QueueLimit:
-        """Limit a queue, instead of what the settings declare, until the limit is cleared.
+        """Set the limit of a queue. It replaces that of the settings until it is cleared.
 
         The numbers hold from the next claim on; running tasks above them go on. If the settings
         partition the limit, the numbers hold for each partition. On a broker that does not claim

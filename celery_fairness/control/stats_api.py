@@ -104,8 +104,9 @@ class StatsApi:
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims and gates did in each of the last minutes, the oldest first.
 
-        For each queue and tier: how many tasks started, how long they had waited (tasks behind none
-        of their own tenant's apart), and how often a tenant was found at its tier's limit. A gate
+        A minute has, for each queue and tier, how many tasks started and how long they had waited.
+        Tasks behind none of their own tenant's are counted apart. A minute also has how often a
+        tenant was found at its tier's limit. A gate
         counts each rejected attempt, and does not measure the waiting time. A minute without
         entries is left out; the last minute still counts.
 

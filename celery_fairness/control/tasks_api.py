@@ -62,8 +62,8 @@ class TasksApi:
         A worker stores the result ``REVOKED``, and fails its chord.
 
         Returns:
-            The state: cancelled; or running, and then the task is not stopped:
-            ``app.control.revoke(task_id, terminate=True)`` does that.
+            The state: cancelled or running. A running task is not stopped.
+            ``app.control.revoke(task_id, terminate=True)`` stops it.
 
         Raises:
             NotFound: No task of this id waits or runs. At a gate, none is parked.

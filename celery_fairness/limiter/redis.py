@@ -257,12 +257,12 @@ class RedisLimiter:
         app: str = "",
         first: int = 0,
     ) -> Mapping[str, Any]:
-        """Return the snapshot of a key as the function ``inspect`` has it.
+        """Return the snapshot of a key: the answer of ``inspect``.
 
         Args:
             key: The key.
             tenant: The tenant whose key it is. "" if it is no tenant's.
-            tier: The tenant's tier as this process knows it. "" if it does not.
+            tier: The tenant's tier, by the cache of this process. "" if unknown.
             limit: The text of a limit of a task, to see its numbers. The key itself shows the limit
                 of the tenant's tier alone. "" shows the numbers of the key.
             app: The numbers that this app declares for the key, as text.

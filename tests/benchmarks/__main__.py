@@ -29,13 +29,13 @@ from tests.benchmarks import (
 from tests.benchmarks.harness import Row
 from tests.support.redis_server import RedisServer
 
-#: What the parts are called on the command line, in the order in which they run.
+#: The names of the parts on the command line, in the order in which they run.
 PARTS = (
     *("wire", "claims", "parked", "order", "memory", "operator", "admin", "flags", "shares"),
     *("latency", "slow", "crowd", "throughput", "gate"),
 )
-#: What --quick leaves out: a share is read of many seconds in which everybody waits, and a few
-#: hundred tasks say nothing of how much the gate costs.
+#: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
+#: cost of the gate needs more than a few hundred tasks.
 NOT_QUICK = ("admin", "flags", "shares", "gate")
 
 

@@ -16,9 +16,9 @@ from tests.benchmarks.operator import waiting_task
 from tests.support.redis_server import RedisServer
 
 PROJECT = Path(__file__).resolve().parents[2] / "django_app"
-#: What a page may take, and which part of a core an open dashboard may cost Redis.
+#: The longest time of a page, and the part of a core that an open dashboard may cost Redis.
 PAGE_MS, CORE = 300.0, 0.01
-#: What the script of a page sends for the part that changes.
+#: The header with which the script of a page requests only the part that changes.
 LIVE = {"X-Fairness": "live"}
 #: Seconds between two looks of an open dashboard, and looks of one measurement.
 EVERY_SECONDS, LOOKS = 2.0, 20

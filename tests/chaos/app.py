@@ -1,6 +1,6 @@
-"""The Celery app of a run: tasks that take their time and say so in the ledger.
+"""The Celery app of a run: tasks that take their time and write it into the ledger.
 
-CHAOS_ON says what it runs on (``plan.On``). On stock it is plain Celery, without tenants.
+CHAOS_ON is the broker and the path (``plan.On``). On stock it is plain Celery, without tenants.
 """
 
 from __future__ import annotations

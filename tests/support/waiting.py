@@ -29,14 +29,14 @@ def eventually(
     A `NotFound` counts as not yet true: nothing is known of a key before its first task.
 
     Args:
-        assertion: asserts what shall become true; may return something. A bare `lambda: x == y`
+        assertion: asserts what must become true, and may return something. A bare `lambda: x == y`
             or `lambda: inbox.received` asserts nothing, so an answer that is false or empty counts
-            as not yet true; `None` says that the assertions held.
+            as not yet true. `None` counts as true.
         timeout_seconds: after this the last AssertionError or NotFound is raised.
         poll_seconds: the pause between two tries.
 
     Raises:
-        AssertionError, NotFound: it never held; other errors pass through at once.
+        AssertionError, NotFound: it never held. Other errors pass through at once.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:

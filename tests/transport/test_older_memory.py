@@ -21,9 +21,9 @@ pytestmark = pytest.mark.redis
 
 Save = Callable[[], Callable[[], None]]
 
-#: So long that nothing is renewed by time alone.
+#: A lease so long that nothing is renewed by time alone.
 LIMITED = {"lease_seconds": 3600}
-#: The same to the scripts, of another process for this one: it has a book and owners of its own.
+#: The same for Redis. This process takes it for another one, with its own lease table and owners.
 OTHER = {**LIMITED, "max_deliveries": 9}
 
 

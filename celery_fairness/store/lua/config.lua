@@ -56,8 +56,8 @@ function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_ti
   return tier, tonumber(limit), row and tonumber(row["weight"]) or 1, row
 end
 
--- As entitlement, for a caller that has the tiers of its settings: `tiers` holds the concurrency (text) and the weight
--- by tier. They count until tiers are published.
+-- As entitlement, with all tiers of the caller's settings. `tiers` holds the concurrency (text) and the weight by tier.
+-- They count until tiers are published.
 function Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read)
   local judged, limit, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, tier,
     tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], read)

@@ -3,7 +3,7 @@
 
   A caller settles all its ends first. Then it calls open_freed once for the tasks that waited for them.
 
-  Each function returns a code of those below.
+  Each function returns one of the codes below.
 ]]
 
 function Settle.settle(ctx, rules, lease, verdict)
@@ -57,7 +57,7 @@ end
 -- The owner of an outcome whose task no worker held.
 Settle.NOBODY = "-"
 
--- Ends a lease, whatever its task does next. Returns the task with this attempt, or nil if somebody has deleted its
+-- Ends a lease. The caller decides what its task does next. Returns the task with this attempt, or nil if somebody has deleted its
 -- record.
 function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
   local task = Tasks.read(ctx, tag)

@@ -2,8 +2,8 @@
   pump: a key may have room, so its open limits become candidates of their queues.
 
   Every function that changes a key calls it, and may call it as often as it likes. Each call judges the present
-  state of the key. If more limits wait than one call looks at, the others are due at once: `opens` has "LEFT KEY",
-  and the look goes on with the first LEFT ones of `waited:KEY`. Two unfinished looks only look twice. `rules.looks`
+  state of the key. If more limits wait than one call looks at, the others are due at once. Then `opens` has
+  "LEFT KEY", and the look goes on with the first LEFT ones of `waited:KEY`. Two unfinished looks only look twice. `rules.looks`
   is the number of limits at which the call may still look.
 ]]
 

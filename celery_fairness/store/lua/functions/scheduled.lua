@@ -1,6 +1,6 @@
 --[[
-  scheduled: the first tasks of a queue that wait for their time, for the way back to the stock transport
-  (transport/migration.py). The function writes nothing.
+  scheduled: the first tasks of a queue that wait for their time. transport/migration.py moves them back to the stock
+  transport. The function writes nothing.
 
   args[1]  queue   str  whose tasks
   args[2]  most    int  how many at most
