@@ -123,12 +123,14 @@ class Visitor:
         return self.read(self.at, **form)
 
     def expect(self, pages: dict[str, tuple[str, ...]]) -> None:
-        """Look at each page until it shows what is expected."""
+        """Look at each page until each text was on it, though not all at the same time."""
         for path, texts in pages.items():
+            missing = set(texts)
 
-            def shows(path: str = path, texts: tuple[str, ...] = texts) -> None:
+            def shows(path: str = path, missing: set[str] = missing) -> None:
                 page = self.read(path)
-                assert not [text for text in texts if text not in page], path
+                missing -= {text for text in missing if text in page}
+                assert not missing, path
 
             eventually(shows, timeout_seconds=START_SECONDS, poll_seconds=0.2)
 
