@@ -174,8 +174,8 @@ def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """Return one limit for each key, private ones first, sorted by key.
 
     It has the strictest of each number: the smallest concurrency, every window that no other
-    window implies, and the throttle with the widest spacing. Of the actions it has the first of
-    ``drop``, ``reschedule`` and ``wait``. The result does not depend on the order of ``limits``.
+    window implies, and the throttle with the widest spacing. Its action is the first of ``drop``,
+    ``reschedule`` and ``wait``. The result does not depend on the order of ``limits``.
 
     Raises:
         PolicyInvalid: There are more than 16 keys.

@@ -3,8 +3,8 @@
 A tenant is text of at most 200 bytes. Two are reserved. ``_none`` has all tasks without a tenant,
 with ``no_tenant="shared"``. ``_invalid`` has the tasks whose tenant is invalid, which are counted
 and logged, never bypassed. A user's tenant ``_none`` does not collide with them, because the
-reserved two have a type of their own. Of any other text that begins with an underscore, keys have
-a hash.
+reserved two have a type of their own. If another text begins with an underscore, keys have its
+hash.
 """
 
 from __future__ import annotations
