@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.transport import TRANSPORTS, register
 from celery_fairness.transport.options import OPTION, SettingsOption
 from celery_fairness.transport.session import sessions
@@ -52,8 +51,8 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
     app.steps["consumer"].add(ClaimStep)
 
 
-def prepare_worker(app: Any, settings: Settings) -> None:
-    """Correct settings that would lose tasks on this broker, and warn about ignored settings."""
+def prepare_worker(app: Any) -> None:
+    """Correct a setting that would lose tasks on this broker."""
     name = "worker_cancel_long_running_tasks_on_connection_loss"
     if app.conf.get(name):
         logger.warning(
@@ -62,22 +61,6 @@ def prepare_worker(app: Any, settings: Settings) -> None:
             name,
         )
         app.conf[name] = False
-    if "visibility_timeout" in (app.conf.broker_transport_options or {}):
-        logger.warning(
-            "visibility_timeout of broker_transport_options is set and is ignored: on this broker "
-            "the tasks of a worker that is gone come back when its leases end, after lease_seconds"
-        )
-    given = settings.redis_url
-    if given is not None and address_from_url(given.get_secret_value()) != address_from_broker(app):
-        logger.warning(
-            "redis_url or FAIRNESS_REDIS_URL is set to another Redis than the broker's and is "
-            "ignored: on this broker the limits are beside the queues"
-        )
-    if "tier_on_limit" in settings.model_fields_set and settings.tier_on_limit == "reschedule":
-        logger.warning(
-            "tier_on_limit is 'reschedule' and is ignored: on this broker a task over its tier's "
-            "limit waits in Redis, where that costs nothing"
-        )
 
 
 def stop_claiming() -> None:

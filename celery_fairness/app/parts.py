@@ -21,17 +21,15 @@ from celery_fairness.app.publish_settings import publish_queues, publish_tiers
 from celery_fairness.app.purge import purge_parked_too
 from celery_fairness.app.worker_setup import (
     broker_name,
-    effect_warnings,
     enforcement_text,
-    longest_countdown_seconds,
     prepare_reconnect,
     prepare_worker,
-    startup_warnings,
-    visibility_seconds,
 )
-from celery_fairness.config.environment import load_settings, unknown_variables
+from celery_fairness.config.environment import load_settings
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
+from celery_fairness.control.doctor.diagnosis import at_start
+from celery_fairness.control.doctor.facts import backend_name
 from celery_fairness.control.events import EventsApi, source_of
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.rerouting import Rerouting
@@ -41,6 +39,7 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierCache
+from celery_fairness.message.redelivery import longest_countdown_seconds, visibility_seconds
 from celery_fairness.message.router import TierRouter
 from celery_fairness.message.stamp import Stamp
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
@@ -252,7 +251,12 @@ class Parts:
     def installation(self) -> Installation:
         """The installation that operators look at and change."""
         return Installation(
-            self.app, self.settings, self.claims_fairly, self.limiter, self.directory
+            self.app,
+            self.settings,
+            self.claims_fairly,
+            self.limiter,
+            self.directory,
+            self.environ,
         )
 
     @cached_property
@@ -326,7 +330,7 @@ class Parts:
             limiter.load_library()
         prepare_worker(self.app)
         if self.claims_fairly:
-            claiming.prepare_worker(self.app, self.settings)
+            claiming.prepare_worker(self.app)
         self.directory.prepare()
 
     def on_worker_start(self, worker: Any) -> None:
@@ -334,10 +338,8 @@ class Parts:
         prepare_reconnect(self.app, worker.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
-        warnings = effect_warnings(self.settings, self.claims_fairly)
-        warnings += [] if self.claims_fairly else startup_warnings(self.app, self.settings)
-        for problem in (*unknown_variables(self.environ), *warnings):
-            logger.warning("%s", problem)
+        for symptom in at_start(self.installation):
+            logger.warning("%s", symptom)
         enforces = self.settings.enforcement is Enforcement.ON
         level = logging.INFO if enforces else logging.WARNING
         logger.log(level, "%s", enforcement_text(self.settings, self.claims_fairly))
@@ -372,6 +374,9 @@ class Parts:
             queues=tuple(sorted(queues)),
             shares=dict(self.shares.slots),
             lends=self.shares.borrow,
+            app=self.app.main or "",
+            backend=backend_name(self.app),
+            lease_seconds=self.settings.lease_seconds,
         ).model_dump_json()
 
     def on_worker_stopping(self) -> None:

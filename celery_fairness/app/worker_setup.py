@@ -1,4 +1,4 @@
-"""The start of a worker: it sets queues and Celery's options, and warns about risky settings."""
+"""The start of a worker: it sets queues and Celery's options, and logs what is enforced."""
 
 from __future__ import annotations
 
@@ -7,36 +7,13 @@ from typing import Any
 from celery.concurrency.thread import TaskPool as ThreadPool
 from kombu import Connection
 
-from celery_fairness.config.settings import Enforcement, Settings, without_effect
+from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import key_hash
 from celery_fairness.message.task_options import service_queues
 
 #: ``worker_lost_wait`` unless the user sets it, in seconds. With billiard's ten seconds a killed
 #: child would keep its slot that long.
 WORKER_LOST_WAIT_SECONDS = 0.5
-#: kombu's default on Redis, in seconds.
-REDIS_VISIBILITY_SECONDS = 3600.0
-#: The part of the visibility timeout that a countdown may take.
-VISIBILITY_SHARE = 0.9
-
-
-def visibility_seconds(app: Any) -> float | None:
-    """Return the time after which the broker delivers an unacknowledged message again.
-
-    None is never.
-    """
-    options = app.conf.broker_transport_options or {}
-    value = options.get("visibility_timeout")
-    if value is None:
-        driver = app.connection_for_write().get_transport_cls().driver_type
-        value = {"redis": REDIS_VISIBILITY_SECONDS, "sqs": 1800.0}.get(driver)
-    return None if value is None else float(value)
-
-
-def longest_countdown_seconds(app: Any) -> float | None:
-    """Return the longest countdown whose message is not delivered twice; None is no bound."""
-    visibility = visibility_seconds(app)
-    return None if visibility is None else visibility * VISIBILITY_SHARE
 
 
 def broker_name(app: Any) -> str:
@@ -53,37 +30,6 @@ def broker_name(app: Any) -> str:
     }
     within = (options.get("master_name", ""), options.get("global_keyprefix", ""))
     return key_hash(repr((sorted(places), *within)))
-
-
-def startup_warnings(app: Any, settings: Settings) -> list[str]:
-    """Return a sentence for each legal setting that causes trouble."""
-    warnings = []
-    longest = longest_countdown_seconds(app)
-    snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
-    if longest is not None and snooze > longest:
-        warnings.append(
-            f"snooze_seconds + snooze_jitter_seconds is {snooze:g} s, and the broker delivers a "
-            f"waiting message again after {longest / VISIBILITY_SHARE:g} s (visibility_timeout): "
-            f"countdowns are cut to {longest:g} s"
-        )
-    if app.conf.get("worker_eta_task_limit"):
-        warnings.append(
-            f"worker_eta_task_limit is {app.conf.worker_eta_task_limit}: rejected tasks wait in "
-            "the worker with a countdown, and when that many wait the worker takes no other task; "
-            "unset it"
-        )
-    return warnings
-
-
-def effect_warnings(settings: Settings, claims_fairly: bool) -> list[str]:
-    """Return a sentence for each setting that is set and has no effect on this worker's path.
-
-    ``broker_setup.prepare_worker`` warns about ``redis_url`` and ``tier_on_limit``.
-    """
-    own_warning = {"redis_url", "tier_on_limit"}
-    names = [name for name in without_effect(settings, claims_fairly) if name not in own_warning]
-    path = "on fairredis" if claims_fairly else "at a gate"
-    return [f"{name} is set and has no effect {path}; unset it" for name in names]
 
 
 def enforcement_text(settings: Settings, claims_fairly: bool) -> str:

@@ -4,8 +4,8 @@ The answer goes to stdout, problems and notes go to stderr.
 
 ==== ==========================================================================================
 0    success
-1    ``check`` found something; a key, a task or a tenant's tier is unknown; ``task cancel``
-     found the task running
+1    ``check`` or ``doctor`` found something; a key, a task or a tenant's tier is unknown;
+     ``task cancel`` found the task running
 2    wrong usage or settings
 69   Redis does not answer
 ==== ==========================================================================================
@@ -153,6 +153,16 @@ def _command(
 def status(of: Fairness) -> Shown:
     """Show queues, who holds leases, tiers and counters."""
     return _shown(of.stats.status(), tables.status_lines)
+
+
+@_command(nouns, "doctor")
+def doctor(of: Fairness) -> Shown:
+    """Check Redis, settings, workers, queues and limits, and show how to correct what is wrong.
+
+    The exit code is 0 if nothing is wrong, also with advice, and 1 if something is.
+    """
+    found = of.stats.doctor()
+    return found, tables.doctor_lines(found), 0 if found.is_well else FOUND
 
 
 def duration(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -15,6 +16,8 @@ from celery_fairness.cli.format import (
     table,
     weight_text,
 )
+from celery_fairness.control.doctor.diagnosis import CHECKS
+from celery_fairness.control.doctor.finding import Diagnosis
 from celery_fairness.control.event_types import Event, EventPage
 from celery_fairness.control.libraries import LibraryStatus
 from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
@@ -36,6 +39,8 @@ from celery_fairness.util.durations import iso_duration, seconds
 
 #: Number of owners in the text of a status; JSON has all.
 OWNERS_SHOWN = 20
+#: Longest line of running text.
+WIDTH = 80
 
 
 _QUEUE = (
@@ -97,10 +102,41 @@ def status_lines(status: Status) -> list[str]:
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """Return a verdict with its causes, and what was ruled out."""
-    color = {"ok": "green", "busy": "yellow", "trouble": "red"}[verdict.level]
-    lines = [click.style(printable(verdict.line), fg=color)]
+    lines = [verdict_line(verdict)]
     lines += [f"  {printable(cause)}" for cause in verdict.causes]
     return [*lines, *(f"  not the cause: {printable(each)}" for each in verdict.ruled_out)]
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """Return a verdict's sentence."""
+    color = {"ok": "green", "busy": "yellow", "trouble": "red"}[verdict.level]
+    return click.style(printable(verdict.line), fg=color)
+
+
+def doctor_lines(found: Diagnosis) -> list[str]:
+    """Return what ``doctor`` found, and the verdict's sentence at the end."""
+    lines = []
+    for each in found.symptoms:
+        color = "red" if each.level == "problem" else "yellow"
+        head = f"{each.level.upper()} {each.check}"
+        first, *rest = _wrapped(f"{head}: {each.what}")
+        lines += [click.style(head, fg=color, bold=True) + first.removeprefix(head), *rest]
+        lines += [*_wrapped(each.consequence, "  "), *_wrapped(f"fix: {each.fix}", "  "), ""]
+    if not lines:
+        lines = [f"{count(len(CHECKS), 'check')}: nothing is wrong", ""]
+    return [*lines, verdict_line(found.verdict)]
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    """Return lines that fit into a terminal; a word such as a command stays whole."""
+    return textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:

@@ -120,20 +120,21 @@ def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
     return merged
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each ``FAIRNESS_…`` variable that is not known."""
+def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return each ``FAIRNESS_…`` variable that is not known, and what to do about it."""
     return [
-        f"variable {name} is not known and has no effect{_instead_of(name)}"
+        (name, _instead_of(name))
         for name in sorted(environ)
         if name.startswith(_PREFIX) and name not in VARIABLES
     ]
 
 
 def _instead_of(name: str) -> str:
-    """Return a suggestion for an unknown variable, or ""."""
+    """Return what to do about an unknown variable."""
     setting = name.removeprefix(_PREFIX).lower()
     if setting in Settings.model_fields:
-        return f": {setting} is set in app.conf.fairness"
+        return f"set {setting} in app.conf.fairness"
     # All of them share the prefix, so it must not add to the similarity.
     near = suggestion(setting, (each.removeprefix(_PREFIX).lower() for each in VARIABLES))
-    return re.sub("'(.*)'", lambda match: f"'{_PREFIX}{match[1].upper()}'", near)
+    found = re.search("'(.*)'", near)
+    return f"write {_PREFIX}{found[1].upper()}" if found else "unset it"

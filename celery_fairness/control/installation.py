@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -28,16 +28,24 @@ class Installation:
         claims: Whether the broker claims fairly. If not, only parked tasks are in Redis.
         limiter: The limiter.
         directory: The cache of tenants' tiers.
+        environ: The environment variables of this process.
     """
 
     def __init__(
-        self, app: Any, settings: Settings, claims: bool, limiter: Limiter, directory: TierCache
+        self,
+        app: Any,
+        settings: Settings,
+        claims: bool,
+        limiter: Limiter,
+        directory: TierCache,
+        environ: Mapping[str, str],
     ) -> None:
         self.app = app
         self.settings = settings
         self.claims = claims
         self.limiter = limiter
         self.directory = directory
+        self.environ = environ
 
     @cached_property
     def redis(self) -> RedisLimiter:

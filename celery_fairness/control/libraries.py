@@ -39,7 +39,7 @@ def libraries(limiter: RedisLimiter) -> list[LibraryStatus]:
         LimiterUnavailable: Redis does not answer, or the user may not list functions.
     """
     connection = limiter.connection
-    found = loaded(functools.partial(connection.about_functions, limiter.prefix))
+    found = loaded(functools.partial(connection.read_there, limiter.prefix))
     fields = [f"lib:{name}" for name in found]
     times = connection.read("HMGET", limiter.names.clock, *fields) if fields else []
     rows = [
@@ -65,7 +65,7 @@ def delete_library(limiter: RedisLimiter, name: str) -> None:
     if not name.startswith(FAMILY):
         raise ValueError(f"expected a name that begins with {FAMILY}, got: {name}")
     connection = limiter.connection
-    ask = functools.partial(connection.about_functions, limiter.prefix)
+    ask = functools.partial(connection.read_there, limiter.prefix)
     if name not in loaded(ask):
         raise NotFound("library", name, f"is not on {connection.address}")
     ask("FUNCTION", "DELETE", name)

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from celery_fairness.config.fields import whole
+from celery_fairness.control.doctor.diagnosis import diagnose
+from celery_fairness.control.doctor.finding import Diagnosis
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.metrics import Family, QueueLoad, read_load, read_loads, read_metrics
 from celery_fairness.control.ojs_views import at_ms
@@ -100,6 +102,13 @@ class StatsApi:
     def loads(self) -> tuple[QueueLoad, ...]:
         """Return the same of each queue whose tenants a scrape judges, by queue."""
         return read_loads(self._installation)
+
+    def doctor(self) -> Diagnosis:
+        """Check Redis, settings, workers, queues and limits; return what is wrong, and its fix.
+
+        Nothing is written. The number of calls does not grow with the tenants or tasks.
+        """
+        return diagnose(self._installation, self)
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims and gates did in each of the last minutes, the oldest first.

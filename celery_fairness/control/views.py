@@ -124,6 +124,9 @@ class WorkerStatus(Value):
         queues: Queues that it consumes.
         shares: Its places for each queue of a service. Empty if it takes its queues in turn.
         lends: Whether other queues may use places that their queue does not need.
+        app: Name of its Celery app. None is not announced.
+        backend: A hash of its result backend, or "" if it has none.
+        lease_seconds: Its setting. 0 is not announced.
     """
 
     name: str
@@ -135,6 +138,9 @@ class WorkerStatus(Value):
     queues: tuple[str, ...] = ()
     shares: dict[str, int] = {}
     lends: bool = False
+    app: str | None = None
+    backend: str = ""
+    lease_seconds: float = 0.0
 
     def most_of(self, queue: str) -> int:
         """Return how many tasks of a queue it runs at once at most."""

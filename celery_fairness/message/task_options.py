@@ -200,6 +200,15 @@ class LimitSource:
             if {"task"}.issuperset(each.template.fields)
         ]
 
+    def fixed_keys(self) -> set[str]:
+        """Return the keys of declared limits that depend only on the task's name."""
+        values = KeyValues(task=self._task)
+        return {
+            each.template.resolve(values)[0]
+            for each in self._declared
+            if {"task"}.issuperset(each.template.fields)
+        }
+
     def of(
         self,
         called: Any,

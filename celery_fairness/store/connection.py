@@ -183,8 +183,8 @@ class Connection:
         except LibraryUnusable as error:
             raise LibraryUnusable(f"{self.address}: {error}") from None
 
-    def about_functions(self, prefix: str, *parts: str) -> Any:
-        """Run one ``FUNCTION`` command. In a cluster, use the node that has ``prefix``.
+    def read_there(self, prefix: str, *parts: str) -> Any:
+        """Run one command about a server. In a cluster, use the node that has ``prefix``.
 
         Raises:
             LimiterUnavailable: Redis does not answer, or answers with an error.

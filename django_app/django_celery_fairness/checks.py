@@ -8,6 +8,9 @@ W003 a variable has another number than the database, which wins (database)
 W004 a tier of the settings is not in the database (database)
 ==== =======================================================================
 
+With ``check --deploy`` the checks of ``celery fairness doctor`` run too, those that need no worker.
+The id of such a message is ``celery_fairness.NAME``, such as ``celery_fairness.eviction``.
+
 Invariant: each message names the thing, the value, and the line to write.
 
 Weakness: the last two read the database, so Django runs them only in ``migrate`` and with ``check
@@ -22,6 +25,7 @@ from typing import Any
 from django.core import checks
 from django.db import DatabaseError, router
 
+from celery_fairness.control.doctor.diagnosis import at_start
 from celery_fairness.errors import SettingsError
 from django_celery_fairness import wiring
 from django_celery_fairness.models import Tier
@@ -35,6 +39,7 @@ def connect() -> None:
     checks.register(check_wiring)
     checks.register(check_resolver)
     checks.register(check_numbers, checks.Tags.database)
+    checks.register(check_installation, deploy=True)
 
 
 def check_settings(**_context: Any) -> list[checks.CheckMessage]:
@@ -101,6 +106,24 @@ def check_numbers(
         # The tables do not exist yet, or E001 reports it.
         return []
     return [*_contradictions(stored), *_missing(stored, set(settings.tiers))]
+
+
+def check_installation(**_context: Any) -> list[checks.CheckMessage]:
+    """``doctor``: Redis and the settings. If Redis does not answer, only the settings."""
+    parts = wiring.wired()
+    if parts is None:
+        return []
+    try:
+        found = at_start(parts.installation)
+    except SettingsError:
+        # E001 reports it.
+        return []
+    return [
+        checks.Warning(
+            f"{each.what}: {each.consequence}.", hint=each.fix, id=f"celery_fairness.{each.check}"
+        )
+        for each in found
+    ]
 
 
 def _contradictions(stored: dict[str, int | None]) -> list[checks.CheckMessage]:

@@ -194,3 +194,31 @@ def test_the_page_of_fairredis_names_a_setting_of_the_gate_only_to_unset_it() ->
     table = PAGE_OF_FAIRREDIS.read_text().splitlines()
     rows = [row for row in table if named(row, ineffective("fairredis"))]
     assert all(row.endswith("| WARNING | unset it |") for row in rows)
+
+
+def test_a_starting_worker_logs_what_doctor_would_find(
+    make_shop: Callable[..., Shop], own_server: RedisServer
+) -> None:
+    with own_server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    urls = {"CELERY_BROKER_URL": f"fair{own_server.url}", "FAIRNESS_FREE_LIMITS": "3"}
+    log = make_shop(variables=urls).worker(pool="solo", concurrency=1).log_text()
+    warned = [line.rpartition("] ")[2] for line in log.splitlines() if ": WARNING/" in line]
+    for symptom in (
+        "maxmemory-policy is allkeys-lru, and maxmemory is not set: ",
+        "variable FAIRNESS_FREE_LIMITS is not known: it has no effect; write FAIRNESS_FREE_LIMIT",
+        "there is no tier_resolver, and no tenant's tier was ever published: every tenant runs at",
+    ):
+        assert len([line for line in warned if line.startswith(symptom)]) == 1, warned
+
+
+def test_a_worker_starts_without_a_redis_to_check(
+    make_shop: Callable[..., Shop], own_server: RedisServer
+) -> None:
+    conf = {"worker_eta_task_limit": 7}
+    shop = make_shop(fairness={"redis_url": own_server.url}, conf=conf)
+    own_server.kill()
+    log = shop.worker(pool="solo", concurrency=1).log_text()
+    assert "worker_eta_task_limit is 7: " in log
+    assert "maxmemory" not in log
+    assert "Traceback" not in log

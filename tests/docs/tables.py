@@ -13,6 +13,7 @@ from pathlib import Path
 from celery_fairness.config.environment import VARIABLES
 from celery_fairness.config.settings import Settings, expected
 from celery_fairness.config.worker_shares import PARTS, SLOTS
+from celery_fairness.control.doctor.diagnosis import CHECKS
 from celery_fairness.control.event_types import TYPES
 from celery_fairness.control.metric_table import METRICS
 
@@ -22,6 +23,7 @@ FILES = {
     ROOT / "docs" / "reference" / "settings.md": ("settings", "variables"),
     ROOT / "docs" / "reference" / "events.md": ("events",),
     ROOT / "docs" / "reference" / "metrics.md": ("metrics",),
+    ROOT / "docs" / "reference" / "doctor.md": ("doctor",),
 }
 
 
@@ -70,11 +72,18 @@ def metrics_table() -> str:
     return _table(("metric", "type", "labels", "meaning"), rows)
 
 
+def doctor_table() -> str:
+    """Every check of ``doctor``: its name, when it finds something, whether workers run it."""
+    rows = [(f"`{each.name}`", each.finds, "yes" if each.at_start else "no") for each in CHECKS]
+    return _table(("check", "finds that", "at a worker's start"), rows)
+
+
 TABLES = {
     "settings": settings_table,
     "variables": variables_table,
     "events": events_table,
     "metrics": metrics_table,
+    "doctor": doctor_table,
 }
 
 

@@ -171,7 +171,7 @@ def test_what_is_odd_is_said_when_a_worker_starts(make_shop: Callable[..., Shop]
     worker = shop.worker(pool="threads", concurrency=1)
     worker.wait_for_log("the database holds")
     log = worker.log_text()
-    assert "FAIRNESS_FRE_LIMIT is not known and has no effect, did you mean" in log
+    assert "FAIRNESS_FRE_LIMIT is not known: it has no effect; write FAIRNESS_FREE_LIMIT" in log
     assert "worker_eta_task_limit is 7" in log
     assert "is 0.5 s, and the broker delivers a waiting message again after 0.5 s" in log
     assert "countdowns are cut to 0.45 s" in log

@@ -7,15 +7,8 @@ from celery import Celery
 from kombu.utils.json import dumps, loads
 
 from celery_fairness import Fairness
-from celery_fairness.app.broker_setup import prepare_worker
 from celery_fairness.transport import schemes
 from tests.support.parts import parts_of
-
-IGNORED = {"tier_on_limit": "reschedule"}
-TOLD = (
-    "tier_on_limit is 'reschedule' and is ignored: on this broker a task over its tier's limit "
-    "waits in Redis, where that costs nothing"
-)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +46,3 @@ def test_remote_control_can_send_what_the_transport_is_told():
     finally:
         fairness.close()
         app.close()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"), [({}, False), ({"tier_on_limit": "wait"}, False), (IGNORED, True)]
-)
-def test_a_worker_says_what_its_broker_ignores(caplog, given, said):
-    app = Celery("claims", broker="fairredis://h/0")
-    app.conf.fairness = given
-    fairness = Fairness(app)
-    try:
-        prepare_worker(app, fairness.settings)
-    finally:
-        fairness.close()
-        app.close()
-    assert caplog.messages == [TOLD] * said

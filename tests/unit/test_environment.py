@@ -197,17 +197,16 @@ def test_a_variable_does_not_hide_tiers_that_cannot_be_meant(tiers):
 
 
 @pytest.mark.parametrize(
-    ("variable", "hint"),
+    ("variable", "fix"),
     [
-        ("FAIRNESS_FREE_LIMITS", ", did you mean 'FAIRNESS_FREE_LIMIT'?"),
-        ("FAIRNESS_SNOOZE", ", did you mean 'FAIRNESS_SNOOZE_JITTER'?"),
-        ("FAIRNESS_LEASE_SECONDS", ": lease_seconds is set in app.conf.fairness"),
-        ("FAIRNESS_WHATEVER", ""),
+        ("FAIRNESS_FREE_LIMITS", "write FAIRNESS_FREE_LIMIT"),
+        ("FAIRNESS_SNOOZE", "write FAIRNESS_SNOOZE_JITTER"),
+        ("FAIRNESS_LEASE_SECONDS", "set lease_seconds in app.conf.fairness"),
+        ("FAIRNESS_WHATEVER", "unset it"),
     ],
 )
-def test_an_unknown_variable_is_a_warning_with_a_suggestion(variable, hint):
-    problem = f"variable {variable} is not known and has no effect{hint}"
-    assert unknown_variables({variable: "1"}) == [problem]
+def test_an_unknown_variable_is_found_with_what_to_do(variable, fix):
+    assert unknown_variables({variable: "1"}) == [(variable, fix)]
 
 
 def test_other_peoples_variables_are_nobodys_business():

@@ -457,8 +457,8 @@ class TestWorker:
             types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
         )
         assert (
-            "variable FAIRNESS_FREE_LIMITS is not known and has no effect, "
-            "did you mean 'FAIRNESS_FREE_LIMIT'?"
+            "variable FAIRNESS_FREE_LIMITS is not known: it has no effect; "
+            "write FAIRNESS_FREE_LIMIT"
         ) in caplog.messages
 
     @pytest.mark.parametrize(

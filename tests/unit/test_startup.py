@@ -9,13 +9,10 @@ from celery.concurrency import get_implementation
 from celery_fairness import FairTask
 from celery_fairness.app.worker_setup import (
     broker_name,
-    longest_countdown_seconds,
     prepare_reconnect,
     prepare_worker,
-    startup_warnings,
-    visibility_seconds,
 )
-from celery_fairness.config.settings import build_settings
+from celery_fairness.message.redelivery import longest_countdown_seconds, visibility_seconds
 
 
 def an_app(broker="memory://", **conf):
@@ -39,32 +36,6 @@ def test_the_broker_says_how_long_a_message_may_wait(broker, options, visibility
     app = an_app(broker, broker_transport_options=options)
     assert visibility_seconds(app) == visibility
     assert longest_countdown_seconds(app) == countdown
-
-
-def test_a_snooze_that_the_broker_does_not_bear_is_a_warning_with_both_numbers():
-    app = an_app("redis://h/0", broker_transport_options={"visibility_timeout": 40})
-    assert startup_warnings(app, build_settings({})) == [
-        (
-            "snooze_seconds + snooze_jitter_seconds is 40 s, and the broker delivers a waiting "
-            "message again after 40 s (visibility_timeout): countdowns are cut to 36 s"
-        )
-    ]
-    assert startup_warnings(app, build_settings({"snooze_seconds": 26})) == []
-
-
-@pytest.mark.parametrize(
-    ("conf", "settings", "warning"),
-    [
-        ({"worker_eta_task_limit": 20}, {}, "worker_eta_task_limit is 20: rejected tasks wait"),
-    ],
-)
-def test_what_is_legal_and_hurts_is_a_warning(conf, settings, warning):
-    (text,) = startup_warnings(an_app(**conf), build_settings(settings))
-    assert text.startswith(warning)
-
-
-def test_the_defaults_are_no_reason_to_warn():
-    assert startup_warnings(an_app("redis://h/0"), build_settings({})) == []
 
 
 def queues_of_a_worker(app):

@@ -96,6 +96,37 @@ def test_so_is_a_variable(unwired, monkeypatch):
     assert "FAIRNESS_PRO_LIMIT" in found(database=True)["celery_fairness.E001"]
 
 
+def found_before_a_deployment() -> dict[str, str]:
+    """Return hints of ``check --deploy`` by their id."""
+    messages = run_checks(include_deployment_checks=True)
+    return {
+        str(each.id): str(each.hint)
+        for each in messages
+        if str(each.id).startswith("celery_fairness.")
+    }
+
+
+def test_a_check_before_a_deployment_finds_what_doctor_finds(wire, redis_url, redis_server):
+    wire(f"fair{redis_url}", redis_lost="open")
+    with redis_server.client() as server:
+        server.config_set("maxmemory-policy", "allkeys-lru")
+        messages = found_before_a_deployment()
+        server.config_set("maxmemory-policy", "noeviction")
+    assert messages.pop("celery_fairness.eviction").startswith("run CONFIG SET maxmemory-policy")
+    assert messages.pop("celery_fairness.ignored") == "unset it"
+    assert "celery_fairness.eviction" not in found_before_a_deployment()
+    assert found() == {}
+
+
+def test_a_check_before_a_deployment_without_redis_has_the_settings_alone(wire):
+    wire("fairredis://127.0.0.1:1/0", redis_lost="open")
+    assert list(found_before_a_deployment()) == ["celery_fairness.ignored"]
+
+
+def test_a_check_before_a_deployment_bears_a_project_that_is_not_set_up(unwired):
+    assert set(found_before_a_deployment()) == {"celery_fairness.W001"}
+
+
 def test_a_database_without_tables_is_no_error(wire, monkeypatch):
     wire()
     monkeypatch.setattr(Tier._meta, "db_table", "not_migrated_yet")

@@ -29,6 +29,7 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
   end
   if same and not ends_sooner then return tonumber(redis.call("HGET", clock, "version") or 0) end
   if not same and tier ~= "" then
+    redis.call("HSET", clock, "tenant_published", 1)
     Events.write_event(ctx, "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
   elseif not same then

@@ -1,0 +1,1 @@
+"""The checks of ``celery fairness doctor``: what is wrong with an installation, and its fix."""

@@ -1,0 +1,184 @@
+"""``doctor``: gathers the facts, and runs the checks on them.
+
+Workers run some checks at their start, and Django runs the same ones: those that need no other
+worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+from celery_fairness.control.doctor import fleet, server, settings
+from celery_fairness.control.doctor.facts import (
+    Facts,
+    app_facts,
+    fleet_facts,
+    server_facts,
+    stored_facts,
+)
+from celery_fairness.control.doctor.finding import Diagnosis, DoctorCheck, Symptom
+from celery_fairness.control.installation import Installation
+from celery_fairness.control.views import Verdict
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.store.readiness import ServerNotReady
+
+if TYPE_CHECKING:
+    from celery_fairness.control.stats_api import StatsApi
+
+#: All checks, in the order of their answers.
+CHECKS = (
+    DoctorCheck("rights", "the user of Redis may not run `INFO`", server.rights),
+    DoctorCheck("version", "Redis is older than 7.0, or Valkey older than 7.2", server.version),
+    DoctorCheck("role", "the server is a replica", server.role),
+    DoctorCheck("eviction", "`maxmemory-policy` is not `noeviction`", server.eviction),
+    DoctorCheck("memory", "75 % of `maxmemory` are in use; a problem from 90 %", server.memory),
+    DoctorCheck(
+        "persistence",
+        "the server has no append-only file, or could not write to its disk; a problem on "
+        "`fairredis` if it has neither snapshots nor a replica",
+        server.persistence,
+    ),
+    DoctorCheck("replicas", "`min-replicas-to-write` is 0 behind Sentinel", server.replicas),
+    DoctorCheck(
+        "clock",
+        "the clocks of the server and of this host differ by 1 s; a problem from 10 s",
+        server.clock,
+    ),
+    DoctorCheck(
+        "latency", "a message to Redis and back takes 10 ms; a problem from 100 ms", server.latency
+    ),
+    DoctorCheck("variables", "a variable `FAIRNESS_…` is not known", settings.variables),
+    DoctorCheck("ignored", "a setting or option has no effect on this path", settings.ignored),
+    DoctorCheck(
+        "visibility",
+        "gate: a snooze is longer than the broker's `visibility_timeout` allows",
+        settings.visibility,
+    ),
+    DoctorCheck("eta_limit", "gate: `worker_eta_task_limit` is set", settings.eta_limit),
+    DoctorCheck(
+        "prefetch",
+        "`worker_prefetch_multiplier` lets a worker hold tasks that another could start; a "
+        "problem if it is 0",
+        settings.prefetch,
+    ),
+    DoctorCheck(
+        "lease",
+        "`lease_seconds` is below 3, or above 60 and ten times as long as the tasks take",
+        settings.lease,
+    ),
+    DoctorCheck(
+        "priorities",
+        "`fairredis`: tasks have priorities, and `priority_order` is not set",
+        settings.priorities,
+    ),
+    DoctorCheck(
+        "tiers",
+        "tasks have tenants, `tier_resolver` is not set, and no tenant's tier was ever published",
+        settings.tiers,
+    ),
+    DoctorCheck(
+        "library", "the server cannot run the function library", fleet.library, at_start=False
+    ),
+    DoctorCheck("workers", "no worker runs", fleet.workers, at_start=False),
+    DoctorCheck(
+        "enforcement",
+        "workers do not enforce limits; a problem if others do",
+        fleet.enforcement,
+        at_start=False,
+    ),
+    DoctorCheck("leases", "workers have different `lease_seconds`", fleet.leases, at_start=False),
+    DoctorCheck(
+        "installations",
+        "several apps share the namespace; a problem if their result backends differ",
+        fleet.installations,
+        at_start=False,
+    ),
+    DoctorCheck(
+        "queues", "no worker takes a queue; a problem if tasks wait", fleet.queues, at_start=False
+    ),
+    DoctorCheck(
+        "paused", "tasks wait for a tenant or limit that is paused", fleet.paused, at_start=False
+    ),
+    DoctorCheck(
+        "tenants",
+        "tasks of the last 15 minutes had no tenant; a problem if tenants were invalid",
+        fleet.tenants,
+        at_start=False,
+    ),
+    DoctorCheck(
+        "partitions",
+        "waiting tasks have no value for the arguments of their queue's partitions",
+        fleet.partitions,
+        at_start=False,
+    ),
+    DoctorCheck(
+        "unreached",
+        "a declared limit has rejected no task in a week or longer",
+        fleet.unreached,
+        at_start=False,
+    ),
+    DoctorCheck("letters", "there are dead letters", fleet.letters, at_start=False),
+    DoctorCheck("memory_lost", "Redis has lost its memory", fleet.memory_lost, at_start=False),
+    DoctorCheck(
+        "old_libraries",
+        "the server has function libraries that the installation has not used for a day",
+        fleet.old_libraries,
+        at_start=False,
+    ),
+)
+
+
+def diagnose(installation: Installation, stats: StatsApi) -> Diagnosis:
+    """Run all checks.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer.
+        ValueError: A test has passed a limiter that is not in Redis.
+    """
+    facts = _with_redis(_of_app(installation), installation, with_config=True)
+    try:
+        fleet_now = fleet_facts(installation, stats)
+        facts, verdict = replace(facts, fleet=fleet_now), fleet_now.status.verdict
+    except LimiterUnavailable as error:
+        # The server has answered before.
+        if not isinstance(error.__cause__, (LibraryUnusable, ResponseError, ServerNotReady)):
+            raise
+        facts = replace(facts, unusable=error.problem)
+        verdict = Verdict(level="trouble", line=error.problem)
+    found = [symptom for check in CHECKS for symptom in check.symptoms(facts)]
+    found.sort(key=lambda each: each.level != "problem")
+    return Diagnosis(at=facts.at, symptoms=tuple(found), verdict=verdict)
+
+
+def at_start(installation: Installation) -> list[Symptom]:
+    """Run the checks that need no other worker. If Redis does not answer, run those of the app."""
+    facts = _of_app(installation)
+    if isinstance(installation.limiter, RedisLimiter):
+        with contextlib.suppress(LimiterUnavailable):
+            facts = _with_redis(facts, installation, with_config=False)
+    return [symptom for check in CHECKS if check.at_start for symptom in check.symptoms(facts)]
+
+
+def _of_app(installation: Installation) -> Facts:
+    return Facts(
+        at=datetime.now(UTC),
+        claims=installation.claims,
+        settings=installation.settings,
+        app=app_facts(installation),
+    )
+
+
+def _with_redis(facts: Facts, installation: Installation, *, with_config: bool) -> Facts:
+    return replace(
+        facts,
+        sentinel=bool(installation.redis.connection.address.master_name),
+        server=server_facts(installation.redis, with_config=with_config),
+        stored=stored_facts(installation),
+    )

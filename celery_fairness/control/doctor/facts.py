@@ -1,0 +1,337 @@
+"""The facts that the checks of ``doctor`` look at. They are read once, and nothing is written.
+
+Invariant: the number of calls does not grow with the tenants or tasks.
+
+Weakness: the facts about an app are those of this process. A worker may have other settings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kombu.utils.url import maybe_sanitize_url
+from redis.exceptions import ResponseError
+
+from celery_fairness.config.environment import unknown_variables
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Settings
+from celery_fairness.config.tenants import key_hash
+from celery_fairness.config.tiers import Tier
+from celery_fairness.control.installation import Installation
+from celery_fairness.control.libraries import LibraryStatus, libraries
+from celery_fairness.control.ojs_views import at_ms
+from celery_fairness.control.scan import server_now
+from celery_fairness.control.views import Minute, Status
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.message.redelivery import visibility_seconds
+from celery_fairness.message.task_options import source_of
+from celery_fairness.store.address import address_from_broker, address_from_url
+
+if TYPE_CHECKING:
+    from celery_fairness.control.stats_api import StatsApi
+
+Answer = TypeVar("Answer")
+
+#: Messages to the server whose shortest time is the latency.
+PINGS = 5
+#: Minutes of statistics that the checks look at.
+LAST_MINUTES = 15
+#: Settings of the server that the checks look at.
+CONFIG = ("save", "min-replicas-to-write")
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """The app of this process.
+
+    Attributes:
+        name: Its name, such as ``shop``.
+        backend: A hash of its result backend, without secrets. "" is none.
+        queues: The queues that it names.
+        unknown_variables: Variables of the environment without effect, and what to do.
+        visibility_seconds: When the broker delivers an unacknowledged message again. None is never.
+        visibility_is_set: Whether ``broker_transport_options`` sets it.
+        is_other_redis: Whether ``redis_url`` is another Redis than the broker's.
+        prefetch_multiplier: The setting ``worker_prefetch_multiplier``, or None if it is not set or
+            prefetching is disabled.
+        eta_task_limit: The setting ``worker_eta_task_limit``. 0 is none.
+        prioritised: What sets a priority: names of tasks and settings.
+        has_tenants: Whether a task declares a tenant.
+        limit_keys: Keys of declared limits that do not depend on a task's arguments.
+    """
+
+    name: str
+    backend: str
+    queues: tuple[str, ...]
+    unknown_variables: tuple[tuple[str, str], ...]
+    visibility_seconds: float | None
+    visibility_is_set: bool
+    is_other_redis: bool
+    prefetch_multiplier: int | None
+    eta_task_limit: int
+    prioritised: tuple[str, ...]
+    has_tenants: bool
+    limit_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The Redis server.
+
+    Attributes:
+        info: The answer of ``INFO``, or None if the user may not run it.
+        config: Some of its settings, or None if they were not read or the user may not read them.
+        ahead_seconds: How far its clock is ahead of the clock of this host.
+        ping_seconds: The shortest time of a message to the server and back.
+    """
+
+    info: Mapping[str, str] | None
+    config: Mapping[str, str] | None
+    ahead_seconds: float
+    ping_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFacts:
+    """The data that the installation stores about itself.
+
+    Attributes:
+        now: Time of the server.
+        began: When this memory of the installation began, or None if nothing has used it.
+        task_seconds: Mean time of the last tasks, by name.
+        tenant_published: Whether the tier of a tenant was ever published.
+        tiers: Published tiers. Empty if there are none.
+    """
+
+    now: datetime
+    began: datetime | None
+    task_seconds: Mapping[str, float]
+    tenant_published: bool
+    tiers: Mapping[str, Tier]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """The workers and their work.
+
+    Attributes:
+        status: The status.
+        libraries: The function libraries on the server, or None if the user may not list them.
+        minutes: Statistics of the last minutes.
+        rejecting_keys: Keys of limits that have rejected a task.
+        other_keys_rejected: Whether more keys have rejected tasks than are counted by name.
+        nameless: Waiting tasks without a value for the arguments of their queue's partitions, by
+            queue.
+    """
+
+    status: Status
+    libraries: tuple[LibraryStatus, ...] | None
+    minutes: tuple[Minute, ...]
+    rejecting_keys: frozenset[str]
+    other_keys_rejected: bool
+    nameless: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that the checks look at. A part that could not be read is None.
+
+    Attributes:
+        at: Time of the look.
+        claims: Whether the broker claims fairly.
+        settings: The settings in force.
+        app: The app.
+        sentinel: Whether the Redis is behind Sentinel.
+        server: The server. None if it does not answer, or if a test has passed a limiter.
+        stored: What the installation stores about itself, or None likewise.
+        fleet: The workers and their work. None if nobody looked, or if the library is unusable.
+        unusable: Why the server cannot run the function library. "" if it can.
+    """
+
+    at: datetime
+    claims: bool
+    settings: Settings
+    app: AppFacts
+    sentinel: bool = False
+    server: ServerFacts | None = None
+    stored: StoredFacts | None = None
+    fleet: FleetFacts | None = None
+    unusable: str = ""
+
+
+def app_facts(installation: Installation) -> AppFacts:
+    """Return the facts about the app of this process. No call to Redis is made."""
+    app, settings = installation.app, installation.settings
+    conf, options = app.conf, app.conf.broker_transport_options or {}
+    multiplier = None
+    if conf.value_set_for("worker_prefetch_multiplier") and not conf.worker_disable_prefetch:
+        multiplier = int(conf.worker_prefetch_multiplier)
+    return AppFacts(
+        name=app.main or "",
+        backend=backend_name(app),
+        queues=tuple(dict.fromkeys(installation.app_queues())),
+        unknown_variables=tuple(unknown_variables(installation.environ)),
+        visibility_seconds=None if installation.claims else visibility_seconds(app),
+        visibility_is_set="visibility_timeout" in options,
+        is_other_redis=installation.claims and _is_other_redis(app, settings),
+        prefetch_multiplier=multiplier,
+        eta_task_limit=int(conf.get("worker_eta_task_limit") or 0),
+        prioritised=tuple(_prioritised(app)),
+        has_tenants=any(getattr(each, "tenant_source", None) for each in app.tasks.values()),
+        limit_keys=tuple(sorted(_limit_keys(app, settings))),
+    )
+
+
+def backend_name(app: Any) -> str:
+    """Return the identity of the app's result backend: a hash without its secrets.
+
+    "" is no backend.
+
+    Weakness: if workers use two names for one backend, it counts as two backends.
+    """
+    url = app.conf.result_backend
+    return key_hash(maybe_sanitize_url(url)) if isinstance(url, str) and url else ""
+
+
+def _is_other_redis(app: Any, settings: Settings) -> bool:
+    given = settings.redis_url
+    if given is None:
+        return False
+    return address_from_url(given.get_secret_value()) != address_from_broker(app)
+
+
+def _prioritised(app: Any) -> list[str]:
+    names = [
+        f"task {name}"
+        for name, task in sorted(app.tasks.items())
+        if getattr(task, "priority", None) is not None
+        and task.priority != app.conf.task_default_priority
+    ]
+    if app.conf.task_default_priority is not None:
+        names.insert(0, "task_default_priority")
+    return names
+
+
+def _limit_keys(app: Any, settings: Settings) -> set[str]:
+    keys = {
+        queue_key(queue)
+        for queue, policy in settings.queues.items()
+        if policy.limits and not policy.partitioned
+    }
+    for source in filter(None, map(source_of, app.tasks.values())):
+        keys |= source.fixed_keys()
+    return keys
+
+
+def server_facts(limiter: RedisLimiter, *, with_config: bool) -> ServerFacts:
+    """Return the facts about the server.
+
+    Args:
+        limiter: The limiter on that server.
+        with_config: Whether to read settings of the server. If the user may not, the server notes
+            the try in its ACL log, so workers do not read them.
+
+    Raises:
+        LimiterUnavailable: It does not answer.
+    """
+    connection, prefix = limiter.connection, limiter.prefix
+
+    def ask(*parts: str) -> Any:
+        return connection.read_there(prefix, *parts)
+
+    times = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        ask("PING")
+        times.append(time.perf_counter() - began)
+    before = time.time()
+    seconds, micros = ask("TIME")
+    here = (before + time.time()) / 2
+    info = _allowed(lambda: ask("INFO"))
+    config = _allowed(lambda: ask("CONFIG", "GET", *CONFIG)) if with_config else None
+    return ServerFacts(
+        info=None if info is None else _fields_of_info(info),
+        config=None if config is None else _pairs(config),
+        ahead_seconds=int(seconds) + int(micros) / 1_000_000 - here,
+        ping_seconds=min(times),
+    )
+
+
+def stored_facts(installation: Installation) -> StoredFacts:
+    """Return what the installation stores about itself.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer.
+    """
+    reader = installation.reader
+    fields = ("began", "took", "tenant_published")
+    began, took, published = reader.read("HMGET", reader.keys.clock, *fields)
+    means = (each.rpartition("~")[::2] for each in (took or "").split())
+    return StoredFacts(
+        now=at_ms(server_now(reader)),
+        began=None if began is None else at_ms(int(began)),
+        task_seconds={name: int(mean) / 1000 for name, mean in means},
+        tenant_published=bool(published),
+        tiers=installation.redis.published_tiers()[1],
+    )
+
+
+def fleet_facts(installation: Installation, stats: StatsApi) -> FleetFacts:
+    """Return the workers and their work.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer, or cannot run the function library.
+    """
+    rejected = {each.key for each in stats.rejections().keys}
+    known = _allowed(lambda: libraries(installation.redis))
+    return FleetFacts(
+        status=stats.status(),
+        libraries=None if known is None else tuple(known),
+        minutes=stats.minutes(LAST_MINUTES),
+        rejecting_keys=frozenset(rejected - {"_other"}),
+        other_keys_rejected="_other" in rejected,
+        nameless=_nameless(installation),
+    )
+
+
+def _nameless(installation: Installation) -> dict[str, int]:
+    reader, queues = installation.reader, installation.settings.queues
+    names = [name for name, policy in queues.items() if policy.by_args]
+    if not names:
+        return {}
+    keys = [f"{queue_key(name)}:" for name in names]
+    counts = reader.read("HMGET", reader.keys.waiting_at, *keys)
+    found = zip(names, counts, strict=True)
+    return {name: int(count) for name, count in found if int(count or 0) > 0}
+
+
+def _allowed(ask: Callable[[], Answer]) -> Answer | None:
+    """Return the answer, or None if the server rejects the command."""
+    try:
+        return ask()
+    except LimiterUnavailable as error:
+        if isinstance(error.__cause__, ResponseError):
+            return None
+        raise
+
+
+def _fields_of_info(answer: Any) -> dict[str, str]:
+    # The client of a cluster returns a mapping.
+    if isinstance(answer, Mapping):
+        return {str(name): str(value) for name, value in answer.items()}
+    rows = (line.partition(":") for line in str(answer).splitlines())
+    return {name: value for name, colon, value in rows if colon}
+
+
+def _pairs(answer: Any) -> dict[str, str]:
+    pairs = (
+        answer.items()
+        if isinstance(answer, Mapping)
+        else zip(answer[::2], answer[1::2], strict=True)
+    )
+    return {str(name): str(value) for name, value in pairs}

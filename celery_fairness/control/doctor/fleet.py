@@ -1,0 +1,285 @@
+"""The checks of workers, queues, tenants and limits, from what runs now and ran lately."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+
+from celery_fairness.control.doctor.facts import LAST_MINUTES, Facts
+from celery_fairness.control.doctor.finding import Found, advice, problem
+from celery_fairness.control.doctor.settings import named
+from celery_fairness.control.workers import not_enforcing
+
+#: A library that no worker of the installation has used for this long is old.
+OLD_LIBRARY = timedelta(days=1)
+#: A limit that was not reached in this time may be too high.
+UNREACHED_FOR = timedelta(days=7)
+_COMMAND = "celery -A APP fairness"
+
+
+def library(facts: Facts) -> Iterator[Found]:
+    """Find that the server cannot run the function library."""
+    if facts.unusable:
+        yield problem(
+            facts.unusable,
+            "no worker starts, and no task is limited",
+            "follow the text; docs/how-to/connect-redis.md has the needed rights",
+        )
+
+
+def workers(facts: Facts) -> Iterator[Found]:
+    """Find that no worker runs."""
+    if facts.fleet is not None and not facts.fleet.status.workers:
+        yield advice(
+            "no worker runs",
+            "no task starts",
+            f"start one, and check that its namespace is {facts.settings.namespace}",
+        )
+
+
+def enforcement(facts: Facts) -> Iterator[Found]:
+    """Find workers that do not enforce limits."""
+    if facts.fleet is None:
+        return
+    running = facts.fleet.status.workers
+    others = not_enforcing(running)
+    if not others:
+        return
+    names = named([each.name for each in others])
+    if len(others) < len(running):
+        yield problem(
+            f"{len(others)} of {len(running)} workers do not enforce limits: {names}",
+            "they start tasks above the limits, and the other workers then reject the same tenants",
+            "give all workers the same FAIRNESS_ENABLED, and restart these",
+        )
+    elif all(each.enforcement == "observe" for each in others):
+        yield advice(
+            "all workers only observe",
+            "no limit holds, and what would be rejected is counted",
+            "after a day look at fairness.stats.rejections() or the column rejected of "
+            f"{_COMMAND} status, then set FAIRNESS_ENABLED=true",
+        )
+    else:
+        yield advice(
+            "no worker enforces limits",
+            "one tenant can take all places",
+            "set FAIRNESS_ENABLED=observe for a day, then true",
+        )
+
+
+def leases(facts: Facts) -> Iterator[Found]:
+    """Find workers with different leases."""
+    found = facts.fleet.status.workers if facts.fleet is not None else ()
+    lengths = sorted({each.lease_seconds for each in found if each.lease_seconds})
+    if len(lengths) > 1:
+        yield problem(
+            f"workers have different lease_seconds: {', '.join(f'{each:g}' for each in lengths)}",
+            "a worker with short leases may end those of another, and its tasks run twice",
+            "give all workers the same settings",
+        )
+
+
+def installations(facts: Facts) -> Iterator[Found]:
+    """Find that two installations share a namespace."""
+    if facts.fleet is None:
+        return
+    found = [each for each in facts.fleet.status.workers if each.app is not None]
+    names = sorted({facts.app.name, *(each.app or "" for each in found)})
+    backends = {facts.app.backend, *(each.backend or "" for each in found)}
+    what = f"the namespace {facts.settings.namespace}"
+    if len(backends) > 1:
+        yield problem(
+            f"apps with {len(backends)} result backends share {what}",
+            "a worker of any of them stores the results of lost tasks, where their callers do not "
+            "look",
+            "give each installation a namespace of its own, or all apps one result_backend",
+        )
+    elif len(names) > 1:
+        yield advice(
+            f"{len(names)} apps share {what}: {named(names)}",
+            "a tenant's limit counts over all of them",
+            "give each installation a namespace of its own, unless that is meant",
+        )
+
+
+def queues(facts: Facts) -> Iterator[Found]:
+    """Find queues that no worker takes."""
+    if facts.fleet is None:
+        return
+    status = facts.fleet.status
+    taken = {queue for worker in status.workers for queue in worker.queues}
+    has_gate = any(each.path == "gate" for each in status.workers)
+    waiting = {each.queue: each.waiting for each in status.queues if each.waiting}
+    left = [queue for queue in waiting if not (queue in taken if queue else has_gate)]
+    if left:
+        tasks = sum(waiting[queue] for queue in left)
+        names = [queue or "(parked)" for queue in left]
+        yield problem(
+            f"no worker takes {_queues(names)}: {named(names)}",
+            f"{_tasks(tasks)} there until one does",
+            f"start a worker with -Q {','.join(names[:1])}" if left[0] else "start a worker",
+        )
+    idle = [name for name in facts.app.queues if name not in taken and name not in waiting]
+    if idle and status.workers:
+        yield advice(
+            f"no worker takes {_queues(idle)}: {named(idle)}",
+            "a task that is sent there never starts",
+            "start a worker for each, or take it out of task_queues and services",
+        )
+
+
+def paused(facts: Facts) -> Iterator[Found]:
+    """Find waiting tasks whose tenant or limit is paused."""
+    if facts.fleet is None:
+        return
+    rows = facts.fleet.status.queues
+    tenants = {
+        share.key: share.key.removeprefix("tenant:")
+        for queue in rows
+        for share in queue.tenants
+        if share.state == "paused"
+    }
+    if tenants:
+        names = list(tenants.values())
+        tasks = sum(
+            share.waiting for queue in rows for share in queue.tenants if share.key in tenants
+        )
+        yield advice(
+            f"{_tenants(names)} {named(names)} {_are(names)} paused or may run 0 tasks",
+            f"{_tasks(tasks)} until that ends",
+            f"{_COMMAND} tenant show {names[0]} shows who did it and what ends it",
+        )
+    limits = {
+        limit.key: limit.waiting
+        for queue in rows
+        for limit in queue.limits
+        if limit.reason == "paused"
+    }
+    if limits:
+        names = list(limits)
+        yield advice(
+            f"the limit {named(names)} is paused or 0",
+            f"{_tasks(sum(limits.values()))} until that ends",
+            f"{_COMMAND} limit show {names[0]} shows who did it and what ends it",
+        )
+
+
+def tenants(facts: Facts) -> Iterator[Found]:
+    """Find tasks without a tenant, or with a wrong one."""
+    if facts.fleet is None:
+        return
+    started: Counter[bool] = Counter()
+    for minute in facts.fleet.minutes:
+        for row in minute.counts:
+            started[row.tier == ""] += row.started
+    without, total = started[True], started.total()
+    if without and facts.settings.no_tenant == "bypass":
+        yield advice(
+            f"{without:,} of {total:,} tasks of the last {LAST_MINUTES} minutes had no tenant",
+            "no tier limits them, and they count as one tenant in the turns",
+            "declare tenant= for these tasks, or set no_tenant to 'shared' or 'error'",
+        )
+    invalid = facts.fleet.status.counts.get("invalid", 0)
+    if invalid:
+        yield problem(
+            f"{invalid:,} tasks had no valid tenant",
+            "together they share one limit of the default tier",
+            "correct the producer that logs: is attributed to the tenant _invalid",
+        )
+
+
+def partitions(facts: Facts) -> Iterator[Found]:
+    """Find tasks without a value for the arguments of their queue's partitions."""
+    if facts.fleet is None:
+        return
+    for queue, count in facts.fleet.nameless.items():
+        arguments = ", ".join(facts.settings.queues[queue].by_args or ())
+        yield advice(
+            f"{_tasks(count)} in queue {queue} without a value for {arguments}",
+            "they share one partition and its limit",
+            f"send the tasks with {arguments}, or set missing to 'error' to find the producer",
+        )
+
+
+def unreached(facts: Facts) -> Iterator[Found]:
+    """Find limits that have never rejected a task."""
+    stored, fleet = facts.stored, facts.fleet
+    if stored is None or fleet is None or stored.began is None or fleet.other_keys_rejected:
+        return
+    if stored.now - stored.began < UNREACHED_FOR:
+        return
+    keys = [key for key in facts.app.limit_keys if key not in fleet.rejecting_keys]
+    if keys:
+        since = f"{stored.began:%Y-%m-%d}"
+        yield advice(
+            f"{'a limit was' if len(keys) == 1 else f'{len(keys)} limits were'} never reached "
+            f"since {since}: {named(keys)}",
+            "a limit that is too high protects nothing",
+            f"compare it with what it holds at busy times: {_COMMAND} limit show {keys[0]}",
+        )
+
+
+def letters(facts: Facts) -> Iterator[Found]:
+    """Find dead letters."""
+    rows = facts.fleet.status.queues if facts.fleet is not None else ()
+    dead = [each.queue for each in rows if each.dead]
+    count = sum(each.dead for each in rows)
+    if count:
+        yield advice(
+            f"{_letters(count)} in {_queues(dead)} {named(dead)}",
+            "a task whose process died too often does not run again by itself",
+            f"look at them with {_COMMAND} task dead, then use {_COMMAND} task requeue ID",
+        )
+
+
+def memory_lost(facts: Facts) -> Iterator[Found]:
+    """Find that Redis has lost the memory before this one."""
+    if facts.fleet is not None and facts.fleet.status.counts.get("memory_lost"):
+        began = facts.stored.began if facts.stored is not None else None
+        when = f" on {began:%Y-%m-%d at %H:%M} UTC" if began is not None else ""
+        yield advice(
+            f"Redis lost its memory{when}",
+            "tasks that waited there, pauses and overrides are gone",
+            "send lost tasks again, and follow docs/how-to/recover-redis.md",
+        )
+
+
+def old_libraries(facts: Facts) -> Iterator[Found]:
+    """Find function libraries that the installation no longer uses."""
+    if facts.fleet is None or facts.stored is None:
+        return
+    now = facts.stored.now
+    old = [
+        each
+        for each in facts.fleet.libraries or ()
+        if not each.current and (each.used is None or now - each.used > OLD_LIBRARY)
+    ]
+    if old:
+        size = sum(each.size for each in old) / 2**10
+        yield advice(
+            f"{len(old)} old function {'library is' if len(old) == 1 else 'libraries are'} on the "
+            f"server: {named([each.name for each in old])}",
+            f"they take {size:,.0f} KiB of its memory",
+            f"{_COMMAND} library --delete {old[0].name}, unless another installation uses it",
+        )
+
+
+def _queues(names: list[str]) -> str:
+    return "the queue" if len(names) == 1 else f"{len(names)} queues"
+
+
+def _tenants(names: list[str]) -> str:
+    return "the tenant" if len(names) == 1 else "the tenants"
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _tasks(count: int) -> str:
+    return "1 task waits" if count == 1 else f"{count:,} tasks wait"
+
+
+def _letters(count: int) -> str:
+    return "1 dead letter is" if count == 1 else f"{count:,} dead letters are"

@@ -1,0 +1,175 @@
+"""The checks of the Redis server: version, role, memory, persistence, clock and latency.
+
+A check finds nothing if the user of Redis may not read its facts. The check ``rights`` reports
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from celery_fairness.control.doctor.facts import Facts
+from celery_fairness.control.doctor.finding import Found, advice, problem
+
+#: The oldest versions with the functions that the library uses.
+OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
+#: The parts of ``maxmemory`` in use above which memory is advice and a problem.
+MEMORY_ADVICE, MEMORY_PROBLEM = 0.75, 0.9
+#: Differences of two clocks that are advice and a problem, in seconds.
+CLOCK_ADVICE_SECONDS, CLOCK_PROBLEM_SECONDS = 1.0, 10.0
+#: Latencies that are advice and a problem, in seconds.
+LATENCY_ADVICE_SECONDS, LATENCY_PROBLEM_SECONDS = 0.01, 0.1
+
+
+def _info(facts: Facts) -> Mapping[str, str]:
+    return (facts.server and facts.server.info) or {}
+
+
+def _lost(facts: Facts) -> str:
+    """Return what is lost with the server's memory, as a subject."""
+    return "waiting tasks and leases" if facts.claims else "leases and parked tasks"
+
+
+def rights(facts: Facts) -> Iterator[Found]:
+    """Find that the user may not run INFO."""
+    if facts.server is not None and facts.server.info is None:
+        yield advice(
+            "the user of Redis may not run INFO",
+            "version, role, memory, eviction and persistence cannot be checked",
+            "grant +info",
+        )
+
+
+def version(facts: Facts) -> Iterator[Found]:
+    """Find a server that is too old."""
+    info = _info(facts)
+    name = "valkey" if "valkey_version" in info else "redis"
+    text = info.get(f"{name}_version", "")
+    numbers = tuple(int(each) for each in text.split(".")[:2] if each.isdigit())
+    if len(numbers) == 2 and numbers < OLDEST[name]:
+        oldest = ".".join(map(str, OLDEST[name]))
+        yield problem(
+            f"the server is {name.capitalize()} {text}",
+            "it cannot run the function library, so no worker starts",
+            f"upgrade it to {oldest} or newer",
+        )
+
+
+def role(facts: Facts) -> Iterator[Found]:
+    """Find that the server is a replica."""
+    if _info(facts).get("role") == "slave":
+        yield problem(
+            "the server is a replica",
+            "it rejects every write, so no task starts",
+            "correct the address, or promote the server",
+        )
+
+
+def eviction(facts: Facts) -> Iterator[Found]:
+    """Find an eviction policy."""
+    info = _info(facts)
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return
+    fix = "run CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration"
+    if int(info.get("maxmemory", 0)):
+        yield problem(
+            f"maxmemory-policy is {policy}",
+            f"at its memory limit the server deletes {_lost(facts)} without a trace",
+            fix,
+        )
+    else:
+        yield advice(
+            f"maxmemory-policy is {policy}, and maxmemory is not set",
+            f"once somebody sets maxmemory, a full memory deletes {_lost(facts)}",
+            fix,
+        )
+
+
+def memory(facts: Facts) -> Iterator[Found]:
+    """Find a memory that is nearly full."""
+    info = _info(facts)
+    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if most and used >= MEMORY_ADVICE * most:
+        consequence = "its next tasks are rejected" if facts.claims else "tasks can no longer park"
+        yield (problem if used >= MEMORY_PROBLEM * most else advice)(
+            f"the server uses {used / most:.0%} of its maxmemory ({_mib(most)})",
+            f"at 100 % Redis takes no more writes that need memory, so {consequence}",
+            "raise maxmemory, start workers, or bound the backlog with max_waiting",
+        )
+
+
+def persistence(facts: Facts) -> Iterator[Found]:
+    """Find that a crash of the server loses much, or that the disk takes no copy."""
+    info, config = _info(facts), (facts.server and facts.server.config) or {}
+    if not info:
+        return
+    for name, what in (
+        ("aof_last_write_status", "the append-only file"),
+        ("rdb_last_bgsave_status", "the snapshot"),
+    ):
+        if info.get(name, "ok") != "ok":
+            yield problem(
+                f"the server could not write {what}",
+                "a restart loses what was written since then, and Redis may reject all writes",
+                "look at the server's log and its disk",
+            )
+    if info.get("aof_enabled") == "1":
+        return
+    fix = "set appendonly yes"
+    if config.get("save") == "" and not int(info.get("connected_slaves", 0)):
+        yield (problem if facts.claims else advice)(
+            "the server writes nothing to a disk and has no replica",
+            f"a restart of the server loses all {_lost(facts)}",
+            fix,
+        )
+    else:
+        yield advice(
+            "appendonly is no",
+            f"a crash of the server loses {_lost(facts)} since its last snapshot or failover",
+            fix,
+        )
+
+
+def replicas(facts: Facts) -> Iterator[Found]:
+    """Find that a failover may lose confirmed writes."""
+    config = (facts.server and facts.server.config) or {}
+    if facts.sentinel and config.get("min-replicas-to-write") == "0":
+        yield advice(
+            "min-replicas-to-write is 0 behind Sentinel",
+            "a master that is cut off goes on to accept tasks, and a failover loses them",
+            "run CONFIG SET min-replicas-to-write 1",
+        )
+
+
+def clock(facts: Facts) -> Iterator[Found]:
+    """Find that the clocks of the server and of this host differ."""
+    if facts.server is None:
+        return
+    ahead = facts.server.ahead_seconds
+    # The server's answer came at some moment of the message's way.
+    off = abs(ahead) - facts.server.ping_seconds
+    if off >= CLOCK_ADVICE_SECONDS:
+        side = "ahead of" if ahead > 0 else "behind"
+        yield (problem if off >= CLOCK_PROBLEM_SECONDS else advice)(
+            f"the server's clock is {abs(ahead):.0f} s {side} the clock of this host",
+            "tasks with a countdown start that much too early or too late, and so do ends of "
+            "pauses that are given as a time",
+            "run NTP on both",
+        )
+
+
+def latency(facts: Facts) -> Iterator[Found]:
+    """Find that messages to the server take long."""
+    if facts.server is None or facts.server.ping_seconds < LATENCY_ADVICE_SECONDS:
+        return
+    seconds = facts.server.ping_seconds
+    yield (problem if seconds >= LATENCY_PROBLEM_SECONDS else advice)(
+        f"a message to Redis and back takes {seconds * 1000:.0f} ms",
+        "each start of a task waits for at least one of them",
+        "put Redis and the workers into one network, and look for slow commands: SLOWLOG GET",
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"

@@ -1,0 +1,178 @@
+"""The checks of the settings of the app, and of the tiers and times that Redis stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from celery_fairness.config.settings import without_effect
+from celery_fairness.control.doctor.facts import Facts
+from celery_fairness.control.doctor.finding import Found, advice, problem
+from celery_fairness.message.redelivery import VISIBILITY_SHARE
+
+#: Leases below the first are short, and above the second are long, in seconds.
+SHORT_LEASE_SECONDS, LONG_LEASE_SECONDS = 3.0, 60.0
+#: A lease is long if it has the time of so many tasks.
+TASKS_IN_A_LEASE = 10
+#: Tasks that take longer than this should not be prefetched, in seconds.
+LONG_TASK_SECONDS = 10.0
+#: Names that one sentence has.
+NAMED = 3
+
+
+def named(names: tuple[str, ...] | list[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def variables(facts: Facts) -> Iterator[Found]:
+    """Find variables of the environment that nothing reads."""
+    for name, fix in facts.app.unknown_variables:
+        yield problem(f"variable {name} is not known", "it has no effect", fix)
+
+
+def ignored(facts: Facts) -> Iterator[Found]:
+    """Find settings and options that are set and have no effect on this path."""
+    settings, app = facts.settings, facts.app
+    path = "on fairredis" if facts.claims else "at a gate"
+    # A shared settings file names the broker's Redis for both paths.
+    apart = {"redis_url", "tier_on_limit"}
+    for name in without_effect(settings, facts.claims):
+        if name not in apart:
+            yield advice(
+                f"{name} is set and has no effect {path}",
+                "it only misleads who reads it",
+                "unset it",
+            )
+    if not facts.claims:
+        return
+    if app.is_other_redis:
+        yield problem(
+            "redis_url or FAIRNESS_REDIS_URL is set to another Redis than the broker's",
+            "it is ignored, because on fairredis the limits are beside the queues",
+            "unset it",
+        )
+    if "tier_on_limit" in settings.model_fields_set and settings.tier_on_limit == "reschedule":
+        yield advice(
+            "tier_on_limit is 'reschedule'",
+            "it is ignored, because on fairredis a task over its tier's limit waits in Redis, "
+            "where that costs nothing",
+            "unset it",
+        )
+    if app.visibility_is_set:
+        yield advice(
+            "visibility_timeout of broker_transport_options is set",
+            "it is ignored, because on fairredis the tasks of a worker that is gone come back "
+            "when its leases end, after lease_seconds",
+            "unset it",
+        )
+
+
+def visibility(facts: Facts) -> Iterator[Found]:
+    """Find a snooze that is longer than the broker lets a message wait."""
+    timeout, settings = facts.app.visibility_seconds, facts.settings
+    if facts.claims or timeout is None:
+        return
+    snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
+    longest = timeout * VISIBILITY_SHARE
+    if snooze > longest:
+        yield problem(
+            f"snooze_seconds + snooze_jitter_seconds is {snooze:g} s, and the broker delivers a "
+            f"waiting message again after {timeout:g} s (visibility_timeout)",
+            f"countdowns are cut to {longest:g} s",
+            "raise visibility_timeout, or shorten the snooze",
+        )
+
+
+def eta_limit(facts: Facts) -> Iterator[Found]:
+    """Find a bound on the tasks that wait in a worker with a countdown."""
+    limit = facts.app.eta_task_limit
+    if limit and not facts.claims:
+        yield problem(
+            f"worker_eta_task_limit is {limit}",
+            "rejected tasks wait in the worker with a countdown, and when that many wait the "
+            "worker takes no other task",
+            "unset it",
+        )
+
+
+def prefetch(facts: Facts) -> Iterator[Found]:
+    """Find a worker that holds tasks which another worker could start."""
+    multiplier = facts.app.prefetch_multiplier
+    if multiplier == 0:
+        yield problem(
+            "worker_prefetch_multiplier is 0",
+            "the first worker takes every task, and the others get none",
+            "unset it" if facts.claims else "set it to 1",
+        )
+    elif facts.claims and multiplier is not None and multiplier > 1:
+        yield advice(
+            f"worker_prefetch_multiplier is {multiplier}",
+            "tasks that wait in a worker hold slots of their tenants and limits, and run in the "
+            "order in which they came",
+            "unset it",
+        )
+    elif not facts.claims and facts.stored is not None and (multiplier or 4) > 1:
+        means = facts.stored.task_seconds
+        longest = max(means, key=lambda name: means[name], default="")
+        if longest and means[longest] > LONG_TASK_SECONDS:
+            yield advice(
+                f"task {longest} takes {means[longest]:.0f} s, and a worker prefetches "
+                f"{multiplier or 4} messages for each process",
+                "tasks wait behind it in one worker while another worker is free",
+                "set worker_prefetch_multiplier = 1 and task_acks_late = True",
+            )
+
+
+def lease(facts: Facts) -> Iterator[Found]:
+    """Find a lease that is too short for a pause of a worker, or too long for the tasks."""
+    length = facts.settings.lease_seconds
+    if length < SHORT_LEASE_SECONDS:
+        yield advice(
+            f"lease_seconds is {length:g}",
+            f"a worker that stands still for {length:g} s loses its slots, and other tasks start "
+            "above the limits",
+            f"set it to {SHORT_LEASE_SECONDS:g} or more; the default is 15",
+        )
+    means = facts.stored.task_seconds if facts.stored is not None else {}
+    longest = max(means.values(), default=0.0)
+    if length > LONG_LEASE_SECONDS and means and length > TASKS_IN_A_LEASE * longest:
+        yield advice(
+            f"lease_seconds is {length:g}, and tasks take {longest:.1f} s at most",
+            f"the slots of a worker that died stay taken for {length:g} s",
+            "shorten it; the default is 15",
+        )
+
+
+def priorities(facts: Facts) -> Iterator[Found]:
+    """Find tasks with priorities, and no decision on their order."""
+    app = facts.app
+    if facts.claims and app.prioritised and "priority_order" not in facts.settings.model_fields_set:
+        yield advice(
+            f"priority_order is not set, and there are priorities: {named(app.prioritised)}",
+            "the highest goes first here, and went last on redis://",
+            "set priority_order to 'low_first' for the order of redis://, or to 'high_first' to "
+            "keep this one",
+        )
+
+
+def tiers(facts: Facts) -> Iterator[Found]:
+    """Find that no tenant can have another tier than the default one."""
+    settings, stored = facts.settings, facts.stored
+    if settings.tier_resolver is not None or not facts.app.has_tenants:
+        return
+    if stored is None or stored.tenant_published:
+        return
+    default = settings.default_tier
+    tier = stored.tiers.get(default) or settings.tiers[default]
+    number = tier.concurrency
+    if number is None:
+        consequence = f"every tenant has the tier {default}, which is unlimited"
+    else:
+        at_once = "1 task" if number == 1 else f"{number} tasks"
+        consequence = f"every tenant runs at most {at_once} at a time, by the tier {default}"
+    yield advice(
+        "there is no tier_resolver, and no tenant's tier was ever published",
+        consequence,
+        "set tier_resolver, or publish tiers: celery -A APP fairness tenant tier TENANT NAME",
+    )
