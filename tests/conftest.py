@@ -128,8 +128,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = {pid: command for pid in started if (command := _command(started[pid]))}
         assert not left, f"processes left behind: {left}"
 
-    eventually(no_thread_left, timeout_seconds=3.0)
-    eventually(no_process_left, timeout_seconds=3.0)
+    eventually(no_thread_left, timeout_seconds=10.0)
+    eventually(no_process_left, timeout_seconds=10.0)
 
 
 def _command(process: psutil.Process) -> str:
@@ -185,7 +185,7 @@ def redis_url(redis_server: RedisServer) -> Iterator[str]:
         redis_server.resume()
         if redis_server.alive:
             # A consumer that outlived its test would take the messages of the next one.
-            eventually(nobody_waits, timeout_seconds=3.0)
+            eventually(nobody_waits, timeout_seconds=10.0)
     except AssertionError:
         # The next test is not to pay for this one.
         client.client_kill_filter(_type="normal", skipme=True)

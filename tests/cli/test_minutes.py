@@ -10,6 +10,7 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
+from celery_fairness.control import stats_api
 from celery_fairness.control.stats_api import KEPT, MINUTE_MS
 from celery_fairness.control.views import MinuteCount, WaitCount
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
@@ -35,8 +36,15 @@ def claim(shop, now_ms, queues=("celery",), rules=RULES):
     return calls.read_claim(shop.run(calls.CLAIM, args)).tasks
 
 
-def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness):
+@pytest.fixture
+def now(monkeypatch) -> int:
+    """This moment in ms, at which the minutes are read too: the minute does not end between."""
     now = int(time.time()) * 1000
+    monkeypatch.setattr(stats_api, "server_now", lambda _reader: now)
+    return now
+
+
+def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness, now):
     for tenant in ("41", "42", "42", "43"):
         shop.put(tenant, f"{tenant}-{time.monotonic_ns()}", tier="free")
     shop.put("", "system", queue="a b")
@@ -59,8 +67,7 @@ def test_what_would_be_refused_is_counted_too(shop, fairness):
     assert fairness.stats.minutes()[0].counts == (counted,)
 
 
-def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness):
-    now = int(time.time()) * 1000
+def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness, now):
     for tenant, waited_ms in (("41", 0), ("42", 3), ("42", 4), ("43", 1000), ("42", 1023)):
         waiting = Waiting("celery", f"{tenant}-{waited_ms}", tenant, message="{}")
         shop.run(calls.PUT, calls.put_args(waiting, str(now - waited_ms)))

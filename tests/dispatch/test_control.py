@@ -180,7 +180,7 @@ def limit_rate(shop: Shop, worker: WorkerNode, rate: str) -> None:
         )
         assert [set(each[name]) for each in reply] == [{"ok"}]
 
-    eventually(answers, 5)
+    eventually(answers)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])

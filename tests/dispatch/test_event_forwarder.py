@@ -208,7 +208,7 @@ def test_it_ends_with_its_worker(workers):
     def it_has_ended() -> None:
         assert "forwarder" not in [thread.name for thread in threading.enumerate()]
 
-    eventually(it_has_ended, 5)
+    eventually(it_has_ended)
 
 
 def test_a_listener_of_celery_hears_them(fair_shop):

@@ -61,10 +61,11 @@ AT_GATE = {f"{ADMIN}/deadletter/": ("keeps no dead letters",)}
 
 
 @pytest.fixture
-def port() -> int:
+def port() -> Iterator[int]:
+    """A port that only the site gets: it is reserved until the test ends."""
     reserved = ReservedPort()
+    yield reserved.number
     reserved.release()
-    return reserved.number
 
 
 @pytest.fixture

@@ -89,7 +89,9 @@ class RabbitServer:
         if self._epmd is not None and not self._epmd.alive:
             # Started by us and in the foreground: Erlang would leave its own behind for ever.
             self._epmd.start()
-            eventually(lambda: listens(self._ports[2].number), timeout_seconds=5.0)
+            eventually(
+                lambda: listens(self._ports[2].number), timeout_seconds=START_TIMEOUT_SECONDS
+            )
         broker = self._running()
         broker.start()
 

@@ -37,7 +37,7 @@ def empty_sessions() -> Iterator[None]:
     yield
     for session in sessions():
         session.close()
-        eventually(lambda session=session: not session.renewals.runs, 3.0)
+        eventually(lambda session=session: not session.renewals.runs)
     _sessions.clear()
 
 
@@ -157,4 +157,4 @@ def settled(client: Redis, prefix: str = "") -> None:
         ]
         assert not left, left
 
-    eventually(is_empty, 3.0)
+    eventually(is_empty)

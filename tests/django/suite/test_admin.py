@@ -308,7 +308,7 @@ def test_a_redis_that_hangs_is_asked_once(client, boss, fairness, redis_server, 
     asked.clear()
     started = time.monotonic()
     assert "does not answer" in change_list(client, TENANTS)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert len(asked) == 1
 
 

@@ -129,7 +129,11 @@ def test_it_costs_the_same_number_of_queries_and_calls_with_more_tenants(
     assert cost() == few
 
 
-def test_pages_that_are_open_at_the_same_time_share_one_look(client, operator, fairness, server):
+def test_pages_that_are_open_at_the_same_time_share_one_look(
+    client, operator, fairness, server, monkeypatch
+):
+    # A slow machine may need more than the 1.5 s for which a look is fresh.
+    monkeypatch.setattr(dashboard, "FRESH_SECONDS", 60.0)
     client.get(reverse(PAGE), headers=LIVE)
     server.config_resetstat()
     client.get(reverse(PAGE), headers=LIVE)

@@ -102,7 +102,7 @@ def test_a_key_cools_down_and_comes_back(client, claiming):
     page = do(client, "limitkey_change", "api", action="cool_down", reason="429", for_seconds="90")
     assert "api: cool-down until" in page
     assert "nothing was known of it before" in page
-    assert 85 < claiming.limits.inspect("api").stops.cool_down_seconds <= 90
+    assert 60 < claiming.limits.inspect("api").stops.cool_down_seconds <= 90
     page = show(client, "limitkey_change", "api")
     assert "State cools down (opens in " in page
     assert "unlimited" not in page
