@@ -18,8 +18,9 @@ from uuid import uuid4
 import django
 import pytest
 from celery import Celery, current_app
-from django.db import connections
+from django.db import connection, connections, transaction
 from django.db.models import Model, QuerySet
+from django.test import TransactionTestCase
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
@@ -45,6 +46,7 @@ from django.contrib.auth.models import (
     Permission,
     User,
 )
+from django.contrib.contenttypes.models import ContentType
 from django_celery_fairness.models import (
     TenantTier,
     Tier,
@@ -77,6 +79,27 @@ def django_db_modify_db_settings(request: pytest.FixtureRequest) -> Iterator[Non
     else:
         settings["TEST"]["NAME"] = str(Path(_folder.name) / "test.sqlite3")
     return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def rows_are_deleted() -> Iterator[None]:
+    """After a test with real transactions, delete its rows.
+
+    Django's flush truncates every table and fills two of them again, the types of content and the
+    permissions. That takes longer than most of the tests. No test changes these two.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _test: _delete_rows())
+        yield
+
+
+def _delete_rows() -> None:
+    kept = {ContentType._meta.db_table, Permission._meta.db_table}
+    tables = set(connection.introspection.django_table_names(include_views=False)) - kept
+    # At its end the transaction checks the foreign keys, so the order of the tables is free.
+    with transaction.atomic(), connection.cursor() as cursor:
+        for table in sorted(tables):
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
 
 
 @pytest.fixture
