@@ -19,11 +19,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # The first test on a database waits for the whole run.
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize(
-    "database",
-    ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)],
-    scope="session",
+    ("database", "name"),
+    [
+        pytest.param(database, name, marks=marks)
+        for database, marks in (("sqlite", ()), ("postgres", pytest.mark.postgres))
+        for name in names(database)
+    ],
 )
 def test_django(database: str, name: str, folder: Path) -> None:
     if database not in _runs:

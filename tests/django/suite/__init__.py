@@ -1,1 +1,1 @@
-"""The Django suite: run by ``tests/django/test_on_databases.py``, once for each database."""
+"""The Django suite: run by ``tests/django/test_on_databases.py``, on each database."""
