@@ -1,4 +1,4 @@
-"""What a person does in the browser, and what a page must be like for everybody."""
+"""Steps of a person in the browser, and the checks of a page that everybody can use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 ADMIN = "/admin/django_celery_fairness"
 DASHBOARD = f"{ADMIN}/dashboard/"
-#: Longer than a person would wait, for a busy machine.
+#: Longer than a person would wait, because the machine may be busy.
 SOON_MS = 20_000
 #: Widths of a window, in pixels: a laptop's and a phone's.
 WIDE, NARROW = 1280, 390

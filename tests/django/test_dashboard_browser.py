@@ -31,7 +31,7 @@ def test_it_follows_what_happens_without_a_reload(
     row = page.get_by_role("row", name="tenant:flood")
     expect(row).to_contain_text("at its tier's limit")
     expect(page.get_by_role("row", name="enforced")).to_contain_text("1 / 2", timeout=SOON_MS)
-    # A new Redis has the same address and knows nothing.
+    # A new Redis has the same address, and is empty.
     redis_server.kill()
     expect(verdict).to_contain_text("does not answer", timeout=SOON_MS)
     redis_server.restart()

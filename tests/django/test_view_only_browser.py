@@ -25,7 +25,7 @@ WITH_ACTIONS = (
     f"{ADMIN}/tenanttier/",
     f"{ADMIN}/tenanttier/1/change/",
 )
-#: Pages that ask before an action. Who may not do it does not see the question.
+#: Pages that ask before an action. A person without the permission does not see the question.
 QUESTIONS = (
     f"{ADMIN}/limitkey/tenant_3Aflood/purge/",
     f"{ADMIN}/task/t1/cancel/",
@@ -36,7 +36,7 @@ QUESTIONS = (
 )
 WITHOUT_ACTIONS = (DASHBOARD, f"{ADMIN}/queue/", f"{ADMIN}/queue/celery/change/")
 
-#: Whatever sends a form or leads to a question.
+#: Each button that sends a form, and each link to a question.
 _OFFERS = """
 const part = document.querySelector("#content");
 const shown = (each) => each.checkVisibility() && !each.disabled;
@@ -83,7 +83,7 @@ from django_celery_fairness.models import TenantTier, Tier
 TenantTier.objects.create(tenant="flood", tier=Tier.objects.get(name="free"))
 answer = [Tier.objects.get(name="free").pk, TenantTier.objects.get().pk]
 """
-#: What the actions of this app change in the database, and the history: an entry comes first.
+#: The rows that the actions change, and the history. An action makes its entry there first.
 _ROWS = """
 from django.contrib.admin.models import LogEntry
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
