@@ -43,6 +43,7 @@ from celery_fairness.errors import (
     TenantInvalid,
     got,
 )
+from celery_fairness.exporter import expect_client
 from celery_fairness.limiter.types import KeyStops
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.transport.migration import migrate
@@ -558,6 +559,44 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
 def _worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
     with _exit_codes(context):
         context.exit(run(context, service, options))
+
+
+@nouns.command(
+    "exporter",
+    help=_help(
+        "Serve the metrics for Prometheus at /metrics, and the load of queues at /autoscale.\n\n"
+        "There is no password: name another address only in a network that you trust.",
+        "exporter",
+        "exporter --address 0.0.0.0 --port 9808",
+    ),
+)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, help="The address on which it listens."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=9808,
+    show_default=True,
+    help="Its port; 0 chooses a free one.",
+)
+@click.pass_context
+def _exporter(context: click.Context, /, address: str, port: int) -> None:
+    with _exit_codes(context):
+        app = context.obj.app
+        fairness = Fairness.of(app)
+        expect_client()
+        from celery_fairness.exporter.collector import Exposition
+        from celery_fairness.exporter.server import MetricsServer, serve
+
+        app.loader.import_default_modules()
+        try:
+            server = MetricsServer(Exposition(fairness), address, port)
+        except OSError as error:
+            problem = error.strerror or str(error)
+            click.echo(f"celery fairness: {address} port {port}: {problem}", err=True)
+            context.exit(USAGE)
+        serve(server, lambda: click.echo(f"{server.url}/metrics"))
 
 
 @_command(nouns, "library", "", "--delete cf_1a2b3c4d5e6f")

@@ -121,7 +121,13 @@ def test_the_metadata_is_what_we_promise(wheel):
     assert metadata["Name"] == "celery-fairness"
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra")) == {"embedded", "django", "cli", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "embedded",
+        "django",
+        "cli",
+        "metrics",
+        "dev",
+    }
     assert any(item.endswith("/LICENSE") for item in wheel.namelist())
 
 

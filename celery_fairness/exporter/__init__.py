@@ -1,0 +1,24 @@
+"""Metrics for Prometheus, and the load of queues for an autoscaler.
+
+The package needs prometheus-client only here. Import the other modules of this room after
+:func:`expect_client`.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from celery_fairness.errors import SettingsError
+
+
+def expect_client() -> None:
+    """Raise if prometheus-client is not installed.
+
+    Raises:
+        SettingsError: It is not. The text has the command that installs it.
+    """
+    if find_spec("prometheus_client") is None:
+        raise SettingsError(
+            "metrics: expected prometheus-client, got: none installed; "
+            "run: pip install 'celery-fairness[metrics]'"
+        )

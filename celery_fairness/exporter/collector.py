@@ -1,0 +1,119 @@
+"""The metrics of an installation in the form of prometheus-client.
+
+Invariant: an error of Redis is an answer with ``fairness_up`` 0, and never an error of the scrape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from celery_fairness.app.fairness import Fairness
+from celery_fairness.control import metric_table as table
+from celery_fairness.control.metrics import Family, Sample
+from celery_fairness.errors import LimiterUnavailable
+
+
+class FairnessCollector(Collector):
+    """Reads the metrics of one installation at each scrape.
+
+    Several threads may use it. One of them reads at a time.
+
+    Args:
+        read: Returns the metrics.
+        clock: Returns a time in seconds that never goes back.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Sequence[Family]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._lock = threading.Lock()
+        self._read_at: float | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics. If Redis does not answer, these are only the two of the scrape."""
+        with self._lock:
+            families: Sequence[Family] = ()
+            try:
+                families = self._read()
+                self._read_at = self._clock()
+            except LimiterUnavailable:
+                # The answer has no other metrics, so Prometheus marks these as stale.
+                pass
+            read_at = self._read_at
+        yield _family(Family(table.UP, (Sample((), float(bool(families))),)))
+        if read_at is not None:
+            age = Sample((), max(0.0, self._clock() - read_at))
+            yield _family(Family(table.SCRAPE_AGE, (age,)))
+        for family in families:
+            if family.samples:
+                yield _family(family)
+
+
+class Exposition:
+    """The answers to the questions of Prometheus and of an autoscaler.
+
+    Args:
+        fairness: The installation.
+    """
+
+    def __init__(self, fairness: Fairness) -> None:
+        self._fairness = fairness
+        self._registry = CollectorRegistry()
+        self._registry.register(FairnessCollector(fairness.stats.metrics))
+
+    def metrics(self, accept: str = "") -> tuple[str, bytes]:
+        """Return the content type and the text of the metrics.
+
+        Args:
+            accept: The header ``Accept`` of the question.
+        """
+        encoder, content_type = choose_encoder(accept)
+        return content_type, encoder(self._registry)
+
+    def loads(self, queue: str | None = None) -> bytes:
+        """Return the load of one queue, or of all queues that a scrape judges, as JSON.
+
+        Raises:
+            LimiterUnavailable: Redis does not answer.
+        """
+        stats = self._fairness.stats
+        if queue is not None:
+            return json.dumps(asdict(stats.load(queue))).encode()
+        return json.dumps({"queues": [asdict(each) for each in stats.loads()]}).encode()
+
+
+def _family(family: Family) -> Metric:
+    metric = family.metric
+    if metric.kind == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for sample in family.samples:
+            buckets = [(_bound(bound), float(tasks)) for bound, tasks in sample.buckets]
+            histogram.add_metric(sample.labels, buckets, sample.value)
+        return histogram
+    of = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    found = of(metric.name, metric.help, labels=metric.labels)
+    for sample in family.samples:
+        found.add_metric(sample.labels, sample.value)
+    return found
+
+
+def _bound(seconds: float) -> str:
+    return "+Inf" if seconds == math.inf else repr(seconds)
