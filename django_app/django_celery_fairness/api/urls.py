@@ -58,7 +58,7 @@ def _unknown(request: HttpRequest, **_kwargs: Any) -> HttpResponseBase:
     raise Http404
 
 
-def _in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+def in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """Give every answer of a view the form of the API, also for a wrong method or an exception."""
 
     # A session is checked against forgery with its permission, and a token needs no check.
@@ -93,7 +93,7 @@ def _served(patterns: Any) -> list[URLPattern]:
     for pattern in patterns:
         # The document finds the root by its name. The root has no page.
         view = _unknown if pattern.name == "api-root" else pattern.callback
-        pattern.callback = _in_our_form(view)
+        pattern.callback = in_our_form(view)
     return list(patterns)
 
 
@@ -115,5 +115,5 @@ for _module in (limits, queues, tenants, tasks, events, health):
 _patterns, _app, _namespace = api.urls
 urlpatterns = [
     path("ojs/v1/", include((_served(_patterns), _app), namespace=_namespace)),
-    re_path(r"^ojs/v1(?:/|\Z)", _in_our_form(_unknown)),
+    re_path(r"^ojs/v1(?:/|\Z)", in_our_form(_unknown)),
 ]

@@ -1,0 +1,115 @@
+"""The addresses of the metrics: who may read them, and what they answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import include, path
+from django_celery_fairness import tokens
+from prometheus_client.parser import text_string_to_metric_families
+
+from celery_fairness import Fairness, exporter
+from tests.cli.conftest import Installation
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+urlpatterns = [path("", include("django_celery_fairness.api.metrics"))]
+
+
+@pytest.fixture(autouse=True)
+def served(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.FAIRNESS_METRICS = True
+
+
+@pytest.fixture
+def ask(claiming: Fairness) -> Callable[..., Any]:
+    _, token = tokens.create("prometheus", "read", None)
+
+    def ask(address: str = "/metrics", method: str = "get", **headers: str) -> Any:
+        given = {"Authorization": f"Bearer {token}", **headers}
+        return getattr(Client(), method)(address, headers=given)
+
+    return ask
+
+
+def samples(response: Any) -> dict[tuple[str, ...], float]:
+    assert response.status_code == 200, response.content
+    return {
+        (each.name, *each.labels.values()): each.value
+        for family in text_string_to_metric_families(response.content.decode())
+        for each in family.samples
+    }
+
+
+def test_a_token_reads_the_metrics(shop: Installation, ask: Callable[..., Any]):
+    shop.put("42", "t1", tier="free", queue="mail")
+    found = samples(ask())
+    assert found["fairness_up",] == 1
+    assert found["fairness_tasks_startable", "mail"] == 1
+    openmetrics = ask(Accept="application/openmetrics-text; version=1.0.0")
+    assert openmetrics["Content-Type"].startswith("application/openmetrics-text")
+    assert openmetrics.content.endswith(b"# EOF\n")
+    assert ask(method="head").status_code == 200
+
+
+def test_an_autoscaler_reads_the_load_of_a_queue(shop: Installation, ask: Callable[..., Any]):
+    shop.put("42", "t1", tier="free", queue="mail")
+    one = json.loads(ask("/metrics/autoscale?queue=mail").content)
+    assert (one["queue"], one["startable"], one["load"]) == ("mail", 1, 1.0)
+    assert one in json.loads(ask("/metrics/autoscale").content)["queues"]
+
+
+@pytest.mark.parametrize("address", ["/metrics", "/metrics/autoscale"])
+def test_only_callers_with_a_name_and_the_permission_read(
+    claiming: Fairness, address: str, settings: Any
+):
+    client = Client()
+    for is_on in (True, False):
+        settings.FAIRNESS_METRICS = is_on
+        assert client.get(address).status_code == 401
+        assert client.post(address).status_code in (401, 405)
+    settings.FAIRNESS_METRICS = True
+    user = User.objects.create_user("ada", password="secret")
+    client.force_login(user)
+    assert client.get(address).status_code == 403
+    user.user_permissions.set(Permission.objects.filter(codename="view_dashboard"))
+    assert client.get(address).status_code == 200
+
+
+def test_without_the_setting_there_is_nothing(ask: Callable[..., Any], settings: Any):
+    settings.FAIRNESS_METRICS = False
+    assert ask().status_code == 404
+    del settings.FAIRNESS_METRICS
+    assert ask().status_code == 404
+
+
+def test_while_redis_is_away_the_metrics_say_so(
+    claiming: Fairness, ask: Callable[..., Any], redis_server: Any
+):
+    assert samples(ask())["fairness_up",] == 1
+    redis_server.kill()
+    found = samples(ask())
+    assert found["fairness_up",] == 0
+    assert set(found) == {("fairness_up",), ("fairness_scrape_age_seconds",)}
+    assert ask("/metrics/autoscale").status_code == 503
+
+
+@pytest.mark.usefixtures("unwired")
+def test_without_fairness_the_answer_names_the_next_step(ask: Callable[..., Any]):
+    answer = ask()
+    assert answer.status_code == 503
+    assert "Fairness(app)" in json.loads(answer.content)["error"]["message"]
+
+
+def test_without_the_client_library_the_log_has_the_command(
+    ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(exporter, "find_spec", lambda _: None)
+    assert ask().status_code == 500
+    assert "pip install 'celery-fairness[metrics]'" in caplog.text
