@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from celery_fairness import RateLimitPolicy
-from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import KEY, key_taken, send
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
@@ -28,11 +28,12 @@ def memory_limit(redis_server: RedisServer) -> Iterator[Callable[[int], None]]:
         set_limit(int(kept["maxmemory"]))
 
 
+@pytest.mark.parametrize("broker", RABBITMQ[:1])
 def test_a_task_that_cannot_be_parked_goes_back_to_the_broker_and_runs_later(
-    make_shop: Callable[..., Shop], memory_limit: Callable[[int], None]
+    make_shop: Callable[..., Shop], memory_limit: Callable[[int], None], broker: str
 ) -> None:
     fairness = {"snooze_seconds": 1, "snooze_jitter_seconds": 0.1, "lease_seconds": 60}
-    shop = make_shop("rabbitmq_classic", fairness=fairness)
+    shop = make_shop(broker, fairness=fairness)
     worker = shop.worker(pool="threads", concurrency=2)
     with key_taken(shop):
         memory_limit(1)

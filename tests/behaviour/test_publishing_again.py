@@ -130,11 +130,11 @@ def delete_own_exchange(shop: Shop) -> None:
         connection.default_channel.exchange_delete("own")
 
 
-@pytest.mark.rabbitmq
+@pytest.mark.parametrize("broker", RABBITMQ[:1])
 def test_a_task_that_cannot_be_published_keeps_no_other_back_and_fails(
-    make_shop: Callable[..., Shop],
+    make_shop: Callable[..., Shop], broker: str
 ) -> None:
-    shop = make_shop("rabbitmq_classic", fairness={**SETTINGS, **TIERS})
+    shop = make_shop(broker, fairness={**SETTINGS, **TIERS})
     worker = shop.worker(pool="threads", concurrency=4)
     ends = [holder(shop, one()), holder(shop, one(OTHER))]
     own = by_own_exchange(shop)
@@ -168,11 +168,11 @@ def test_a_task_that_cannot_be_published_keeps_no_other_back_and_fails(
     assert shop.send("work", user="44", options={"limits": [one()]}).get(timeout=20) == "done"
 
 
-@pytest.mark.rabbitmq
+@pytest.mark.parametrize("broker", RABBITMQ[:1])
 def test_a_rescheduled_task_that_cannot_be_published_fails_and_gives_its_place_back(
-    make_shop: Callable[..., Shop],
+    make_shop: Callable[..., Shop], broker: str
 ) -> None:
-    shop = make_shop("rabbitmq_classic", fairness={**SETTINGS, **TIERS})
+    shop = make_shop(broker, fairness={**SETTINGS, **TIERS})
     worker = shop.worker(pool="threads", concurrency=2)
     own = by_own_exchange(shop)
     policy = one(on_limit="reschedule")
