@@ -160,8 +160,7 @@ class Connection:
         try:
             answer = self._call(parts)
         except MovedError:
-            self.close()
-            self._own.client = self._cluster_client()
+            self._use_cluster()
             self.load_library(prefix, made)
             answer = self._call(parts)
         except RedisResponseError as error:
@@ -242,7 +241,11 @@ class Connection:
             LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         try:
-            return self._call((command, *args))
+            try:
+                return self._call((command, *args))
+            except MovedError:
+                self._use_cluster()
+                return self._call((command, *args))
         except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
 
@@ -405,6 +408,11 @@ class Connection:
                 pool.connection_class = attentive(pool.connection_class)
                 self._own.pid = os.getpid()
             return self._own.client
+
+    def _use_cluster(self) -> None:
+        """Use a client of the cluster from now on, because a node has redirected a call."""
+        self.close()
+        self._own.client = self._cluster_client()
 
     def _server_client(self) -> Any:
         url = self.address.urls[self._server]

@@ -106,6 +106,20 @@ def test_keys_of_a_cluster_are_inspected_and_listed_where_they_are(
                 client.flushall()
 
 
+def test_doctor_looks_at_the_node_of_a_cluster_that_has_the_limits(
+    cluster: list[RedisServer],
+) -> None:
+    for node in cluster:
+        with node.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+    for node in cluster:
+        app = Celery("shop", broker="memory://", set_as_current=False)
+        fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
+        found = [each.check for each in fairness.stats.doctor().symptoms]
+        assert found == ["eviction", "persistence", "workers"]
+        fairness.close()
+
+
 def test_a_password_and_a_database() -> None:
     with RedisServer() as server:
         with server.client() as client:

@@ -176,9 +176,11 @@ def _of_app(installation: Installation) -> Facts:
 
 
 def _with_redis(facts: Facts, installation: Installation, *, with_config: bool) -> Facts:
+    # The first read of a key finds the node of a cluster.
+    stored = stored_facts(installation)
     return replace(
         facts,
         sentinel=bool(installation.redis.connection.address.master_name),
         server=server_facts(installation.redis, with_config=with_config),
-        stored=stored_facts(installation),
+        stored=stored,
     )
