@@ -102,7 +102,7 @@ class _Judged:
         if not parts and self.free:
             return
         parts.append(f"{_places(self.free)} free" if self.free else "no place is free")
-        yield f"{self.name}: {_tasks(queue.waiting)} wait, {'; '.join(parts)}"
+        yield f"{self.name}: {_waiting(queue.waiting)}, {'; '.join(parts)}"
 
     def _oldest_ready(self) -> float:
         waits = [each.waits_seconds or 0.0 for each in self.queue.tenants if each.startable]
@@ -122,7 +122,7 @@ def _not_taken(judged: Sequence[_Judged]) -> Iterator[str]:
         names = ", ".join(each.name for each in queues[:NAMED])
         more = f" and {len(queues) - NAMED} more" if len(queues) > NAMED else ""
         waiting = sum(each.queue.waiting for each in queues)
-        yield f"no worker takes {names}{more}: {_tasks(waiting)} wait"
+        yield f"no worker takes {names}{more}: {_waiting(waiting)}"
 
 
 def _dead_letters(queues: Sequence[QueueStatus]) -> Iterator[str]:
@@ -146,6 +146,10 @@ def _ruled_out(
 
 def _tasks(count: int) -> str:
     return "1 task" if count == 1 else f"{count:,} tasks"
+
+
+def _waiting(count: int) -> str:
+    return f"{_tasks(count)} {'waits' if count == 1 else 'wait'}"
 
 
 def _places(count: int) -> str:

@@ -76,7 +76,7 @@ def test_tasks_that_only_need_a_place():
 
 def test_a_queue_that_no_worker_takes_comes_before_all_that_waits():
     found = judged(queue(share(), tier=5), queue(name="other", waiting=1))
-    assert (found.level, found.line) == ("trouble", "no worker takes queue other: 1 task wait")
+    assert (found.level, found.line) == ("trouble", "no worker takes queue other: 1 task waits")
     assert found.causes[0].startswith("queue celery: 5 tasks wait")
     assert "every queue with waiting tasks has a worker" not in found.ruled_out
 

@@ -125,7 +125,7 @@ def queues(facts: Facts) -> Iterator[Found]:
         yield advice(
             f"no worker takes {_queues(idle)}: {named(idle)}",
             "a task that is sent there never starts",
-            "start a worker for each, or take it out of task_queues and services",
+            "start a worker that takes it, or take it out of task_queues and services",
         )
 
 
@@ -148,7 +148,7 @@ def paused(facts: Facts) -> Iterator[Found]:
         yield advice(
             f"{_tenants(names)} {named(names)} {_are(names)} paused or may run 0 tasks",
             f"{_tasks(tasks)} until that ends",
-            f"{_COMMAND} tenant show {names[0]} shows who did it and what ends it",
+            f"look at {_COMMAND} tenant show {names[0]}; tenant resume {names[0]} ends a pause",
         )
     limits = {
         limit.key: limit.waiting
@@ -161,7 +161,7 @@ def paused(facts: Facts) -> Iterator[Found]:
         yield advice(
             f"the limit {named(names)} is paused or 0",
             f"{_tasks(sum(limits.values()))} until that ends",
-            f"{_COMMAND} limit show {names[0]} shows who did it and what ends it",
+            f"look at {_COMMAND} limit show {names[0]}; limit resume {names[0]} ends a pause",
         )
 
 
