@@ -20,6 +20,7 @@ from tests.benchmarks import (
     flags,
     gate,
     latency,
+    metrics,
     operator,
     parked,
     shares,
@@ -31,8 +32,8 @@ from tests.support.redis_server import RedisServer
 
 #: The names of the parts on the command line, in the order in which they run.
 PARTS = (
-    *("wire", "claims", "parked", "order", "memory", "operator", "admin", "flags", "shares"),
-    *("latency", "slow", "crowd", "throughput", "gate"),
+    *("wire", "claims", "parked", "order", "memory", "operator", "metrics", "admin", "flags"),
+    *("shares", "latency", "slow", "crowd", "throughput", "gate"),
 )
 #: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
 #: cost of the gate needs more than a few hundred tasks.
@@ -97,6 +98,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "memory": lambda: claims.memory_rows(server, 2_000 if quick else 10_000),
         "admin": lambda: admin.rows(server, 10_000 if quick else 100_000),
         "operator": lambda: operator.rows(server, 10_000 if quick else 100_000),
+        "metrics": lambda: metrics.rows(server, 10_000 if quick else 100_000),
         "flags": lambda: flags.rows(server),
         "shares": lambda: shares.rows(server, 15 if quick else 60),
         "latency": lambda: latency.rows(server, *((600, 60, 1) if quick else (5_000, 1_000, 3))),

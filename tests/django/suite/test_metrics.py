@@ -100,8 +100,7 @@ def test_while_redis_is_away_the_metrics_say_so(
     assert ask("/metrics/autoscale").status_code == 503
 
 
-@pytest.mark.usefixtures("unwired")
-def test_without_fairness_the_answer_names_the_next_step(ask: Callable[..., Any]):
+def test_without_fairness_the_answer_names_the_next_step(ask: Callable[..., Any], unwired: object):
     answer = ask()
     assert answer.status_code == 503
     assert "Fairness(app)" in json.loads(answer.content)["error"]["message"]
