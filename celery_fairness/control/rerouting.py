@@ -26,6 +26,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.util.durations import milliseconds
 
 
 class Rerouting:
@@ -71,9 +72,15 @@ class Rerouting:
         """
         keys = self._reader.keys
         record = f"{keys.prefix}{self._tenant_key(key)}"
-        published, of_last_put = self._reader.together(
-            [("HGET", record, "tier"), ("HGET", keys.of("account", key), "tier")]
+        (published, ends_ms), of_last_put, now = self._reader.together(
+            [
+                ("HMGET", record, "tier", "ends_ms"),
+                ("HGET", keys.of("account", key), "tier"),
+                ("TIME",),
+            ]
         )
+        if ends_ms is not None and int(ends_ms) <= milliseconds(int(now[0])):
+            return self._settings.default_tier
         name = published or of_last_put or known
         if not name:
             return None

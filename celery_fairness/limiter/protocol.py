@@ -139,7 +139,13 @@ class Limiter(Protocol):
         """Return the source of the table in force, "" if there is none, and its tiers."""
 
     def publish_tenant(
-        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+        self,
+        tenant: str,
+        tier: str | None,
+        concurrency: int | str | None,
+        *,
+        keep: bool = False,
+        ends_ms: int | None = None,
     ) -> None:
         """Publish one tenant's tier.
 
@@ -149,6 +155,8 @@ class Limiter(Protocol):
             concurrency: Its own number. None for unlimited, "" for the tier's.
             keep: Keep the record until it is removed. Otherwise a record without an own number
                 expires when the caches of all resolvers have expired.
+            ends_ms: Server time from which the tenant has the default tier, in Unix ms. None for no
+                end.
         """
 
     def published_tenant(self, tenant: str) -> str | None:

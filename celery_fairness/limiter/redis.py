@@ -368,15 +368,26 @@ class RedisLimiter:
         return source or "", tiers
 
     def publish_tenant(
-        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+        self,
+        tenant: str,
+        tier: str | None,
+        concurrency: int | str | None,
+        *,
+        keep: bool = False,
+        ends_ms: int | None = None,
     ) -> None:
         number = concurrency if isinstance(concurrency, str) else calls.limit_text(concurrency)
-        lives_ms = 0 if keep else 2 * self._cache_ms + 1000
-        args = (self._tenant_key(tenant), tier or "", number, lives_ms)
+        keep_ms = 0 if keep and ends_ms is None else 2 * self._cache_ms + 1000
+        ends = "" if ends_ms is None else ends_ms
+        args = (self._tenant_key(tenant), tier or "", number, keep_ms, ends)
         self._call(calls.PUBLISH_TENANT, args)
 
     def published_tenant(self, tenant: str) -> str | None:
-        return cast("str | None", self.connection.read("HGET", self.names.tenant(tenant), "tier"))
+        record = self.connection.read("HMGET", self.names.tenant(tenant), "tier", "ends_ms")
+        tier, ends_ms = cast("tuple[str | None, str | None]", record)
+        if ends_ms is not None and int(ends_ms) <= self._server_ms():
+            return self._rules.default_tier
+        return tier
 
     def limit_queue(
         self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
@@ -412,6 +423,12 @@ class RedisLimiter:
 
     def _tenant_key(self, tenant: str) -> str:
         return self.names.tenant(tenant).removeprefix(self.prefix)
+
+    def _server_ms(self) -> int:
+        if self._frozen_clock is not None:
+            return self._frozen_clock()
+        now_seconds, microseconds = self.connection.read("TIME")
+        return int(now_seconds) * 1000 + int(microseconds) // 1000
 
     def _settle_args(self, leases: Iterable[Lease], verdict: Verdict) -> list[str]:
         ends = [Settle(lease.id, verdict) for lease in leases]

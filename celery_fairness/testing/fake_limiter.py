@@ -184,10 +184,16 @@ class FakeLimiter(Limiter):
         return self._tiers
 
     def publish_tenant(
-        self, tenant: str, tier: str | None, concurrency: int | str | None, *, keep: bool = False
+        self,
+        tenant: str,
+        tier: str | None,
+        concurrency: int | str | None,
+        *,
+        keep: bool = False,
+        ends_ms: int | None = None,
     ) -> None:
         """Keep a tenant's tier."""
-        self._record("publish_tenant", tenant, tier, concurrency, keep)
+        self._record("publish_tenant", tenant, tier, concurrency, keep, ends_ms)
         self._version += 1
         if tier is None:
             self._tenants.pop(tenant, None)

@@ -152,7 +152,7 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, check):
 
 
 def publish_tenant(it, tenant, tier, keep_ms):
-    it.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])
+    it.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms), ""])
 
 
 def publish_tiers(it, **limits):

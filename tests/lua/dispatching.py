@@ -110,5 +110,5 @@ class Dispatch:
             rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
         self.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
 
-    def publish_tenant(self, tenant, tier, keep_ms=0):
-        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms)])
+    def publish_tenant(self, tenant, tier, keep_ms=0, ends_ms=""):
+        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms), ends_ms])

@@ -134,7 +134,7 @@ def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
 
     def tenant(*args):
         return limiter.run(
-            calls.PUBLISH_TENANT, (NAMES.tenant("42"), NAMES.clock), "tenant:42", *args
+            calls.PUBLISH_TENANT, (NAMES.tenant("42"), NAMES.clock), "tenant:42", *args, ""
         )
 
     assert tiers("settings", "0", "free", "{}") == [1, 1]

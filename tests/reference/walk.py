@@ -303,7 +303,7 @@ class Walk:
 
     def do_tenant(self, tenant, tier, number):
         number = number if tier else ""
-        self.call(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0"])
+        self.call(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0", ""])
         self.reference.publish_tenant(tenant, tier, number)
 
     def do_stop(self, how, key, wait_ms, enforcement):

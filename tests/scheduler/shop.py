@@ -258,7 +258,7 @@ class Shop:
 
     def tenant(self, tenant: str, tier: str, concurrency: int | None = None) -> None:
         number = "" if concurrency is None else str(concurrency)
-        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0"])
+        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0", ""])
 
     def cancel(self, *numbers: int) -> list[bool]:
         tags = [f"tag.{number}" for number in numbers]

@@ -34,7 +34,8 @@ local function account_of(it, key, tier, tenant)
   local ctx, rules, found = it.ctx, it.rules, {tier = "", weight = 1, limit = -1, free = math.huge}
   if key ~= Tasks.SYSTEM then
     local own
-    found.tier, own, found.weight = Config.entitlement_by(ctx, "tenant:" .. tenant, tier, it.default_tier, it.tiers, it.read)
+    found.tier, own, found.weight = Config.entitlement_by(ctx, "tenant:" .. tenant, tier, it.default_tier, it.tiers,
+      it.read, rules.now)
     found.limit = Config.is_steered(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
   end
   found.held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)

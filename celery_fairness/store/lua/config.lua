@@ -26,13 +26,17 @@ end
   default_tier   str   for a tier that is not in the table
   default_limit  str   of the default tier, as the caller holds it
   read           table by tier, what this call has read of the table
+  now            int   server time in ms
 
-  Returns tier, concurrency (-1 is unlimited), weight and the tier's row of the table. If the table has neither the
-  tier nor the default tier, the weight is 1 and there is no row.
+  From the end of the tenant's record on, the tenant has the default tier.
+
+  Returns tier, concurrency (-1 is unlimited), weight, the tier's row of the table, and the end of the record (server
+  time in ms, or nil). If the table has neither the tier nor the default tier, the weight is 1 and there is no row.
 ]]
-function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit, read)
-  local record = redis.call("HMGET", tenant_key, "tier", "concurrency")
-  local known = tier
+function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit, read, now)
+  local record = redis.call("HMGET", tenant_key, "tier", "concurrency", "ends_ms")
+  local known, ends_ms = tier, tonumber(record[3])
+  if ends_ms and ends_ms <= now then record = {default_tier} end
   if record[1] and record[1] ~= "" then tier = record[1] end
   local rows = read[tier]
   if not rows then
@@ -53,14 +57,14 @@ function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_ti
   end
   if record[2] and record[2] ~= "" then limit = record[2] end
   if limit == "unlimited" or limit == cjson.null then limit = -1 end
-  return tier, tonumber(limit), row and tonumber(row["weight"]) or 1, row
+  return tier, tonumber(limit), row and tonumber(row["weight"]) or 1, row, ends_ms
 end
 
 -- As entitlement, with all tiers of the caller's settings. `tiers` holds the concurrency (text) and the weight by tier.
 -- They count until tiers are published.
-function Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read)
+function Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read, now)
   local judged, limit, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, tier,
-    tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], read)
+    tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], read, now)
   -- No tier has a number as its name.
   if read[1] == nil then read[1] = redis.call("EXISTS", ctx.prefix .. "tiers") == 1 end
   if not read[1] then weight = tiers[judged] and tiers[judged][2] or 1 end

@@ -2,7 +2,8 @@
   judge: how much a tenant may hold and how much it holds.
 
   `rules` is a table of a worker's settings. It has logical and now (ms), version, enforcement, default_tier,
-  default_limit and steered. The field steered is whether people have paused keys or changed their numbers.
+  default_limit and steered. The field steered is whether people have paused keys or changed their numbers. The field
+  only_reads is whether the call must not write.
 
   If a tenant is found at its limit, it is closed and its account notes that. `closed` holds the version of the
   news by which the tenant was judged, as version + 1. The score is negative if the tenant is paused. So a tenant
@@ -40,9 +41,13 @@ function Tenants.judge(ctx, key, rules, queue)
   local account = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "closed",
     "q:" .. (queue or ""))
   rules.tiers = rules.tiers or {}
-  local tier, limit, weight = Config.entitlement(
+  local tier, limit, weight, _, ends_ms = Config.entitlement(
     ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. (account[2] or ""),
-    account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers)
+    account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
+  -- The record is gone some time after its end. The account must not bring its tier back then.
+  if ends_ms and ends_ms <= rules.now and not rules.only_reads then
+    redis.call("HSET", ctx.prefix .. "account:" .. key, "tier", tier)
+  end
   if rules.steered then limit = Config.tenant_limit(ctx, key, account[2] or "", limit, rules) end
   local full, held = limit == 0, nil
   if limit > 0 and rules.enforcement ~= "off" then
@@ -51,15 +56,17 @@ function Tenants.judge(ctx, key, rules, queue)
   end
   local open = rules.lets_all_start or not full or limit > 0 and rules.enforcement == "observe"
   return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,
-    paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4])}
+    paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4]),
+    ends_ms = ends_ms}
 end
 
 function Tenants.close(ctx, key, verdict, rules)
   redis.call("HSET", ctx.prefix .. "account:" .. key, "closed", 1)
   local judged_by = rules.version + 1
   redis.call("ZADD", ctx.prefix .. "closed", verdict.paused and -judged_by or judged_by, key)
-  -- The record of the tenant's tier may expire, and no call reports that. No lease begins with a space.
-  local kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant)
+  -- The record of the tenant's tier may end or expire, and no call reports that. No lease begins with a space.
+  local kept_ms = (verdict.ends_ms or 0) - rules.now
+  if kept_ms <= 0 then kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant) end
   if kept_ms >= 0 then redis.call("ZADD", ctx.prefix .. "ends", rules.logical + kept_ms, " " .. key) end
 end
 

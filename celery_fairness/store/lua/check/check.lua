@@ -113,7 +113,7 @@ function Check.call(keys, args, repairs)
   ctx.ranked = said.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
     default_limit = args[3], version = said.version,
-    limited = said.limited, steered = said.steered}
+    limited = said.limited, steered = said.steered, only_reads = not repairs}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 
   local rest = {}

@@ -53,7 +53,7 @@ local function acquire(keys, args)
   local tier, limit, held = "", -1, 0
   if key ~= "" then
     tier, limit = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, args[9], args[10],
-      of_worker.default_tier, of_worker.default_limit, {})
+      of_worker.default_tier, of_worker.default_limit, {}, of_worker.now)
     if said.steered then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
     held = Limits.held_of(ctx, key, rules)
   end

@@ -66,7 +66,7 @@ local function account_of(it, key)
   local known = redis.call("HMGET", it.ctx.prefix .. "account:" .. key, "tier", "tenant", "mean")
   if key == Tasks.SYSTEM then return -1, 1, tonumber(known[3]) end
   local _, limit, weight = Config.entitlement_by(it.ctx, "tenant:" .. (known[2] or ""), known[1] or "", it.default_tier,
-    it.tiers, it.read)
+    it.tiers, it.read, it.now)
   return limit, weight, tonumber(known[3])
 end
 
@@ -200,7 +200,7 @@ register("explain", {"no-writes"}, function(keys, args)
   if not task or Find.state_of(ctx, task) ~= "waiting" then return "" end
   local logical, now = Clock.read_clock(ctx, tonumber(args[6]), args[7])
   local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[4], tiers = cjson.decode(args[5]), read = {},
-    group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task))}
+    now = now, group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task))}
   local of_class, all = count_older(it)
   local answer = {now = now, logical = logical, in_lane = of_class, in_ring = count_active(it, args[3]), limits = {}}
   add_running(it, answer)

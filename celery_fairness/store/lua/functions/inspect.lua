@@ -292,13 +292,14 @@ end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
 -- tier adds nothing.
-local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, answer)
+local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, now, answer)
   local waits = redis.call("HGET", ctx.prefix .. "account:" .. key, "tier")
-  local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency")
+  local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency", "ends_ms")
+  if record[3] and tonumber(record[3]) <= now then record[2] = "" end
   if waits and waits ~= "" then tier = waits end
   answer.published, answer.own_number = record[1] ~= false, record[1] ~= false and record[2] ~= ""
   if tier == "" and not record[1] then return end
-  local judged, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, {})
+  local judged, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, {}, now)
   answer.tier, answer.weight, answer.entitled = judged, weight, limit >= 0 and limit or nil
 end
 
@@ -311,7 +312,7 @@ register("inspect", {"no-writes"}, function(keys, args)
   local rules = {logical = logical, now = now, enforcement = enforcement, held = {[key] = held}}
   local answer = {now = now, held = held, ended_unswept = unswept,
     waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0)}
-  if tenant_key ~= "" then add_tier(ctx, key, tenant_key, tier, args[5], cjson.decode(args[6]), answer) end
+  if tenant_key ~= "" then add_tier(ctx, key, tenant_key, tier, args[5], cjson.decode(args[6]), now, answer) end
 
   local leases = leases_of(ctx, key, first, gone, logical)
   local pause, pause_ms = pause_of(ctx, key, tenant_key, rules)

@@ -64,14 +64,14 @@ end
 
 -- Returns {key, limit, waiting} of the tenant or queue that has no room for one more. It returns nil if both
 -- have room. `published` has the source of the published tiers, and whether one is bounded. They replace the settings of the producer.
-local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, published)
+local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, published, now)
   if task.key ~= Tasks.SYSTEM and (published.bounded or of_tier ~= "" and not published.source) then
     local waiting, known = waiting_of_tenant(ctx, task.key)
     local most = tonumber(of_tier)
     if published.bounded then
       local tier = task.tier == "" and known or task.tier
       local _, _, _, row = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. task.tenant, tier, "",
-        default_tier, "", {})
+        default_tier, "", {}, now)
       most = row and tonumber(row.max_waiting)
     end
     if most and waiting >= most then return {task.key, most, waiting} end
@@ -113,7 +113,7 @@ local function put(keys, args)
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
     local published = {source = said[5], bounded = said[6]}
-    local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue, published)
+    local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue, published, now)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" then
