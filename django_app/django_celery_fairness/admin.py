@@ -1,14 +1,15 @@
-"""The admin: staff edit the limits of tiers and tenants, see the limits in force, make tokens.
+"""The admin: staff edit limits and overrides, see the limits in force, make tokens.
 
 Invariant: every number is shown with its source. Every edit goes through ``save`` or ``delete``,
-and so through :mod:`.publishing`. Names and tenants of saved rows cannot be changed, because tasks
-and settings refer to them.
+and so through :mod:`.publishing`. The names of saved rows cannot be changed, because tasks and
+settings refer to them.
 
 Weakness: a limit applies to later starts. It does not stop running tasks.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -17,10 +18,13 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+
+from celery_fairness.errors import PolicyInvalid
 
 # These register their pages.
 from django_celery_fairness import dashboard as dashboard
@@ -30,8 +34,17 @@ from django_celery_fairness import queue_pages as queue_pages
 from django_celery_fairness import task_search as task_search
 from django_celery_fairness import tokens, wiring
 from django_celery_fairness.live_counts import LiveCounts
-from django_celery_fairness.models import TOKEN_EXISTS, ApiToken, TenantTier, Tier
+from django_celery_fairness.models import (
+    TOKEN_EXISTS,
+    ApiToken,
+    LimitOverride,
+    QueueLimit,
+    TenantTier,
+    Tier,
+)
 from django_celery_fairness.pages import FairnessAdmin, ModelAdmin
+from django_celery_fairness.publishers import in_redis
+from django_celery_fairness.querysets import tenant_in_force
 from django_celery_fairness.tenant_actions import TenantActions
 
 if TYPE_CHECKING:
@@ -111,7 +124,9 @@ class TierAdmin(FairnessAdmin):
 class TenantTierAdmin(TenantActions, FairnessAdmin):
     """Tenants; tier and own number are edited in the list."""
 
-    list_display = ("tenant", "tier", "concurrency", "limit", "running", "waiting", "note")
+    list_display = (
+        *("tenant", "tier", "concurrency", "valid", "limit", "running", "waiting", "note"),
+    )
     list_editable = ("tier", "concurrency")
     list_filter = ("tier",)
     list_select_related = ("tier",)
@@ -121,8 +136,17 @@ class TenantTierAdmin(TenantActions, FairnessAdmin):
     search_help_text = gettext_lazy("Search by tenant or note")
     empty_numbers = {"concurrency": gettext_lazy("as its tier")}
     key_field = "tenant"
+    reason_field = "note"
     live_fields = ("limit", "running", "waiting")
-    fields = ("tenant", "tier", "concurrency", "limit", "running", "waiting", "note")
+    fields = (
+        *("tenant", "tier", "concurrency", "valid_from", "valid_until", "limit", "running"),
+        *("waiting", "note"),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[TenantTier]:
+        """Mark the rows that apply now."""
+        rows: QuerySet[TenantTier] = super().get_queryset(request)
+        return rows.annotate(is_in_force=tenant_in_force(timezone.now()))
 
     def get_changelist_formset(self, request: HttpRequest, **options: Any) -> Any:
         """Read the tiers to choose from once for the page, not once for each row."""
@@ -135,6 +159,16 @@ class TenantTierAdmin(TenantActions, FairnessAdmin):
         widget.can_delete_related = widget.can_view_related = False
         return formset
 
+    @admin.display(description=gettext_lazy("valid"), ordering="valid_until")
+    def valid(self, row: TenantTier) -> str:
+        """Show the time in which the row applies, and whether it applies now."""
+        if row.valid_from is None and row.valid_until is None:
+            return _("always")
+        begins = _("from %(time)s") % {"time": _shown(row.valid_from)} if row.valid_from else ""
+        ends = _("until %(time)s") % {"time": _shown(row.valid_until)} if row.valid_until else ""
+        text = " ".join(filter(None, (begins, ends)))
+        return text if _is_in_force(row) else format_html("{} " + WARNING, text, _("not now"))
+
     @admin.display(description=gettext_lazy("limit in force"))
     def limit(self, row: TenantTier) -> str:
         """Show the number in force and why, and that of the database where it is another."""
@@ -146,7 +180,7 @@ class TenantTierAdmin(TenantActions, FairnessAdmin):
             # One for each service: a pause may hold for one of them.
             shown = {f"{each.key.rpartition(':')[2]}: {each.in_force}": None for each in limits}
         text = format_html_join(mark_safe("<br>"), "{}", ((each,) for each in shown))
-        if all(_as_in_database(row, each) for each in limits):
+        if not _is_in_force(row) or all(_as_in_database(row, each) for each in limits):
             return text
         differs = _("the database has %(number)s: open and save this row to put it in force")
         return format_html("{} " + WARNING, text, differs % {"number": _of_database(row)})
@@ -172,9 +206,95 @@ class TenantTierAdmin(TenantActions, FairnessAdmin):
         """Call Redis once for a row, even if several columns show it."""
         asked: Any = row
         if not hasattr(asked, "tenant_limits"):
-            asked.tenant_limits = _counts(row).tenant(row.tenant, row.tier.name)
+            tier = row.tier.name if _is_in_force(row) else ""
+            asked.tenant_limits = _counts(row).tenant(row.tenant, tier)
         limits: list[Inspection] | None = asked.tenant_limits
         return limits
+
+
+@admin.register(QueueLimit)
+class QueueLimitAdmin(FairnessAdmin):
+    """Limits of queues; the numbers at once are edited in the list."""
+
+    list_display = (
+        *("queue", "global_limit", "local_limit", "rate", "throttle", "on_limit", "in_redis"),
+        "note",
+    )
+    list_editable = ("global_limit", "local_limit")
+    search_fields = ("queue", "note")
+    search_help_text = gettext_lazy("Search by queue or note")
+    empty_numbers = {
+        "global_limit": gettext_lazy("unlimited"),
+        "local_limit": gettext_lazy("unlimited"),
+    }
+    key_field = "queue"
+    reason_field = "note"
+    live_fields = ("in_redis",)
+    fields = (
+        *("queue", "global_limit", "local_limit", "rate", "throttle", "on_limit", "in_redis"),
+        "note",
+    )
+
+    @admin.display(description=gettext_lazy("in force"))
+    def in_redis(self, row: QueueLimit) -> str | None:
+        """Show whether workers use these numbers."""
+        queues = _counts(row).queues()
+        if queues is None:
+            return None
+        found = queues.get(row.queue)
+        numbers = None if found is None else found.by_operator
+        try:
+            if numbers == row.policy().numbers:
+                return _("yes")
+        except PolicyInvalid as error:
+            return format_html(WARNING, str(error))
+        text = _("workers use other numbers until this row is published")
+        return format_html(WARNING, text)
+
+
+@admin.register(LimitOverride)
+class LimitOverrideAdmin(FairnessAdmin):
+    """Overrides; the person who saves one is its author."""
+
+    list_display = (
+        *("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author"),
+    )
+    list_select_related = ("author",)
+    list_per_page = 50
+    list_filter = ("ends_at",)
+    search_fields = ("key", "reason")
+    search_help_text = gettext_lazy("Search by key or reason")
+    empty_numbers = {
+        "concurrency": gettext_lazy("unchanged"),
+        "rate": gettext_lazy("unchanged"),
+        "throttle": gettext_lazy("unchanged"),
+    }
+    key_field = "key"
+    reason_field = "reason"
+    live_fields = ("state", "author")
+    fields = ("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author")
+
+    def save_model(self, request: HttpRequest, obj: LimitOverride, form: Any, change: bool) -> None:
+        """Save the row, with the person as its author."""
+        obj.author_id = request.user.pk
+        super().save_model(request, obj, form, change)
+
+    @admin.display(description=gettext_lazy("in force"))
+    def state(self, row: LimitOverride) -> str | None:
+        """Show whether workers use these numbers."""
+        if row.has_ended:
+            return _("ended")
+        counts = _counts(row)
+        found = counts.key(row.key)
+        if found is None and not counts.are_complete:
+            return None
+        try:
+            if in_redis(row, None if found is None else found.override):
+                return _("yes")
+        except PolicyInvalid as error:
+            return format_html(WARNING, str(error))
+        text = _("workers use other numbers until this row is published")
+        return format_html(WARNING, text)
 
 
 def effective(row: TenantTier) -> int | None:
@@ -188,6 +308,15 @@ def _counts(row: Any) -> LiveCounts:
         row.live = LiveCounts()
     counts: LiveCounts = row.live
     return counts
+
+
+def _is_in_force(row: TenantTier) -> bool:
+    """Return the mark that ``TenantTierAdmin.get_queryset`` has made."""
+    return bool(getattr(row, "is_in_force", True))
+
+
+def _shown(when: datetime | None) -> str:
+    return "" if when is None else date_format(timezone.localtime(when), "DATETIME_FORMAT")
 
 
 def _of_database(row: TenantTier) -> str:

@@ -1,4 +1,4 @@
-"""Reads from Redis for one page: limits in force, running and waiting tasks of each tenant.
+"""Reads from Redis for one page: limits in force, running and waiting tasks of each row.
 
 Invariant: a page never waits long for Redis. After the first call that fails, and after the page's
 time is spent, there is no further call. An unknown number is shown as unknown, never as zero.
@@ -15,13 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_fairness.config.tenants import NO_SERVICE
-from celery_fairness.errors import FairnessError
+from celery_fairness.errors import FairnessError, NotFound, TenantInvalid
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
+    from celery_fairness.config.queue_limits import QueueRow
     from celery_fairness.config.tiers import Tier
+    from celery_fairness.control.limits_api import LimitsApi
     from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.wiring import Parts
 
@@ -44,6 +46,7 @@ class LiveCounts:
         self._spent_seconds = 0.0
         self._rejections: dict[str, int] | None = None
         self._tiers: Mapping[str, Tier] | None = None
+        self._queues: Mapping[str, QueueRow] | None = None
 
     @classmethod
     def of_page(cls, request: HttpRequest) -> LiveCounts:
@@ -58,6 +61,12 @@ class LiveCounts:
     def all_wait_in_redis(self) -> bool:
         """Whether all waiting tasks are in Redis. With a gate only parked tasks are."""
         return self._parts is not None and self._parts.claims_fairly
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all calls so far were made and answered."""
+        in_time = self._spent_seconds <= PAGE_SECONDS
+        return self._parts is not None and self.problem is None and in_time
 
     def tenant(self, tenant: str, tier: str) -> list[Inspection] | None:
         """Return a tenant's limit in force with its running and waiting tasks; None if unknown.
@@ -80,6 +89,20 @@ class LiveCounts:
             found = self._ask(lambda: parts.limiter.published_tiers())
             self._tiers = None if found is None else found[1]
         return self._tiers
+
+    def queues(self) -> Mapping[str, QueueRow] | None:
+        """Return the limits of queues in Redis by name; None if unknown."""
+        if self._queues is None and self._parts is not None:
+            parts = self._parts
+            self._queues = self._ask(lambda: parts.limiter.queue_rows())
+        return self._queues
+
+    def key(self, key: str) -> Inspection | None:
+        """Return the state of a key that a person has written; None if unknown."""
+        if self._parts is None:
+            return None
+        limits = self._parts.fairness.limits
+        return self._ask(partial(_inspect, limits, key))
 
     def rejections(self) -> dict[str, int] | None:
         """Return the rejections of each tier; None if unknown."""
@@ -105,6 +128,14 @@ def services_in_force() -> tuple[str | None, ...]:
     """Return the services of this project that count apart, or one None if none does."""
     parts = wiring.wired()
     return (None,) if parts is None else tuple(_services(parts))
+
+
+def _inspect(limits: LimitsApi, key: str) -> Inspection | None:
+    try:
+        return limits.inspect(key)
+    except (NotFound, TenantInvalid, ValueError):
+        # Nothing is known of the key yet, or it has no valid form.
+        return None
 
 
 def _limits(parts: Parts, tenant: str, tier: str) -> list[Inspection]:

@@ -1,4 +1,4 @@
-"""Tiers, tenants with their tiers, changes that are not in Redis yet, and tokens of the API.
+"""Tiers, tenants, limits of queues, overrides, unpublished changes, and tokens of the API.
 
 Invariant: every bound is a constraint of the database. So no other way than the forms (a shell, a
 fixture, ``queryset.update``, another program) can store a limit that the limiter would reject.
@@ -9,24 +9,53 @@ or while Redis is away, workers use the number before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models, router, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.db.models.lookups import LessThanOrEqual
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from celery_fairness.config.tenants import TENANT_BYTES, normalise
+from celery_fairness.config.limit_spec import ACTIONS
+from celery_fairness.config.queue_limits import PARKED_QUEUES
+from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, read_queue
+from celery_fairness.config.tenants import KEY_CHARACTERS, TENANT_BYTES, normalise
 from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
-from celery_fairness.errors import TenantError
+from celery_fairness.errors import FairnessError, PolicyInvalid, TenantError
+from django_celery_fairness import wiring
+from django_celery_fairness.number_texts import (
+    CONCURRENCY_TEXT_EXPECTED,
+    RATE_CHARACTERS,
+    RATE_EXPECTED,
+    RATE_TEXT_EXPECTED,
+    UNLIMITED,
+    concurrency_of,
+    concurrency_text_is_bounded,
+    rate_is_bounded,
+    rate_of,
+    validate_concurrency_text,
+    validate_rate,
+    validate_rate_text,
+)
 from django_celery_fairness.octet_length import OctetLength
-from django_celery_fairness.querysets import TenantTierQuerySet, TierQuerySet
+from django_celery_fairness.querysets import (
+    LimitOverrideQuerySet,
+    NamedRowQuerySet,
+    TenantTierQuerySet,
+    TierQuerySet,
+)
 
 if TYPE_CHECKING:
     from celery_fairness.config.tiers import Tier as PublishedTier
+
+#: Longest name of a queue.
+QUEUE_BYTES = 255
+#: Longest reason of an override.
+REASON_CHARACTERS = 500
 
 NAME_EXPECTED = _("Expected 1 to 100 letters, digits, “_” or “-”.")
 CONCURRENCY_EXPECTED = _(
@@ -37,6 +66,12 @@ WAITING_EXPECTED = _("Expected a whole number from 1 to 1,000,000,000, or nothin
 TOKEN_NAME_EXPECTED = _("Expected text on one line.")
 TOKEN_EXISTS = _("A token of this name exists and is not revoked.")
 TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
+TIME_EXPECTED = _("Expected an end after the beginning.")
+QUEUE_EXPECTED = _("Expected 1 to 255 bytes of text that do not begin with “@parked:”.")
+KEY_EXPECTED = _("Expected the key of a limit, such as “api.stripe.com” or “tenant:42”.")
+NUMBERS_EXPECTED = _("Expected at least one number.")
+REASON_EXPECTED = _("Expected 1 to 500 characters that say why.")
+ACTION_EXPECTED = _("Expected “wait”, “reschedule” or “drop”.")
 
 
 def validate_weight(value: float) -> None:
@@ -53,6 +88,23 @@ def validate_tenant(value: str) -> None:
         raise ValidationError(str(error), code="tenant") from error
     if tenant is None:
         raise ValidationError(TENANT_EXPECTED, code="tenant")
+
+
+def validate_queue(value: str) -> None:
+    """Reject a text that cannot be the name of a queue."""
+    if not QUEUE_NAME.accepts(value) or len(value.encode()) > QUEUE_BYTES:
+        raise ValidationError(QUEUE_EXPECTED, code="queue")
+
+
+def validate_key(value: str) -> None:
+    """Reject a text that cannot be the key of a limit in this project."""
+    from celery_fairness.control.inspect import typed_key
+
+    try:
+        # A colon may belong to the name of a queue, and only Redis has these names.
+        typed_key(value, wiring.settings_in_force(), of_all=False)
+    except (FairnessError, ValueError) as error:
+        raise ValidationError(str(error), code="key") from error
 
 
 class Tier(models.Model):
@@ -194,11 +246,40 @@ class Tier(models.Model):
         )
 
 
-class TenantTier(models.Model):
-    """The tier of one tenant, or a number of its own within it.
+class NamedRow(models.Model):
+    """A row that is published by its name.
 
-    A tenant without a row has the default tier.
+    Attributes:
+        kind: Its kind of ``UnpublishedChange``.
+        name_field: The field with its name.
     """
+
+    kind: ClassVar[str]
+    name_field: ClassVar[str]
+
+    class Meta:
+        """A base of models, without a table."""
+
+        abstract = True
+
+    def __str__(self) -> str:
+        return str(getattr(self, self.name_field))
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save as Django does, in one transaction with its ``UnpublishedChange``."""
+        alias = options.get("using") or router.db_for_write(type(self), instance=self)
+        with transaction.atomic(using=alias, savepoint=False):
+            super().save(*args, **options)
+
+
+class TenantTier(NamedRow):
+    """The tier of one tenant, or a number of its own within it, always or for a time.
+
+    A tenant has the default tier if it has no row, or if its row is out of its time.
+    """
+
+    kind = "tenant"
+    name_field = "tenant"
 
     tenant = models.CharField(
         _("tenant"),
@@ -225,6 +306,25 @@ class TenantTier(models.Model):
         help_text=_(
             "A number for this tenant alone in place of its tier's, for example 8. "
             "Empty uses the tier's, 0 pauses this tenant."
+        ),
+    )
+    valid_from = models.DateTimeField(
+        _("valid from"),
+        null=True,
+        blank=True,
+        help_text=_(
+            "When the row begins to apply, for example the first day of a contract. Empty is at "
+            "once. New tasks follow within tier_cache_seconds, waiting tasks with the next "
+            "“manage.py publish”."
+        ),
+    )
+    valid_until = models.DateTimeField(
+        _("valid until"),
+        null=True,
+        blank=True,
+        help_text=_(
+            "When the row ends, for example the last day of a trial. Empty is never. After that "
+            "the tenant has the default tier, also while this site is down."
         ),
     )
     note = models.TextField(
@@ -257,16 +357,283 @@ class TenantTier(models.Model):
                 condition=Q(concurrency=None) | Q(concurrency__range=(0, MAX_CONCURRENCY)),
                 violation_error_message=CONCURRENCY_EXPECTED,
             ),
+            models.CheckConstraint(
+                name="fairness_tenant_time_order",
+                condition=Q(valid_from=None)
+                | Q(valid_until=None)
+                | Q(valid_from__lt=F("valid_until")),
+                violation_error_message=TIME_EXPECTED,
+            ),
         )
 
-    def __str__(self) -> str:
-        return self.tenant
 
-    def save(self, *args: Any, **options: Any) -> None:
-        """Save as Django does, in one transaction with its ``UnpublishedChange``."""
-        alias = options.get("using") or router.db_for_write(type(self), instance=self)
-        with transaction.atomic(using=alias, savepoint=False):
-            super().save(*args, **options)
+class QueueLimit(NamedRow):
+    """The limit of a queue, in place of the one that the settings declare."""
+
+    kind = "queue"
+    name_field = "queue"
+
+    queue = models.CharField(
+        _("queue"),
+        max_length=QUEUE_BYTES,
+        unique=True,
+        validators=[validate_queue],
+        help_text=_("The name of the queue, for example “emails”. At most 255 bytes."),
+    )
+    global_limit = models.PositiveIntegerField(
+        _("at once in all"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_CONCURRENCY)],
+        help_text=_(
+            "How many tasks of the queue may run at once in all workers, for example 20. "
+            "Empty is unlimited, 0 pauses the queue."
+        ),
+    )
+    local_limit = models.PositiveIntegerField(
+        _("at once in one worker"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MAX_CONCURRENCY)],
+        help_text=_(
+            "How many of them may run at once in one worker, for example 4. Empty is unlimited, "
+            "0 pauses the queue. The smaller of both numbers holds."
+        ),
+    )
+    rate = models.CharField(
+        _("rate"),
+        max_length=RATE_CHARACTERS,
+        blank=True,
+        default="",
+        validators=[validate_rate],
+        help_text=_(
+            "How many may start in any period, for example “100/m”, “5/s” or “1000/PT24H”. "
+            "Empty is any number."
+        ),
+    )
+    throttle = models.CharField(
+        _("throttle"),
+        max_length=RATE_CHARACTERS,
+        blank=True,
+        default="",
+        validators=[validate_rate],
+        help_text=_("The same, but evenly spaced: for example “60/m” is one start a second."),
+    )
+    on_limit = models.CharField(
+        _("over the limit"),
+        max_length=20,
+        choices=[(action, action) for action in ACTIONS],
+        default="wait",
+        help_text=_(
+            "What happens to a task over the limit, for example “wait”. “reschedule” tries it "
+            "again later, “drop” ends it without a run."
+        ),
+    )
+    note = models.TextField(
+        _("note"),
+        blank=True,
+        help_text=_("Why, for people only, for example “the mail server allows 20 connections”."),
+    )
+
+    objects = NamedRowQuerySet["QueueLimit"].as_manager()
+
+    class Meta:
+        """Names, order, and the bounds as constraints."""
+
+        verbose_name = _("limit of a queue")
+        verbose_name_plural = _("limits of queues")
+        ordering = ("queue",)
+        constraints = (
+            models.CheckConstraint(
+                name="fairness_queue_name",
+                condition=~Q(queue="")
+                & ~Q(queue__startswith=PARKED_QUEUES)
+                & Q(LessThanOrEqual(OctetLength("queue"), QUEUE_BYTES)),
+                violation_error_message=QUEUE_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_queue_global_limit_bounds",
+                condition=Q(global_limit=None) | Q(global_limit__range=(0, MAX_CONCURRENCY)),
+                violation_error_message=CONCURRENCY_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_queue_local_limit_bounds",
+                condition=Q(local_limit=None) | Q(local_limit__range=(0, MAX_CONCURRENCY)),
+                violation_error_message=CONCURRENCY_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_queue_rate",
+                condition=rate_is_bounded("rate"),
+                violation_error_message=RATE_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_queue_throttle",
+                condition=rate_is_bounded("throttle"),
+                violation_error_message=RATE_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_queue_on_limit_known",
+                condition=Q(on_limit__in=ACTIONS),
+                violation_error_message=ACTION_EXPECTED,
+            ),
+        )
+
+    def policy(self) -> QueuePolicy:
+        """Return the limit in the limiter's form.
+
+        Raises:
+            PolicyInvalid: A number is invalid.
+        """
+        return read_queue(
+            {
+                "global_limit": self.global_limit,
+                "local_limit": self.local_limit,
+                "rate": self.rate or None,
+                "throttle": self.throttle or None,
+                "on_limit": self.on_limit,
+            }
+        )
+
+
+class LimitOverride(NamedRow):
+    """Numbers in place of a key's own, for a time or until the row is deleted."""
+
+    kind = "override"
+    name_field = "key"
+
+    key = models.CharField(
+        _("key"),
+        max_length=KEY_CHARACTERS,
+        unique=True,
+        validators=[validate_key],
+        help_text=_(
+            "Whose numbers: the key of a limit, for example “api.stripe.com”, of a queue "
+            "(“queue:emails”) or of a tenant (“tenant:42”)."
+        ),
+    )
+    concurrency = models.CharField(
+        _("tasks at once"),
+        max_length=len(UNLIMITED),
+        blank=True,
+        default="",
+        validators=[validate_concurrency_text],
+        help_text=_(
+            "For example “10”. “unlimited” is no limit, 0 pauses the key. Empty leaves the "
+            "number as it is."
+        ),
+    )
+    rate = models.CharField(
+        _("rate"),
+        max_length=RATE_CHARACTERS,
+        blank=True,
+        default="",
+        validators=[validate_rate_text],
+        help_text=_(
+            "How many may start in any period, for example “100/m”, “5/s” or “unlimited”. "
+            "Empty leaves it as it is. A tenant’s key has none."
+        ),
+    )
+    throttle = models.CharField(
+        _("throttle"),
+        max_length=RATE_CHARACTERS,
+        blank=True,
+        default="",
+        validators=[validate_rate_text],
+        help_text=_("The same, but evenly spaced: for example “60/m” is one start a second."),
+    )
+    ends_at = models.DateTimeField(
+        _("ends at"),
+        null=True,
+        blank=True,
+        help_text=_(
+            "When the key’s own numbers hold again, for example the end of a sale. Empty is when "
+            "this row is deleted."
+        ),
+    )
+    reason = models.CharField(
+        _("reason"),
+        max_length=REASON_CHARACTERS,
+        help_text=_("Why, for example “import of the new customer”. Commands and events show it."),
+    )
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        verbose_name=_("author"),
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text=_("Who saved it last in the admin, for example “ada”."),
+    )
+
+    objects = LimitOverrideQuerySet.as_manager()
+
+    class Meta:
+        """Names, order, and the bounds as constraints."""
+
+        verbose_name = _("override")
+        verbose_name_plural = _("overrides")
+        ordering = ("key",)
+        constraints = (
+            models.CheckConstraint(
+                name="fairness_override_key",
+                condition=~Q(key="") & Q(LessThanOrEqual(OctetLength("key"), KEY_CHARACTERS)),
+                violation_error_message=KEY_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_override_concurrency",
+                condition=concurrency_text_is_bounded("concurrency"),
+                violation_error_message=CONCURRENCY_TEXT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_override_rate",
+                condition=rate_is_bounded("rate", UNLIMITED),
+                violation_error_message=RATE_TEXT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_override_throttle",
+                condition=rate_is_bounded("throttle", UNLIMITED),
+                violation_error_message=RATE_TEXT_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_override_has_a_number",
+                condition=~Q(concurrency="", rate="", throttle=""),
+                violation_error_message=NUMBERS_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_override_of_tenant",
+                condition=~Q(key__startswith="tenant:") | Q(rate="", throttle=""),
+                violation_error_message=_("A tenant’s key has a number of tasks at once alone."),
+            ),
+            models.CheckConstraint(
+                name="fairness_override_reason",
+                condition=~Q(reason="")
+                & Q(LessThanOrEqual(OctetLength("reason"), 4 * REASON_CHARACTERS)),
+                violation_error_message=REASON_EXPECTED,
+            ),
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its time is over."""
+        return self.ends_at is not None and self.ends_at <= timezone.now()
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers that it changes, in the limiter's form; None is unlimited.
+
+        Raises:
+            PolicyInvalid: A number is invalid.
+        """
+        given: dict[str, Any] = {}
+        if self.concurrency:
+            try:
+                given["concurrency"] = concurrency_of(self.concurrency)
+            except ValueError as error:
+                raise PolicyInvalid(f"concurrency: {error}") from error
+        for name in ("rate", "throttle"):
+            if text := getattr(self, name):
+                given[name] = rate_of(text, name)
+        return given
 
 
 class UnpublishedChange(models.Model):
@@ -277,7 +644,16 @@ class UnpublishedChange(models.Model):
     changed row. A publication reads the new value from the database.
     """
 
-    tenant = models.CharField(max_length=TENANT_BYTES, blank=True, default="")
+    class Kind(models.TextChoices):
+        """The kind of the row. The tier table is published as a whole, so it has no name."""
+
+        TIERS = "tiers", _("tiers")
+        TENANT = "tenant", _("tenant")
+        QUEUE = "queue", _("queue")
+        OVERRIDE = "override", _("override")
+
+    kind = models.CharField(max_length=20, choices=Kind.choices)
+    name = models.CharField(max_length=KEY_CHARACTERS, blank=True, default="")
     made_at = models.DateTimeField(auto_now_add=True)
     error = models.TextField(blank=True, default="")
 
@@ -288,7 +664,7 @@ class UnpublishedChange(models.Model):
         verbose_name_plural = _("unpublished changes")
 
     def __str__(self) -> str:
-        return self.tenant or "the tier table"
+        return f"{self.kind} {self.name}".strip()
 
 
 class ApiToken(models.Model):

@@ -2,19 +2,23 @@
 
 Invariant: a page renders with Redis away, without ``Fairness``, and for staff with the permission
 to view only. The button is shown only to staff with the permission to change.
+Every change leaves a log entry with the person, the time and the reason of the row.
 
 Weakness: the banner is about the process that serves the page (:mod:`.standing`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.views.main import ChangeList
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Field
 from django.forms import Field as FormField
@@ -57,6 +61,8 @@ class FairnessAdmin(ModelAdmin):
     empty_numbers: Mapping[str, Any] = {}
     #: The field that cannot be changed after a row is saved.
     key_field = ""
+    #: The field with the reason of a row. Each log entry has the reason.
+    reason_field = ""
     #: Fields that the form shows only for a saved row.
     live_fields: tuple[str, ...] = ()
 
@@ -104,6 +110,30 @@ class FairnessAdmin(ModelAdmin):
             field.widget.attrs.update(rows=3)
         return field
 
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        """Add the row's reason to the text of the log entry."""
+        message = super().construct_change_message(request, form, formsets, add)
+        return self._with_reason(message, form.instance)
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        """Write one log entry for each row, with the row's reason."""
+        user: Any = request.user.pk
+        log = LogEntry.objects.log_actions
+        return [
+            log(user, [row], DELETION, self._with_reason("", row), single_object=True)
+            for row in queryset
+        ]
+
+    def _with_reason(self, message: Any, row: Any) -> Any:
+        why = getattr(row, self.reason_field, "") if self.reason_field else ""
+        if not why:
+            return message
+        what = LogEntry(change_message=json.dumps(message) if message else "").get_change_message()
+        reason = _("Reason: %(reason)s") % {"reason": why}
+        return " ".join(filter(None, (what, reason)))
+
     def get_urls(self) -> list[URLPattern]:
         """Add the address of the button."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_publish"
@@ -121,12 +151,26 @@ class FairnessAdmin(ModelAdmin):
             self.message_user(request, str(error), messages.ERROR)
         else:
             text = _(
-                "Published %(tiers)d tiers and %(tenants)d tenants to Redis; %(by_tier)d tenants "
-                "have the number of their tier, which needs no publication."
+                "Published %(tiers)d tiers, %(tenants)d tenants, %(queues)d queues and "
+                "%(overrides)d overrides to Redis; %(by_tier)d tenants have the number of their "
+                "tier, which needs no publication."
             )
             self.message_user(request, text % asdict(done), messages.SUCCESS)
+            for rejected in done.rejected:
+                self.message_user(request, rejected, messages.ERROR)
+            self._log_publication(request)
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
         return redirect(reverse(name, current_app=self.admin_site.name))
+
+    def _log_publication(self, request: HttpRequest) -> None:
+        user: Any = request.user.pk
+        LogEntry.objects.create(
+            user_id=user,
+            content_type_id=ContentType.objects.get_for_model(self.model).pk,
+            object_repr=str(self.opts.verbose_name_plural),
+            action_flag=CHANGE,
+            change_message="Published everything to Redis.",
+        )
 
     def _with_banner(
         self, request: HttpRequest, extra_context: dict[str, Any] | None

@@ -1,7 +1,7 @@
 """Querysets that send a signal for bulk changes, for which Django sends none.
 
-Invariant: ``update``, ``bulk_update`` and ``bulk_create`` of tiers and tenants send
-:data:`rows_changed` in their transaction, and :mod:`.receivers` publishes the change on commit.
+Invariant: ``update``, ``bulk_update`` and ``bulk_create`` send :data:`rows_changed` in their
+transaction, and :mod:`.receivers` publishes the change on commit.
 
 Weakness: raw SQL sends no signal. Code that uses it must call
 :func:`django_celery_fairness.publishing.publish_on_commit` in the same transaction.
@@ -10,22 +10,29 @@ Weakness: raw SQL sends no signal. Code that uses it must call
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models, transaction
-from django.db.models import ProtectedError
+from django.db.models import ProtectedError, Q
 from django.dispatch import Signal
 from django.utils.translation import gettext as _
 
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
-    from django_celery_fairness.models import TenantTier, Tier
+    from django_celery_fairness.models import (
+        LimitOverride,  # noqa: F401 (the text below names it)
+        TenantTier,  # noqa: F401 (the text below names it)
+        Tier,
+    )
 
-#: Sent in the transaction of a bulk change, with the model as sender. Its arguments are ``tiers``
-#: (whether any tier changed), ``tenants`` (whose rows or tiers changed) and ``using`` (the alias of
-#: the database).
+#: Sent in the transaction of a bulk change, with the model as sender. Its arguments are ``changes``
+#: (the kind and the name of each changed row, as in ``UnpublishedChange``) and ``using`` (the alias
+#: of the database).
 rows_changed = Signal()
+
+Row = TypeVar("Row", bound=models.Model)
 
 
 class TierQuerySet(models.QuerySet["Tier"]):
@@ -40,7 +47,8 @@ class TierQuerySet(models.QuerySet["Tier"]):
         with transaction.atomic(using=self.db):
             tenants = self._tenants() if "name" in fields else ()
             rows = super().update(**fields)
-            rows_changed.send(self.model, tiers=bool(rows), tenants=tenants, using=self.db)
+            changes = [*([("tiers", "")] if rows else ()), *(("tenant", name) for name in tenants)]
+            rows_changed.send(self.model, changes=changes, using=self.db)
         return rows
 
     def bulk_create(self, objs: Iterable[Tier], *args: Any, **options: Any) -> list[Tier]:
@@ -48,7 +56,8 @@ class TierQuerySet(models.QuerySet["Tier"]):
         self._for_write = True
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **options)
-            rows_changed.send(self.model, tiers=bool(created), tenants=(), using=self.db)
+            changes = [("tiers", "")] if created else []
+            rows_changed.send(self.model, changes=changes, using=self.db)
         return created
 
     def delete(self) -> tuple[int, dict[str, int]]:
@@ -80,32 +89,64 @@ class TierQuerySet(models.QuerySet["Tier"]):
         return list(tiers.exclude(tenants=None).values_list("tenants__tenant", flat=True))
 
 
-class TenantTierQuerySet(models.QuerySet["TenantTier"]):
-    """Tenants; any bulk change publishes the tenants it touched."""
+class NamedRowQuerySet(models.QuerySet[Row]):
+    """Rows of a ``NamedRow`` model; any bulk change publishes the rows that it touched."""
 
     def update(self, **fields: Any) -> int:
         """Update as Django does, and publish on commit.
 
-        If ``tenant`` itself changes, the tenants before and after are both published.
+        If the name itself changes, the names before and after are both published.
         """
         self._for_write = True
+        column = self._model.name_field
         with transaction.atomic(using=self.db):
-            before = dict(self.order_by().values_list("pk", "tenant"))
+            before = dict(self.order_by().values_list("pk", column))
             rows = super().update(**fields)
-            tenants = set(before.values())
-            if "tenant" in fields:
+            names = set(before.values())
+            if column in fields:
                 after = type(self)(self.model, using=self.db).in_bulk(list(before))
-                tenants.update(row.tenant for row in after.values())
-            rows_changed.send(self.model, tiers=False, tenants=sorted(tenants), using=self.db)
+                names.update(getattr(row, column) for row in after.values())
+            self._send(sorted(names))
         return rows
 
-    def bulk_create(
-        self, objs: Iterable[TenantTier], *args: Any, **options: Any
-    ) -> list[TenantTier]:
+    def bulk_create(self, objs: Iterable[Row], *args: Any, **options: Any) -> list[Row]:
         """Create as Django does, and publish on commit."""
         self._for_write = True
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **options)
-            tenants = [row.tenant for row in created]
-            rows_changed.send(self.model, tiers=False, tenants=tenants, using=self.db)
+            self._send([getattr(row, self._model.name_field) for row in created])
         return created
+
+    @property
+    def _model(self) -> Any:
+        return self.model
+
+    def _send(self, names: Iterable[str]) -> None:
+        changes = [(self._model.kind, name) for name in names]
+        rows_changed.send(self.model, changes=changes, using=self.db)
+
+
+class TenantTierQuerySet(NamedRowQuerySet["TenantTier"]):
+    """Tenants, some of them only for a time."""
+
+    def in_force(self, now: datetime) -> TenantTierQuerySet:
+        """Return the rows that apply now. Any other row counts as no row."""
+        return self.filter(tenant_in_force(now))
+
+    def with_time(self) -> TenantTierQuerySet:
+        """Return the rows that have a beginning or an end."""
+        return self.exclude(valid_from=None, valid_until=None)
+
+
+def tenant_in_force(now: datetime) -> Q:
+    """Return the condition of a tenant's row that applies now."""
+    begun = Q(valid_from=None) | Q(valid_from__lte=now)
+    return begun & (Q(valid_until=None) | Q(valid_until__gt=now))
+
+
+class LimitOverrideQuerySet(NamedRowQuerySet["LimitOverride"]):
+    """Overrides, some of them only for a time."""
+
+    def in_force(self, now: datetime) -> LimitOverrideQuerySet:
+        """Return the overrides that have not ended."""
+        return self.filter(Q(ends_at=None) | Q(ends_at__gt=now))

@@ -1,8 +1,8 @@
-"""The receivers that publish changed tiers and tenants, and all of them when a worker starts.
+"""The receivers that publish changed rows, and all of them when a worker starts.
 
-Invariant: every change of a tier or tenant is published on commit. Django's signals cover ``save``
-and ``delete`` (forms, shell, fixtures, cascades); :data:`.querysets.rows_changed` covers bulk
-changes.
+Invariant: every change of a row that workers use is published on commit. Django's signals cover
+``save`` and ``delete`` (forms, shell, fixtures, cascades); :data:`.querysets.rows_changed` covers
+bulk changes.
 
 Weakness: raw SQL sends no signal. Code that uses it must call
 :func:`.publishing.publish_on_commit`.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import astuple
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,13 @@ from django.db.models.signals import post_delete, post_save, pre_save
 
 from celery_fairness.errors import FairnessError, NotWired
 from celery_fairness.wiring import wired
-from django_celery_fairness.models import TenantTier, Tier
-from django_celery_fairness.publishing import publish_everything, publish_on_commit
+from django_celery_fairness.models import LimitOverride, NamedRow, QueueLimit, TenantTier, Tier
+from django_celery_fairness.publishing import (
+    Change,
+    publish_changes,
+    publish_everything,
+    publish_on_commit,
+)
 from django_celery_fairness.querysets import rows_changed
 
 if TYPE_CHECKING:
@@ -31,18 +35,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: The models whose rows are published by their names.
+NAMED: tuple[type[NamedRow], ...] = (TenantTier, QueueLimit, LimitOverride)
+
 
 def connect() -> None:
     """Connect all receivers. ``AppConfig.ready`` calls it; a second call is harmless."""
-    for signal, receiver, sender in (
-        (pre_save, tier_will_be_saved, Tier),
-        (post_save, tier_was_saved, Tier),
-        (post_delete, tier_was_deleted, Tier),
-        (pre_save, tenant_will_be_saved, TenantTier),
-        (post_save, tenant_was_saved, TenantTier),
-        (post_delete, tenant_was_deleted, TenantTier),
+    for signal, receiver, senders in (
+        (pre_save, tier_will_be_saved, (Tier,)),
+        (post_save, tier_was_changed, (Tier,)),
+        (post_delete, tier_was_changed, (Tier,)),
+        (pre_save, row_will_be_saved, NAMED),
+        (post_save, row_was_changed, NAMED),
+        (post_delete, row_was_changed, NAMED),
     ):
-        signal.connect(receiver, sender=sender, dispatch_uid=f"fairness-{receiver.__name__}")
+        for sender in senders:
+            signal.connect(receiver, sender=sender, dispatch_uid=f"fairness-{receiver.__name__}")
     rows_changed.connect(rows_were_changed, dispatch_uid="fairness-rows-were-changed")
     worker_init.connect(worker_starts, dispatch_uid="fairness-worker-starts")
 
@@ -54,35 +62,28 @@ def tier_will_be_saved(instance: Tier, using: str, **_context: Any) -> None:
     publish_on_commit(tenants=list(tenants.values_list("tenant", flat=True)), using=using)
 
 
-def tier_was_saved(using: str, **_context: Any) -> None:
+def tier_was_changed(using: str, **_context: Any) -> None:
     """Publish the tier table."""
     publish_on_commit(tiers=True, using=using)
 
 
-def tier_was_deleted(using: str, **_context: Any) -> None:
-    """Publish the tier table."""
-    publish_on_commit(tiers=True, using=using)
+def row_will_be_saved(instance: NamedRow, using: str, **_context: Any) -> None:
+    """Publish the former name of a row that gets another name."""
+    column = instance.name_field
+    manager = type(instance)._default_manager  # noqa: SLF001 (documented by Django)
+    rows = manager.using(using).filter(pk=instance.pk)
+    old = rows.exclude(**{column: getattr(instance, column)}).values_list(column, flat=True)
+    publish_changes([(instance.kind, name) for name in old], using)
 
 
-def tenant_will_be_saved(instance: TenantTier, using: str, **_context: Any) -> None:
-    """Publish the former tenant of a row that gets another tenant."""
-    old = TenantTier.objects.using(using).filter(pk=instance.pk).exclude(tenant=instance.tenant)
-    publish_on_commit(tenants=list(old.values_list("tenant", flat=True)), using=using)
+def row_was_changed(instance: NamedRow, using: str, **_context: Any) -> None:
+    """Publish a saved or deleted row by its name."""
+    publish_changes([(instance.kind, getattr(instance, instance.name_field))], using)
 
 
-def tenant_was_saved(instance: TenantTier, using: str, **_context: Any) -> None:
-    """Publish the tenant."""
-    publish_on_commit(tenants=[instance.tenant], using=using)
-
-
-def tenant_was_deleted(instance: TenantTier, using: str, **_context: Any) -> None:
-    """Publish that the tenant has no row: it has the default tier."""
-    publish_on_commit(tenants=[instance.tenant], using=using)
-
-
-def rows_were_changed(tiers: bool, tenants: Iterable[str], using: str, **_context: Any) -> None:
+def rows_were_changed(changes: Iterable[Change], using: str, **_context: Any) -> None:
     """Publish a bulk change."""
-    publish_on_commit(tiers=tiers, tenants=tenants, using=using)
+    publish_changes(changes, using)
 
 
 def worker_starts(sender: Any = None, **_context: Any) -> None:
@@ -108,11 +109,16 @@ def publish_from_worker(parts: Parts) -> None:
     try:
         published = publish_everything(alias, parts=parts)
     except (FairnessError, DatabaseError) as error:
-        logger.error("this worker could not publish the tiers of the database: %s", error)
+        logger.error("this worker could not publish the database: %s", error)
     else:
         logger.info(
-            "published %d tiers, %d tenants; %d tenants have the number of their tier",
-            *astuple(published),
+            "published %d tiers, %d tenants, %d queues, %d overrides; "
+            "%d tenants have the number of their tier",
+            published.tiers,
+            published.tenants,
+            published.queues,
+            published.overrides,
+            published.by_tier,
         )
     finally:
         if not was_open:

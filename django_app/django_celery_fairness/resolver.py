@@ -11,12 +11,13 @@ changes from Redis, and uses the default tier after an error.
 from __future__ import annotations
 
 from django.db import InterfaceError, OperationalError, connections, router
+from django.utils import timezone
 
 from django_celery_fairness.models import TenantTier
 
 
 def tier_of(tenant: str) -> str | None:
-    """Return the name of the tenant's tier; None if it has no row.
+    """Return the name of the tenant's tier; None if it has no row, or is out of its row's time.
 
     Args:
         tenant: The tenant's id.
@@ -40,5 +41,5 @@ def tier_of(tenant: str) -> str | None:
 
 
 def _query(alias: str, tenant: str) -> str | None:
-    rows = TenantTier.objects.using(alias).filter(tenant=tenant).order_by()
+    rows = TenantTier.objects.using(alias).in_force(timezone.now()).filter(tenant=tenant).order_by()
     return rows.values_list("tier__name", flat=True).first()

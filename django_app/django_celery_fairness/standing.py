@@ -86,8 +86,8 @@ def _unpublished(*, say_why: bool) -> list[Finding]:
         count,
     ) % {"count": count}
     step = _(
-        "Start Redis, then press “Publish to Redis now” above the list, or run "
-        "“manage.py publish_tiers”."
+        "Start Redis, or correct the row. Then press “Publish to Redis now” above the list, or run "
+        "“manage.py publish”."
     )
     why = f"({last.error})" if last.error and say_why else ""
     return [Finding("warning", " ".join(filter(None, (text, why, step))))]

@@ -44,8 +44,8 @@ def test_the_command_says_when_redis_is_away(
     manage: Callable[..., str], redis_server: RedisServer
 ) -> None:
     manage("migrate", "--verbosity", "0")
-    assert "published 4 tiers, 0 tenants" in manage("publish_tiers")
+    assert "published 4 tiers, 0 tenants" in manage("publish")
     redis_server.kill()
-    printed = manage("publish_tiers", status=69)
+    printed = manage("publish", status=69)
     assert "does not answer" in printed
     assert "Traceback" not in printed

@@ -34,6 +34,8 @@ from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 Row = TypeVar("Row", bound=Model)
 
+TIERS, TENANT = UnpublishedChange.Kind.TIERS, UnpublishedChange.Kind.TENANT
+
 router = Router()
 _tiers = Router(auth=access("tier"), tags=["tiers"])
 _tenants = Router(auth=access("tenanttier"), tags=["tenants"])
@@ -47,7 +49,7 @@ def list_tiers(
 ) -> TierPage:
     """Return the tiers by name."""
     rows, total = _page_of(Tier.objects.order_by("name"), page, per_page)
-    published = _is_published("")
+    published = _is_published(TIERS)
     return TierPage(
         items=tuple(_tier_state(row, published) for row in rows),
         pagination=Pagination(total=total, page=page, per_page=per_page),
@@ -57,7 +59,7 @@ def list_tiers(
 @_tiers.get("tiers/{anything:name}", response={200: TierState, READ: Error})
 def get_tier(request: HttpRequest, name: str) -> TierState:
     """Return a tier."""
-    return _tier_state(_tier(name), _is_published(""))
+    return _tier_state(_tier(name), _is_published(TIERS))
 
 
 @_tiers.put("tiers/{anything:name}", response={200: TierState, WRITE: Error})
@@ -67,7 +69,7 @@ def put_tier(request: HttpRequest, name: str, body: TierBody) -> TierState:
         raise ApiError(404, "not_found", NAME.problem("tier name", name))
     row = Tier.objects.filter(name=name).first() or Tier(name=name)
     _save(request, "tier", name, row, body.model_dump())
-    return _tier_state(row, _is_published(""))
+    return _tier_state(row, _is_published(TIERS))
 
 
 @_tiers.delete("tiers/{anything:name}", response={204: None, WRITE: Error})
@@ -87,8 +89,8 @@ def list_tenants(
     rows, total = _page_of(
         TenantTier.objects.select_related("tier").order_by("tenant"), page, per_page
     )
-    changes = UnpublishedChange.objects.filter(tenant__in=[row.tenant for row in rows])
-    pending = set(changes.values_list("tenant", flat=True))
+    changes = UnpublishedChange.objects.filter(kind=TENANT, name__in=[row.tenant for row in rows])
+    pending = set(changes.values_list("name", flat=True))
     return TenantPage(
         items=tuple(_tenant_state(row, row.tenant not in pending) for row in rows),
         pagination=Pagination(total=total, page=page, per_page=per_page),
@@ -102,7 +104,7 @@ def get_tenant(
 ) -> TenantState:
     """Return the tier of a tenant; its running tasks are at ``rate-limits/tenant:{tenant}``."""
     row = _tenant(tenant)
-    return _tenant_state(row, _is_published(row.tenant))
+    return _tenant_state(row, _is_published(TENANT, row.tenant))
 
 
 @_tenants.put("tenants/{anything:tenant}", response={200: TenantState, WRITE: Error})
@@ -114,7 +116,7 @@ def put_tenant(request: HttpRequest, tenant: str, body: TenantBody) -> TenantSta
         raise ApiError(409, "conflict", f"there is no tier {body.tier!r}")
     row = TenantTier.objects.filter(tenant=name).first() or TenantTier(tenant=name)
     _save(request, "tenant", name, row, {**body.model_dump(), "tier": tier})
-    return _tenant_state(row, _is_published(name))
+    return _tenant_state(row, _is_published(TENANT, name))
 
 
 @_tenants.delete("tenants/{anything:tenant}", response={204: None, WRITE: Error})
@@ -178,8 +180,8 @@ def _tenant_name(tenant: str) -> str:
     return name
 
 
-def _is_published(tenant: str) -> bool:
-    return not UnpublishedChange.objects.filter(tenant=tenant).exists()
+def _is_published(kind: str, name: str = "") -> bool:
+    return not UnpublishedChange.objects.filter(kind=kind, name=name).exists()
 
 
 def _tier_state(row: Tier, published: bool) -> TierState:

@@ -20,7 +20,7 @@ import pytest
 from celery import Celery, current_app
 from django.db import connection, connections, transaction
 from django.db.models import Model, QuerySet
-from django.test import TransactionTestCase
+from django.test import Client, TransactionTestCase
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
@@ -213,6 +213,24 @@ def four_tiers(db: None) -> None:
 def pro(four_tiers: None) -> Tier:
     """One of them."""
     return Tier.objects.get(name="pro")
+
+
+@pytest.fixture
+def boss(client: Client) -> User:
+    """A person who may do everything."""
+    user = User.objects.create_superuser("boss", password="secret")
+    client.force_login(user)
+    return user
+
+
+@pytest.fixture
+def clerk(client: Client) -> User:
+    """Staff who may look at everything of this app and change nothing."""
+    user = User.objects.create_user("clerk", password="secret", is_staff=True)
+    app = {"content_type__app_label": "django_celery_fairness"}
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_", **app))
+    client.force_login(user)
+    return user
 
 
 @pytest.fixture

@@ -35,10 +35,10 @@ class Publications:
             assert source == "database"
             return publish_tiers(table, source=source)
 
-        def record_tenant(tenant: str, tier: str | None, concurrency: Any) -> Any:
+        def record_tenant(tenant: str, tier: str | None, concurrency: Any, **more: Any) -> Any:
             self.before_tenant(tenant)
             self.tenants.append((tenant, tier))
-            return publish_tenant(tenant, tier, concurrency)
+            return publish_tenant(tenant, tier, concurrency, **more)
 
         monkeypatch.setattr(fairness.tenants, "publish_tiers", record_table)
         monkeypatch.setattr(parts_of(fairness).limiter, "publish_tenant", record_tenant)

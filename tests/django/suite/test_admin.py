@@ -276,7 +276,7 @@ def test_saving_with_redis_away_saves_and_warns(client, boss, redis_away):
     page = read(save_list(client, TIERS, Tier, pro__concurrency="8"))
     assert Tier.objects.get(name="pro").concurrency == 8
     assert "1 saved change has not reached Redis" in page
-    assert "“manage.py publish_tiers”" in page
+    assert "“manage.py publish”" in page
 
 
 @pytest.mark.parametrize(("name", "model"), PAGES)
@@ -289,7 +289,8 @@ def test_the_button_publishes_what_redis_missed(client, boss, fairness, redis_aw
     redis_away.restart()
     assert client.get(address).status_code == 405
     page = read(client.post(address, follow=True))
-    assert "Published 4 tiers and 0 tenants to Redis; 1 tenants have the number of their" in page
+    shown = "Published 4 tiers, 0 tenants, 0 queues and 0 overrides to Redis; 1 tenants have the"
+    assert shown in page
     assert "has not reached Redis" not in page
     assert fairness.limits.inspect("tenant:acme").limit == 8
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 APP = "django_celery_fairness"
 TABLES = "0001_initial"
 TIERS = "0002_tiers_from_settings"
-NEWEST = "0006_redis_pages"
+NEWEST = "0007_queue_limits_and_overrides"
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +104,7 @@ def test_backwards_removes_what_nobody_touched(wire):
     TenantTier.objects.create(tenant="42", tier=Tier.objects.get(name="enterprise"))
     go_to(TABLES)
     assert numbers() == {"pro": 8, "enterprise": 5}
+    go_to(NEWEST)
     TenantTier.objects.all().delete()
 
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
-from django.db import DataError, IntegrityError, models, transaction
+from django.db import DataError, IntegrityError, connection, models, transaction
 from django.db.models import ProtectedError
-from django_celery_fairness.models import TenantTier, Tier
+from django.utils import timezone
+from django_celery_fairness.models import LimitOverride, QueueLimit, TenantTier, Tier
 
 from celery_fairness.config.tiers import Tier as PublishedTier
 
@@ -23,6 +25,21 @@ TIER_BOUNDS = [
 TENANT_BOUNDS = [
     ("concurrency", (None, 0, 1_000_000), (-1, 1_000_001)),
     ("tenant", ("4", "x" * 200, "é" * 100, "🙂" * 50), ("", "x" * 201, "é" * 101, "🙂" * 51)),
+]
+QUEUE_BOUNDS = [
+    ("queue", ("q", "a b:c", "é" * 127), ("", "@parked:redis", "x" * 256, "é" * 128)),
+    ("global_limit", (None, 0, 1_000_000), (-1, 1_000_001)),
+    ("local_limit", (None, 0, 1_000_000), (-1, 1_000_001)),
+    ("rate", ("", "1/s", "1000000/PT24H"), ("many", "unlimited", "1/" + "0" * 49)),
+    ("throttle", ("", "60/m"), ("60", "unlimited")),
+    ("on_limit", ("wait", "reschedule", "drop"), ("", "reject")),
+]
+OVERRIDE_BOUNDS = [
+    ("key", ("api", "queue:mail", "x" * 255), ("", "x" * 256)),
+    ("concurrency", ("0", "007", "1000000", "unlimited"), ("-1", "1000001", "9999999", "many")),
+    ("rate", ("", "unlimited", "100/PT1M"), ("many", "100")),
+    ("throttle", ("", "unlimited", "100/m"), ("many", "100")),
+    ("reason", ("why", "é" * 500), ("", "x" * 2001)),
 ]
 
 
@@ -40,6 +57,104 @@ def tier(**fields) -> Tier:
 
 def tenant(**fields) -> TenantTier:
     return TenantTier(**{"tenant": "42", "tier": Tier.objects.get(name="pro"), **fields})
+
+
+def queue_limit(**fields) -> QueueLimit:
+    return QueueLimit(**{"queue": "emails", "global_limit": 2, **fields})
+
+
+def override(**fields) -> LimitOverride:
+    return LimitOverride(**{"key": "api", "concurrency": "2", "reason": "a sale", **fields})
+
+
+LIMITS = [(queue_limit, QUEUE_BOUNDS), (override, OVERRIDE_BOUNDS)]
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value"), [(make, *each) for make, bounds in LIMITS for each in good(bounds)]
+)
+def test_a_limit_within_its_bounds_is_stored(make, field, value):
+    row = make(**{field: value})
+    row.full_clean()
+    row.save()
+    row.refresh_from_db()
+    assert getattr(row, field) == value
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value"), [(make, *each) for make, bounds in LIMITS for each in bad(bounds)]
+)
+def test_the_database_refuses_a_limit_out_of_bounds(make, field, value):
+    model = type(make())
+    with pytest.raises((IntegrityError, DataError)), transaction.atomic():
+        model.objects.bulk_create([make(**{field: value})])
+    model.objects.bulk_create([make()])
+    with pytest.raises((IntegrityError, DataError)), transaction.atomic():
+        model.objects.update(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value"), [(make, *each) for make, bounds in LIMITS for each in bad(bounds)]
+)
+def test_a_form_names_the_field_of_a_limit_out_of_bounds(make, field, value):
+    with pytest.raises(ValidationError) as refusal:
+        make(**{field: value}).full_clean()
+    assert field in refusal.value.message_dict
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "value"),
+    [
+        (queue_limit, "rate", "0/m"),
+        (queue_limit, "throttle", "1/fortnight"),
+        (override, "rate", "1000001/s"),
+        (override, "throttle", "1/P1Y"),
+        (override, "key", "a b"),
+        (override, "key", "tenant:"),
+        (override, "key", "{tenant}"),
+    ],
+)
+def test_a_form_refuses_what_only_the_package_can_read(make, field, value):
+    with pytest.raises(ValidationError) as refusal:
+        make(**{field: value}).full_clean()
+    assert list(refusal.value.message_dict) == [field]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"concurrency": ""}, "at least one number"),
+        ({"key": "tenant:42", "rate": "1/s"}, "tasks at once alone"),
+        ({"key": "tenant:42", "throttle": "1/s"}, "tasks at once alone"),
+    ],
+)
+def test_an_override_needs_a_number_that_its_key_may_have(fields, says):
+    with pytest.raises(ValidationError, match=says):
+        override(**fields).full_clean()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        LimitOverride.objects.bulk_create([override(**fields)])
+
+
+def test_a_tenants_time_ends_after_it_begins():
+    now = timezone.now()
+    tenant(valid_from=now, valid_until=now + timedelta(microseconds=1)).full_clean()
+    for end in (now, now - timedelta(days=1)):
+        row = tenant(valid_from=now, valid_until=end)
+        with pytest.raises(ValidationError, match="after the beginning"):
+            row.full_clean()
+        with pytest.raises(IntegrityError), transaction.atomic():
+            TenantTier.objects.bulk_create([row])
+
+
+def test_raw_sql_meets_the_constraints_too():
+    queue_limit().save()
+    for change in ("rate = 'many'", "on_limit = 'reject'", "global_limit = 1000001"):
+        with (
+            pytest.raises(IntegrityError),
+            transaction.atomic(),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(f"UPDATE django_celery_fairness_queuelimit SET {change}")
 
 
 @pytest.mark.parametrize(("field", "value"), good(TIER_BOUNDS))
@@ -98,7 +213,7 @@ def test_a_form_names_the_field_of_a_tenant_out_of_bounds(field, value):
     assert field in refusal.value.message_dict
 
 
-@pytest.mark.parametrize("make", [tier, tenant])
+@pytest.mark.parametrize("make", [tier, tenant, queue_limit, override])
 def test_names_and_tenants_are_unique(make):
     make().save()
     with pytest.raises(IntegrityError), transaction.atomic():
@@ -136,7 +251,7 @@ def test_a_tier_is_published_as_it_is_stored():
     assert row.published() == PublishedTier("gold", None, 2.5, "priority", 10)
 
 
-@pytest.mark.parametrize("model", [Tier, TenantTier])
+@pytest.mark.parametrize("model", [Tier, TenantTier, QueueLimit, LimitOverride])
 def test_every_field_has_a_help_text_with_an_example(model):
     fields = [field for field in model._meta.fields if not isinstance(field, models.BigAutoField)]
     assert fields

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db
 
 def publish() -> str:
     output = io.StringIO()
-    call_command("publish_tiers", stdout=output)
+    call_command("publish", stdout=output)
     return output.getvalue()
 
 

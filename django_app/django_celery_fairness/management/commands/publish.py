@@ -1,10 +1,11 @@
-"""``manage.py publish_tiers``: writes all tiers and tenants of the database to Redis.
+"""``manage.py publish``: writes all rows of the database to Redis that Redis keeps.
 
-Invariant: it is harmless at any time. The exit code is 0 for success, 1 if the Celery app has no
-``Fairness`` or a setting is invalid, and 69 if Redis does not answer.
+Invariant: it is harmless at any time, and a second run changes nothing. The exit code is 0 for
+success, and 69 if Redis does not answer. It is 1 if the Celery app has no ``Fairness``, a setting
+is invalid or a row cannot be published.
 
-Weakness: it is only needed after Redis was away or lost its memory. A starting worker does the
-same.
+Weakness: the time of a tenant's row may begin between two runs. Then the tenant's waiting tasks
+follow with the later run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REDIS_AWAY = 69
 class Command(BaseCommand):
     """Publish everything."""
 
-    help = "Writes all tiers and tenants' tiers of the database to Redis."
+    help = "Writes tiers, tenants, limits of queues and overrides of the database to Redis."
     requires_migrations_checks = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -42,6 +43,9 @@ class Command(BaseCommand):
         except FairnessError as error:
             raise CommandError(str(error), returncode=1) from error
         self.stdout.write(
-            f"published {published.tiers} tiers, {published.tenants} tenants; "
+            f"published {published.tiers} tiers, {published.tenants} tenants, "
+            f"{published.queues} queues, {published.overrides} overrides; "
             f"{published.by_tier} tenants have the number of their tier, which needs no publication"
         )
+        if published.rejected:
+            raise CommandError("not published: " + "; ".join(published.rejected), returncode=1)

@@ -1,0 +1,208 @@
+"""How each kind of rows reaches Redis: what is read from the database, and what is written.
+
+Invariant: a state has everything that its write uses, so two equal states need no second write. A
+row that is out of its time has the state of a row that does not exist.
+
+Weakness: a row of the database replaces an override or a queue's limit that a command has set for
+the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+
+from celery_fairness.config.rates import Rate
+from celery_fairness.errors import NotFound, TenantInvalid
+from celery_fairness.util.durations import milliseconds
+from django_celery_fairness.models import (
+    LimitOverride,
+    QueueLimit,
+    TenantTier,
+    Tier,
+    UnpublishedChange,
+)
+
+if TYPE_CHECKING:
+    from celery_fairness.config.tiers import Tier as PublishedTier
+    from celery_fairness.control.ojs_views import Override
+    from celery_fairness.wiring import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """How the rows of one kind reach Redis.
+
+    Attributes:
+        read: Returns the state of each name, in one query. None if there is no row in force.
+        write: Writes one state to Redis.
+        kept: Returns the names whose states Redis keeps, so that they are restored if it lost them.
+    """
+
+    read: Callable[[str, Sequence[str]], Mapping[str, Any]]
+    write: Callable[[Parts, str, Any], None]
+    kept: Callable[[str], Iterable[str]]
+
+
+class TenantState(NamedTuple):
+    """The row of one tenant.
+
+    Attributes:
+        tier: The name of its tier.
+        concurrency: The tenant's own number. None uses the tier's.
+        valid_from: When the row began to apply, or None.
+        valid_until: When the row ends, or None.
+    """
+
+    tier: str
+    concurrency: int | None = None
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+
+
+class OverrideState(NamedTuple):
+    """The override of one key; the fields are those of the row."""
+
+    concurrency: str
+    rate: str
+    throttle: str
+    ends_at: datetime | None
+    reason: str
+    author: str | None
+
+
+def _read_tiers(alias: str, names: Sequence[str]) -> Mapping[str, list[PublishedTier]]:
+    """Return the whole table as the state of the one name, ""."""
+    table = [tier.published() for tier in Tier.objects.using(alias).order_by("name")]
+    return dict.fromkeys(names, table)
+
+
+def _write_tiers(parts: Parts, _name: str, table: list[PublishedTier]) -> None:
+    parts.fairness.tenants.publish_tiers(table, source="database")
+
+
+def _read_tenants(alias: str, tenants: Sequence[str]) -> Mapping[str, TenantState | None]:
+    rows = TenantTier.objects.using(alias).in_force(timezone.now()).filter(tenant__in=tenants)
+    fields = ("tenant", "tier__name", "concurrency", "valid_from", "valid_until")
+    found = {tenant: TenantState(*row) for tenant, *row in rows.values_list(*fields)}
+    return {tenant: found.get(tenant) for tenant in tenants}
+
+
+def _write_tenant(parts: Parts, tenant: str, state: TenantState | None) -> None:
+    # A tenant without a row has the default tier. Publish that, because after a mere removal each
+    # worker would use its cached tier once more.
+    state = state or TenantState(parts.settings.default_tier)
+    number = "" if state.concurrency is None else state.concurrency
+    # ``tenants.set_tier`` would reject a tier that Redis does not have, and move tasks one by one.
+    parts.limiter.publish_tenant(
+        tenant,
+        state.tier,
+        number,
+        keep=state.valid_from is not None or state.valid_until is not None,
+        ends_ms=_unix_ms(state.valid_until),
+    )
+
+
+def _kept_tenants(alias: str) -> Iterable[str]:
+    """Return the tenants that the resolver is not enough for."""
+    rows = TenantTier.objects.using(alias).in_force(timezone.now()).order_by("pk")
+    kept = rows.exclude(concurrency=None, valid_from=None, valid_until=None)
+    return kept.values_list("tenant", flat=True).iterator(chunk_size=1000)
+
+
+def _read_queues(alias: str, queues: Sequence[str]) -> Mapping[str, tuple[Any, ...] | None]:
+    rows = QueueLimit.objects.using(alias).filter(queue__in=queues)
+    found = {queue: tuple(row) for queue, *row in rows.values_list("queue", *_QUEUE_FIELDS)}
+    return {queue: found.get(queue) for queue in queues}
+
+
+def _write_queue(parts: Parts, queue: str, state: tuple[Any, ...] | None) -> None:
+    if state is None:
+        parts.fairness.queues.clear_limit(queue)
+        return
+    given = dict(zip(_QUEUE_FIELDS, state, strict=True))
+    policy = QueueLimit(queue=queue, **given).policy()
+    present = parts.limiter.queue_rows().get(queue)
+    # The same limit again would write an event, and make every process read all limits again.
+    if present is None or present.by_operator != policy.numbers:
+        numbers = {name: getattr(policy, name) for name in _QUEUE_FIELDS}
+        parts.fairness.queues.set_limit(queue, **numbers)
+
+
+def _kept_queues(alias: str) -> Iterable[str]:
+    return QueueLimit.objects.using(alias).order_by("pk").values_list("queue", flat=True)
+
+
+def _read_overrides(alias: str, keys: Sequence[str]) -> Mapping[str, OverrideState | None]:
+    rows = LimitOverride.objects.using(alias).in_force(timezone.now()).filter(key__in=keys)
+    author = f"author__{get_user_model().USERNAME_FIELD}"
+    fields = ("key", "concurrency", "rate", "throttle", "ends_at", "reason", author)
+    found = {key: OverrideState(*row) for key, *row in rows.values_list(*fields)}
+    return {key: found.get(key) for key in keys}
+
+
+def _write_override(parts: Parts, key: str, state: OverrideState | None) -> None:
+    limits = parts.fairness.limits
+    if state is None:
+        # Nothing was published under an invalid key.
+        with suppress(ValueError, TenantInvalid):
+            limits.clear_override(key)
+        return
+    row = LimitOverride(
+        concurrency=state.concurrency,
+        rate=state.rate,
+        throttle=state.throttle,
+        ends_at=state.ends_at,
+    )
+    given = {"until": state.ends_at, "reason": state.reason, "author": state.author}
+    try:
+        present = limits.inspect(key).override
+    except NotFound:
+        present = None
+    details = None if present is None else (present.reason, present.author)
+    # The same override again would write an event.
+    if not (in_redis(row, present) and details == (state.reason, state.author)):
+        limits.override(key, **row.numbers(), **given)
+
+
+def in_redis(row: LimitOverride, present: Override | None) -> bool:
+    """Return whether the override of a key in Redis has the numbers and the end of a row.
+
+    Raises:
+        PolicyInvalid: A number of the row is invalid.
+    """
+    wanted = {
+        name: number.to_ojs() if isinstance(number, Rate) else number
+        for name, number in row.numbers().items()
+    }
+    if present is None:
+        return False
+    ends = _unix_ms(present.expires_at), _unix_ms(row.ends_at)
+    return present.numbers == wanted and ends[0] == ends[1]
+
+
+def _kept_overrides(alias: str) -> Iterable[str]:
+    rows = LimitOverride.objects.using(alias).in_force(timezone.now()).order_by("pk")
+    return rows.values_list("key", flat=True)
+
+
+def _unix_ms(when: datetime | None) -> int | None:
+    return None if when is None else milliseconds(when.timestamp())
+
+
+_QUEUE_FIELDS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
+
+#: By kind, in the order of a publication. The table of tiers is first: a Redis that lost its memory
+#: would have a tenant without its tier. An unchanged table costs nothing and gets no new version.
+PUBLISHERS: Mapping[str, Publisher] = {
+    UnpublishedChange.Kind.TIERS: Publisher(_read_tiers, _write_tiers, lambda _alias: [""]),
+    UnpublishedChange.Kind.TENANT: Publisher(_read_tenants, _write_tenant, _kept_tenants),
+    UnpublishedChange.Kind.QUEUE: Publisher(_read_queues, _write_queue, _kept_queues),
+    UnpublishedChange.Kind.OVERRIDE: Publisher(_read_overrides, _write_override, _kept_overrides),
+}
