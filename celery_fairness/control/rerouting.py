@@ -79,7 +79,8 @@ class Rerouting:
                 ("TIME",),
             ]
         )
-        if ends_ms is not None and int(ends_ms) <= milliseconds(int(now[0])):
+        now_ms = milliseconds(int(now[0])) + int(now[1]) // 1000
+        if ends_ms is not None and int(ends_ms) <= now_ms:
             return self._settings.default_tier
         name = published or of_last_put or known
         if not name:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Field, QuerySet
+from django.forms import Field as FormField
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -45,6 +46,7 @@ from django_celery_fairness.models import (
 from django_celery_fairness.pages import FairnessAdmin, ModelAdmin
 from django_celery_fairness.publishers import in_redis
 from django_celery_fairness.querysets import tenant_in_force
+from django_celery_fairness.redis_pages import who
 from django_celery_fairness.tenant_actions import TenantActions
 
 if TYPE_CHECKING:
@@ -257,9 +259,8 @@ class LimitOverrideAdmin(FairnessAdmin):
     """Overrides; the person who saves one is its author."""
 
     list_display = (
-        *("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author"),
+        *("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author_name"),
     )
-    list_select_related = ("author",)
     list_per_page = 50
     list_filter = ("ends_at",)
     search_fields = ("key", "reason")
@@ -271,13 +272,23 @@ class LimitOverrideAdmin(FairnessAdmin):
     }
     key_field = "key"
     reason_field = "reason"
-    live_fields = ("state", "author")
-    fields = ("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author")
+    live_fields = ("state", "author_name")
+    fields = ("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author_name")
 
     def save_model(self, request: HttpRequest, obj: LimitOverride, form: Any, change: bool) -> None:
         """Save the row, with the person as its author."""
         obj.author_id = request.user.pk
+        obj.author_name = who(request)
         super().save_model(request, obj, form, change)
+
+    def formfield_for_dbfield(
+        self, db_field: Field[Any, Any], request: HttpRequest, **options: Any
+    ) -> FormField | None:
+        """Require a reason of people. A program may give none."""
+        field = super().formfield_for_dbfield(db_field, request, **options)
+        if field is not None and db_field.name == self.reason_field:
+            field.required = True
+        return field
 
     @admin.display(description=gettext_lazy("in force"))
     def state(self, row: LimitOverride) -> str | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery import current_app
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import NoReverseMatch, URLPattern, reverse
-from django.utils.http import urlencode
+from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -17,13 +17,16 @@ from celery_fairness.cli.format import held_by, held_for
 from celery_fairness.cli.tables import numbers_text
 from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.errors import FairnessError, NotFound
+from celery_fairness.wiring import wired
 from django_celery_fairness import wiring
-from django_celery_fairness.models import LimitKey
+from django_celery_fairness.limit_rows import overrides
+from django_celery_fairness.models import LimitKey, LimitOverride
 from django_celery_fairness.redis_pages import (
     NAME_CHARACTERS,
     ReasonForm,
     RedisPageAdmin,
     ask,
+    form_url,
     page_context,
     page_number,
     storable,
@@ -157,7 +160,9 @@ class LimitKeyAdmin(RedisPageAdmin):
             action = actions.get(request.POST.get("action", ""))
             if action is not None and form.is_valid():
                 given = form.cleaned_data
-                order = Order(who(request), given["reason"], given["for_seconds"])
+                order = Order(
+                    who(request), given["reason"], given["for_seconds"], user=request.user
+                )
                 self.change(
                     request,
                     LimitKey(storable(key)),
@@ -172,12 +177,21 @@ class LimitKeyAdmin(RedisPageAdmin):
             context |= {
                 "row": KeyRow(found) if found else None,
                 "actions": actions_of(target),
-                "override_url": override_url(key, self.admin_site.name),
+                "override_url": self._override_url(request, key),
                 "purge_url": self.address("purge", key) if target.tenant else "",
             }
         if found is not None and target.tenant:
             context["waiting"] = ask(request, lambda fairness: waiting_in(fairness, found))[0]
         return self.show(request, "limit", key, context)
+
+    def _override_url(self, request: HttpRequest, key: str) -> str:
+        try:
+            rows = overrides(wired(current_app), key)
+        except (FairnessError, ValueError):
+            # No override can have this key.
+            return ""
+        saved = LimitOverride.objects.filter(pk__in=[row.pk for row in rows])
+        return form_url(self, request, saved, key=key)
 
     def purge_page(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the confirmation of a purge, or cancel the waiting tasks of a tenant."""
@@ -224,15 +238,6 @@ def target_of(key: str) -> Target:
         by_service = False
     found = read_tier_key(key, by_service)
     return Target(key=key, tenant=found[0] if found else "")
-
-
-def override_url(key: str, site: str) -> str:
-    """Return the address of the form that overrides the numbers of a key; "" without one."""
-    try:
-        form = reverse("admin:django_celery_fairness_limitoverride_add", current_app=site)
-    except NoReverseMatch:
-        return ""
-    return f"{form}?{urlencode({'key': key})}"
 
 
 def waiting_in(fairness: Fairness, found: Inspection) -> list[WaitingIn]:

@@ -21,8 +21,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from celery_fairness.config.limit_spec import ACTIONS
-from celery_fairness.config.queue_limits import PARKED_QUEUES
-from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, read_queue
+from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
+from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, queue_key, read_queue
 from celery_fairness.config.tenants import KEY_CHARACTERS, TENANT_BYTES, normalise
 from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
 from celery_fairness.errors import FairnessError, PolicyInvalid, TenantError
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 QUEUE_BYTES = 255
 #: Longest reason of an override.
 REASON_CHARACTERS = 500
+#: Longest name of an author.
+PERSON_CHARACTERS = 200
 
 NAME_EXPECTED = _("Expected 1 to 100 letters, digits, “_” or “-”.")
 CONCURRENCY_EXPECTED = _(
@@ -67,10 +69,10 @@ TOKEN_NAME_EXPECTED = _("Expected text on one line.")
 TOKEN_EXISTS = _("A token of this name exists and is not revoked.")
 TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
 TIME_EXPECTED = _("Expected an end after the beginning.")
-QUEUE_EXPECTED = _("Expected 1 to 255 bytes of text that do not begin with “@parked:”.")
+QUEUE_EXPECTED = _("Expected 1 to 255 bytes of text without NUL that do not begin with “@parked:”.")
 KEY_EXPECTED = _("Expected the key of a limit, such as “api.stripe.com” or “tenant:42”.")
 NUMBERS_EXPECTED = _("Expected at least one number.")
-REASON_EXPECTED = _("Expected 1 to 500 characters that say why.")
+REASON_EXPECTED = _("Expected at most 500 characters that say why.")
 ACTION_EXPECTED = _("Expected “wait”, “reschedule” or “drop”.")
 
 
@@ -92,7 +94,8 @@ def validate_tenant(value: str) -> None:
 
 def validate_queue(value: str) -> None:
     """Reject a text that cannot be the name of a queue."""
-    if not QUEUE_NAME.accepts(value) or len(value.encode()) > QUEUE_BYTES:
+    # PostgreSQL stores no NUL.
+    if not QUEUE_NAME.accepts(value) or len(value.encode()) > QUEUE_BYTES or "\0" in value:
         raise ValidationError(QUEUE_EXPECTED, code="queue")
 
 
@@ -100,11 +103,28 @@ def validate_key(value: str) -> None:
     """Reject a text that cannot be the key of a limit in this project."""
     from celery_fairness.control.inspect import typed_key
 
+    queue = value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
+    if queue and ":" not in queue:
+        # Redis has the hash of some names.
+        value = queue_key(queue)
     try:
         # A colon may belong to the name of a queue, and only Redis has these names.
         typed_key(value, wiring.settings_in_force(), of_all=False)
     except (FairnessError, ValueError) as error:
         raise ValidationError(str(error), code="key") from error
+
+
+def validate_checked(field: str, queue: str) -> None:
+    """Reject a queue that no worker would check."""
+    from celery_fairness.control.queue_keys import QueueKeys
+
+    parts = wiring.wired()
+    if parts is None:
+        return
+    try:
+        QueueKeys(parts.installation).expect_checked(queue)
+    except PolicyInvalid as error:
+        raise ValidationError({field: list(error.problems)}, code="queue") from error
 
 
 class Tier(models.Model):
@@ -478,6 +498,12 @@ class QueueLimit(NamedRow):
             ),
         )
 
+    def clean(self) -> None:
+        """Reject a new row of a queue that no worker would check."""
+        # The form of a saved row has no field for its name, so it could not show this.
+        if self._state.adding:
+            validate_checked("queue", self.queue)
+
     def policy(self) -> QueuePolicy:
         """Return the limit in the limiter's form.
 
@@ -553,6 +579,8 @@ class LimitOverride(NamedRow):
     reason = models.CharField(
         _("reason"),
         max_length=REASON_CHARACTERS,
+        blank=True,
+        default="",
         help_text=_("Why, for example “import of the new customer”. Commands and events show it."),
     )
     author = models.ForeignKey(
@@ -563,7 +591,15 @@ class LimitOverride(NamedRow):
         editable=False,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text=_("Who saved it last in the admin, for example “ada”."),
+        help_text=_("Who saved it last, for example “ada”. Empty if a program did."),
+    )
+    author_name = models.CharField(
+        _("author"),
+        max_length=PERSON_CHARACTERS,
+        blank=True,
+        default="",
+        editable=False,
+        help_text=_("Who saved it last, for example “ada” or “token deploy”."),
     )
 
     objects = LimitOverrideQuerySet.as_manager()
@@ -607,11 +643,33 @@ class LimitOverride(NamedRow):
             ),
             models.CheckConstraint(
                 name="fairness_override_reason",
-                condition=~Q(reason="")
-                & Q(LessThanOrEqual(OctetLength("reason"), 4 * REASON_CHARACTERS)),
+                condition=LessThanOrEqual(OctetLength("reason"), 4 * REASON_CHARACTERS),
                 violation_error_message=REASON_EXPECTED,
             ),
         )
+
+    def clean(self) -> None:
+        """Reject a new override that has ended, and a number that its key cannot have."""
+        if self._state.adding and self.has_ended:
+            text = _("Expected a time to come, got one that is past: %(time)s.")
+            raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="past")
+        if self.key.startswith("tenant:"):
+            text = _(
+                "Expected nothing, because a tenant’s key has tasks at once alone, got: %(got)s."
+            )
+            given = {name: getattr(self, name) for name in ("rate", "throttle")}
+            problems = {name: text % {"got": value} for name, value in given.items() if value}
+            if problems:
+                raise ValidationError(problems)
+        queue = self.key.removeprefix(PREFIX) if self.key.startswith(PREFIX) else ""
+        if self._state.adding and queue and ":" not in queue:
+            validate_checked("key", queue)
+
+    def save(self, *args: Any, **options: Any) -> None:
+        """Save as every row is saved, with the name of the author."""
+        if not self.author_name and self.author is not None:
+            self.author_name = self.author.get_username()[:PERSON_CHARACTERS]
+        super().save(*args, **options)
 
     @property
     def has_ended(self) -> bool:

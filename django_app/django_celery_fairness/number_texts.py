@@ -10,6 +10,8 @@ publication of an invalid rate fails, and stays pending with the reason.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.exceptions import ValidationError
 from django.db.models import F, Func, Q, TextField, Value
 from django.db.models.lookups import Exact, LessThanOrEqual
@@ -48,6 +50,17 @@ def rate_of(text: str, name: str) -> Rate | None:
         PolicyInvalid: It is neither a rate nor ``unlimited``. The text begins with ``name``.
     """
     return None if text == UNLIMITED else Rate.parse(text, name)
+
+
+def number_text(number: Any) -> str:
+    """Return a number of an override as text: None, a concurrency, or any form of a rate.
+
+    Raises:
+        PolicyInvalid: It is an invalid rate.
+    """
+    if number is None:
+        return UNLIMITED
+    return str(number) if isinstance(number, int) else str(Rate.parse(number))
 
 
 def validate_concurrency_text(text: str) -> None:

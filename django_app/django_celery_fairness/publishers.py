@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from celery_fairness.config.rates import Rate
@@ -74,7 +73,7 @@ class OverrideState(NamedTuple):
     throttle: str
     ends_at: datetime | None
     reason: str
-    author: str | None
+    author_name: str
 
 
 def _read_tiers(alias: str, names: Sequence[str]) -> Mapping[str, list[PublishedTier]]:
@@ -141,8 +140,7 @@ def _kept_queues(alias: str) -> Iterable[str]:
 
 def _read_overrides(alias: str, keys: Sequence[str]) -> Mapping[str, OverrideState | None]:
     rows = LimitOverride.objects.using(alias).in_force(timezone.now()).filter(key__in=keys)
-    author = f"author__{get_user_model().USERNAME_FIELD}"
-    fields = ("key", "concurrency", "rate", "throttle", "ends_at", "reason", author)
+    fields = ("key", *OverrideState._fields)
     found = {key: OverrideState(*row) for key, *row in rows.values_list(*fields)}
     return {key: found.get(key) for key in keys}
 
@@ -160,15 +158,15 @@ def _write_override(parts: Parts, key: str, state: OverrideState | None) -> None
         throttle=state.throttle,
         ends_at=state.ends_at,
     )
-    given = {"until": state.ends_at, "reason": state.reason, "author": state.author}
+    reason, author = state.reason or None, state.author_name or None
     try:
         present = limits.inspect(key).override
     except NotFound:
         present = None
     details = None if present is None else (present.reason, present.author)
     # The same override again would write an event.
-    if not (in_redis(row, present) and details == (state.reason, state.author)):
-        limits.override(key, **row.numbers(), **given)
+    if not (in_redis(row, present) and details == (reason, author)):
+        limits.override(key, **row.numbers(), until=state.ends_at, reason=reason, author=author)
 
 
 def in_redis(row: LimitOverride, present: Override | None) -> bool:

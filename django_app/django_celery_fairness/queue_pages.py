@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.urls import NoReverseMatch, URLPattern, reverse
+from django.urls import URLPattern, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -19,8 +19,15 @@ from django.utils.translation import ngettext
 from celery_fairness.cli.tables import queue_limit_lines
 from celery_fairness.control.views import QueueState
 from django_celery_fairness import dashboard, wiring
-from django_celery_fairness.models import Queue
-from django_celery_fairness.redis_pages import RedisPageAdmin, ask, quoted, unquoted
+from django_celery_fairness.models import Queue, QueueLimit
+from django_celery_fairness.redis_pages import (
+    RedisPageAdmin,
+    ask,
+    form_url,
+    quoted,
+    storable,
+    unquoted,
+)
 
 #: Tenants on the page of a queue.
 TENANTS = 50
@@ -122,7 +129,9 @@ class QueueAdmin(RedisPageAdmin):
                 "limit": limit_text(state),
                 "key_url": self._key_url(request, f"queue:{name}"),
                 "keys_url": self._keys_url(request),
-                "limit_url": self._limit_url(name),
+                "limit_url": form_url(
+                    self, request, QueueLimit.objects.filter(queue=storable(name)), queue=name
+                ),
                 "dead_url": self._dead_url(request, name),
                 "tenants": [dashboard.TenantRow(name, each) for each in tenants[:TENANTS]],
                 "more_tenants": max(0, len(tenants) - TENANTS),
@@ -151,13 +160,6 @@ class QueueAdmin(RedisPageAdmin):
             return ""
         url = reverse(f"admin:{APP}_deadletter_changelist", current_app=self.admin_site.name)
         return f"{url}?{urlencode({'queue': queue})}"
-
-    def _limit_url(self, queue: str) -> str:
-        try:
-            form = reverse(f"admin:{APP}_queuelimit_add", current_app=self.admin_site.name)
-        except NoReverseMatch:
-            return ""
-        return f"{form}?{urlencode({'queue': queue})}"
 
 
 def limit_text(state: QueueState) -> str:

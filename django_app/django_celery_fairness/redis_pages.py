@@ -16,8 +16,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -167,6 +167,29 @@ class RedisPageAdmin(ModelAdmin):
         return audited(self, request, row, what, change)
 
 
+def form_url(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Any], **named: str) -> str:
+    """Return the address of the form of a row, or of a new row with this name.
+
+    Args:
+        page: The page with the link.
+        request: The request.
+        rows: The row, or none.
+        named: The field with the name, and the name.
+
+    Returns:
+        The address, or "" if the person may not save this form.
+    """
+    row, opts = rows.first(), rows.model._meta  # noqa: SLF001 (documented by Django)
+    verb = "add" if row is None else "change"
+    if not request.user.has_perms([f"{opts.app_label}.{verb}_{opts.model_name}"]):
+        return ""
+    name = f"admin:{opts.app_label}_{opts.model_name}_{verb}"
+    site = page.admin_site.name
+    if row is not None:
+        return reverse(name, args=[row.pk], current_app=site)
+    return f"{reverse(name, current_app=site)}?{urlencode(named)}"
+
+
 def quoted(name: str) -> str:
     """Return a name for an address. A browser would take one of dots alone for a folder."""
     return quote(name) if name.strip(".") else name.replace(".", _DOT)
@@ -192,6 +215,8 @@ def ask(request: HttpRequest, question: Callable[[Fairness], Answer]) -> tuple[A
     except LimiterUnavailable as error:
         LiveCounts.of_page(request).problem = error
         return None, str(error)
+    except ValidationError as error:
+        return None, " ".join(error.messages)
     except (FairnessError, ValueError) as error:
         return None, str(error)
 

@@ -1,7 +1,7 @@
 """Actions of an operator on a key or a tenant: pause, resume, cool down, boost, purge.
 
-The methods of ``fairness.limits`` and ``fairness.tenants`` do the work. The page of a
-key and the list of tenants take their actions from here.
+The methods of ``fairness.limits`` and ``fairness.tenants`` do the work. A boost is a row, as every
+number of this app. The page of a key and the list of tenants offer these actions.
 
 Weakness: a boost reads the tenant's number and sets twice that number in two calls. If the number
 changes in between, the boost is twice the number before.
@@ -11,15 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from celery import current_app
 from django import forms
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from celery_fairness.cli.show_limit import overridden_lines
 from celery_fairness.cli.tables import stops_lines
+from celery_fairness.errors import LimiterUnavailable, NotFound
+from celery_fairness.wiring import wired
+from django_celery_fairness.limit_rows import end_override, save_override
+from django_celery_fairness.models import LimitOverride
+from django_celery_fairness.publishers import in_redis
 from django_celery_fairness.redis_pages import DurationField, ReasonForm
 
 if TYPE_CHECKING:
@@ -70,14 +78,30 @@ class Target:
         """The key, or the tenant."""
         return self.key or self.tenant
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys by which it counts."""
+        if self.key:
+            return [self.key]
+        whole = f"tenant:{self.tenant}"
+        return [f"{whole}:{each}" if each is not None else whole for each in self.services]
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The person, the reason and the duration of an action. ``for_seconds`` None has no end."""
+    """The person, the reason and the duration of an action.
+
+    Attributes:
+        who: The person's name, as Redis stores it.
+        reason: Why.
+        for_seconds: For how long. None is without an end.
+        user: The person.
+    """
 
     who: str
     reason: str
     for_seconds: float | None = None
+    user: Any = None
 
 
 Run = Callable[["Fairness", Target, Order], str]
@@ -123,23 +147,26 @@ def _clear_cool_down(fairness: Fairness, target: Target, _order: Order) -> str:
 
 
 def _boost(fairness: Fairness, target: Target, order: Order) -> str:
-    details: dict[str, Any] = {
-        "for_seconds": order.for_seconds or BOOST_SECONDS,
-        "reason": order.reason,
-        "author": order.who,
-    }
-    if target.key:
-        number = boosted(fairness.limits.inspect(target.key))
-        return _override(fairness.limits.override(target.key, concurrency=number, **details))
-    tenants, done = fairness.tenants, []
-    for service in target.services:
-        number = boosted(tenants.inspect(target.tenant, service))
-        done.append(tenants.override(target.tenant, service=service, concurrency=number, **details))
-    return "; ".join(map(_override, done))
+    numbers = {key: boosted(fairness.limits.inspect(key)) for key in target.keys}
+    ends_at = timezone.now() + timedelta(seconds=order.for_seconds or BOOST_SECONDS)
+    parts = wired(current_app)
+    rows = [
+        save_override(
+            parts,
+            key,
+            {"concurrency": number},
+            ends_at=ends_at,
+            reason=order.reason,
+            author=order.user,
+            author_name=order.who,
+        )
+        for key, number in numbers.items()
+    ]
+    return "; ".join(_override(fairness, row) for row in rows)
 
 
-def _clear_override(fairness: Fairness, target: Target, _order: Order) -> str:
-    if fairness.limits.clear_override(target.key):
+def _clear_override(_fairness: Fairness, target: Target, _order: Order) -> str:
+    if end_override(wired(current_app), target.key):
         return _("%(key)s: its own numbers hold again") % {"key": target.key}
     return _("%(key)s: no override held") % {"key": target.key}
 
@@ -202,7 +229,13 @@ def _stops(stops: ChangedStops) -> str:
     return text if stops.known else _("%(text)s (nothing was known of it before)") % {"text": text}
 
 
-def _override(found: Inspection) -> str:
+def _override(fairness: Fairness, row: LimitOverride) -> str:
+    try:
+        found = fairness.limits.inspect(row.key)
+    except (LimiterUnavailable, NotFound):
+        found = None
+    if found is None or not in_redis(row, found.override):
+        return _("%(key)s: saved, and in force when it is published") % {"key": row.key}
     return _lines(overridden_lines(found))
 
 

@@ -88,7 +88,9 @@ class TenantActions(ModelAdmin):
         form = (SteeringForm if asks_time else ReasonForm)(request.POST if is_answer else None)
         if is_answer and form.is_valid():
             given = form.cleaned_data
-            order = Order(who(request), given["reason"], given.get("for_seconds"))
+            order = Order(
+                who(request), given["reason"], given.get("for_seconds"), user=request.user
+            )
             for row in rows:
                 self._steer_one(action, order, request, row)
             return None

@@ -1,5 +1,8 @@
 """Limits by key: list, inspect, override (sections 10.1 to 10.3 of the Open Job Spec).
 
+Invariant: an override is a row, as one of the admin is. An override that a command has set is in
+Redis alone; a deletion ends it too.
+
 Weakness: a tenant whose name ends in ``/override`` has no address of its own here. Its key in
 Redis, ``tenant:h_…``, has one.
 """
@@ -10,13 +13,18 @@ import math
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+from celery import current_app
+from django.db import router as databases
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from ninja import Router
 
 from celery_fairness import Fairness
 from celery_fairness.control.limits_api import PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.errors import NotFound
+from celery_fairness.wiring import wired
 from django_celery_fairness.api.audit import DELETED, wrote
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.errors import ApiError, named_in_path
@@ -28,6 +36,10 @@ from django_celery_fairness.api.schemas import (
     PageLength,
     PageNumber,
 )
+from django_celery_fairness.limit_rows import end_override, save_override
+from django_celery_fairness.models import LimitOverride
+
+PAST = "expires_at: expected a time to come, got: one that is past"
 
 router = Router(auth=access("tier"), tags=["rate limits"])
 
@@ -45,7 +57,7 @@ def list_rate_limits(
 # Before the routes of a key, which match this address too.
 @router.delete("rate-limits/{anything:key}/override", response={204: None, WRITE: Error})
 def delete_override(request: HttpRequest, key: str) -> HttpResponse:
-    """End an override."""
+    """End an override, one that a command has set too."""
     with named_in_path():
         cleared = clear_override(request, key)
     if not cleared:
@@ -70,7 +82,12 @@ def get_rate_limit(
 def put_override(
     request: HttpRequest, response: HttpResponse, key: str, body: OverrideBody
 ) -> Inspection:
-    """Override numbers of a key, until a time or until the override is deleted."""
+    """Override numbers of a key, until a time or until the override is deleted.
+
+    The override is a row of the database, and holds in Redis when the answer comes. While Redis
+    does not answer, nothing is saved and the answer is 503. If Redis goes away during the request,
+    the answer is 503 too, and the row is published later. A repeated request does no harm.
+    """
     with named_in_path(), suppress(NotFound):
         Fairness.of().limits.inspect(key)
     found = override(request, key, body)
@@ -79,21 +96,36 @@ def put_override(
 
 
 def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
-    """Set an override, and record who set it."""
-    author = request.auth.name  # type: ignore[attr-defined]  # ninja sets it
-    found = Fairness.of().limits.override(
-        key, **body.numbers, until=body.expires_at, reason=body.reason, author=author
-    )
-    wrote(request, "override", key, body.model_dump(mode="json", exclude_unset=True))
-    return found
+    """Save an override, and who saved it. Redis must have answered before."""
+    if body.expires_at is not None and body.expires_at <= timezone.now():
+        raise ApiError(409, "conflict", PAST)
+    caller = request.auth  # type: ignore[attr-defined]  # ninja sets it
+    with transaction.atomic(using=databases.db_for_write(LimitOverride)):
+        row = save_override(
+            wired(current_app),
+            key,
+            body.numbers,
+            ends_at=body.expires_at,
+            reason=body.reason or "",
+            author=caller.user,
+            author_name=caller.name,
+        )
+        values = body.model_dump(mode="json", exclude_unset=True)
+        wrote(request, "override", key, values, row=row)
+    try:
+        return Fairness.of().limits.inspect(key)
+    except NotFound:
+        # It has ended since, and nothing else is known of the key.
+        raise ApiError(409, "conflict", PAST) from None
 
 
 def clear_override(request: HttpRequest, key: str) -> bool:
     """End an override, and record who ended it; return whether there was one."""
-    cleared = Fairness.of().limits.clear_override(key)
-    if cleared:
-        wrote(request, "override", key, None, flag=DELETED)
-    return cleared
+    with transaction.atomic(using=databases.db_for_write(LimitOverride)):
+        ended = end_override(wired(current_app), key)
+        if ended:
+            wrote(request, "override", key, None, flag=DELETED)
+    return ended
 
 
 def deleted(key: str) -> HttpResponse:

@@ -1,19 +1,31 @@
-"""Limits of queues (section 7.2 of the Open Job Spec)."""
+"""Limits of queues (section 7.2 of the Open Job Spec).
+
+Invariant: a limit is a row, as one of the admin is. A limit that a command has set is in Redis
+alone; a deletion ends it too.
+"""
 
 from __future__ import annotations
 
+from celery import current_app
+from django.core.exceptions import ValidationError
+from django.db import router as databases
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from celery_fairness import Fairness
-from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key
+from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.views import QueueLimit
 from celery_fairness.errors import NotFound
+from celery_fairness.wiring import wired
 from django_celery_fairness.api.audit import DELETED, wrote
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.errors import ApiError
 from django_celery_fairness.api.limits import add_headers, deleted
 from django_celery_fairness.api.schemas import READ, WRITE, Error, QueueLimitBody, QueueLimitState
+from django_celery_fairness.limit_rows import end_queue_limit, save_queue_limit
+from django_celery_fairness.models import QueueLimit as Row
+from django_celery_fairness.models import validate_queue
 
 router = Router(auth=access("tier"), tags=["queues"], by_alias=True)
 
@@ -38,7 +50,12 @@ def get_queue_limit(
 def put_queue_limit(
     request: HttpRequest, response: HttpResponse, name: str, body: QueueLimitBody
 ) -> QueueLimitState:
-    """Set the limit of a queue. It replaces that of the settings until it is deleted."""
+    """Set the limit of a queue. It replaces that of the settings until it is deleted.
+
+    The limit is a row of the database, and holds in Redis when the answer comes. While Redis does
+    not answer, nothing is saved and the answer is 503. If Redis goes away during the request, the
+    answer is 503 too, and the row is published later. A repeated request does no harm.
+    """
     _expect_name(name)
     return _shown(response, set_limit(request, name, body))
 
@@ -53,25 +70,33 @@ def delete_queue_limit(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLimit:
-    """Set the limit of a queue, and record who set it."""
+    """Save the limit of a queue, and who saved it."""
     numbers = body.model_dump()
     numbers["global_limit"] = numbers.pop("concurrency")
-    limit = Fairness.of().queues.set_limit(name, **numbers)
-    wrote(request, "queue limit", name, body.model_dump(mode="json", exclude_unset=True))
+    with transaction.atomic(using=databases.db_for_write(Row)):
+        row = save_queue_limit(wired(current_app), name, numbers)
+        values = body.model_dump(mode="json", exclude_unset=True)
+        wrote(request, "queue limit", name, values, row=row)
+    limit = Fairness.of().queues.inspect(name).limit
+    if limit is None:
+        raise ApiError(503, "unavailable", "another request ended the limit", retryable=True)
     return limit
 
 
 def clear_limit(request: HttpRequest, name: str) -> bool:
     """End a queue's limit, and record who ended it; return whether there was one."""
-    cleared = Fairness.of().queues.clear_limit(name)
-    if cleared:
-        wrote(request, "queue limit", name, None, flag=DELETED)
-    return cleared
+    with transaction.atomic(using=databases.db_for_write(Row)):
+        ended = end_queue_limit(wired(current_app), name)
+        if ended:
+            wrote(request, "queue limit", name, None, flag=DELETED)
+    return ended
 
 
 def _expect_name(name: str) -> None:
-    if not QUEUE_NAME.accepts(name):
-        raise ApiError(404, "not_found", QUEUE_NAME.problem("queue", name))
+    try:
+        validate_queue(name)
+    except ValidationError as error:
+        raise ApiError(404, "not_found", f"queue: {error.message}") from None
 
 
 def _shown(response: HttpResponse, limit: QueueLimit) -> QueueLimitState:

@@ -11,6 +11,7 @@ from functools import wraps
 from http import HTTPStatus
 from typing import Any
 
+from django.db import connections, transaction
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, include, path, re_path, register_converter
@@ -77,6 +78,9 @@ def in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResp
         patch_vary_headers(response, ("Authorization", "Cookie"))
         return response
 
+    for alias in connections:
+        # A change is published on commit, and its answer shows what Redis has then.
+        transaction.non_atomic_requests(using=alias)(answered)
     return answered
 
 

@@ -1,7 +1,5 @@
 """Limits of queues, overrides, tenants for a time, and the kind of an unpublished change."""
 
-# ruff: noqa: E501 (written by makemigrations)
-
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.lookups
@@ -105,9 +103,22 @@ class Migration(migrations.Migration):
                 (
                     "reason",
                     models.CharField(
+                        blank=True,
+                        default="",
                         help_text="Why, for example “import of the new customer”. Commands and events show it.",
                         max_length=500,
                         verbose_name="reason",
+                    ),
+                ),
+                (
+                    "author_name",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        editable=False,
+                        help_text="Who saved it last, for example “ada” or “token deploy”.",
+                        max_length=200,
+                        verbose_name="author",
                     ),
                 ),
             ],
@@ -242,7 +253,7 @@ class Migration(migrations.Migration):
             field=models.ForeignKey(
                 blank=True,
                 editable=False,
-                help_text="Who saved it last in the admin, for example “ada”.",
+                help_text="Who saved it last, for example “ada”. Empty if a program did.",
                 null=True,
                 on_delete=django.db.models.deletion.SET_NULL,
                 related_name="+",
@@ -261,7 +272,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 name="fairness_queue_name",
-                violation_error_message="Expected 1 to 255 bytes of text that do not begin with “@parked:”.",
+                violation_error_message="Expected 1 to 255 bytes of text without NUL that do not begin with “@parked:”.",
             ),
         ),
         migrations.AddConstraint(
@@ -423,14 +434,11 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="limitoverride",
             constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("reason", ""), _negated=True),
-                    django.db.models.lookups.LessThanOrEqual(
-                        django_celery_fairness.octet_length.OctetLength("reason"), 2000
-                    ),
+                condition=django.db.models.lookups.LessThanOrEqual(
+                    django_celery_fairness.octet_length.OctetLength("reason"), 2000
                 ),
                 name="fairness_override_reason",
-                violation_error_message="Expected 1 to 500 characters that say why.",
+                violation_error_message="Expected at most 500 characters that say why.",
             ),
         ),
     ]

@@ -216,24 +216,6 @@ def pro(four_tiers: None) -> Tier:
 
 
 @pytest.fixture
-def boss(client: Client) -> User:
-    """A person who may do everything."""
-    user = User.objects.create_superuser("boss", password="secret")
-    client.force_login(user)
-    return user
-
-
-@pytest.fixture
-def clerk(client: Client) -> User:
-    """Staff who may look at everything of this app and change nothing."""
-    user = User.objects.create_user("clerk", password="secret", is_staff=True)
-    app = {"content_type__app_label": "django_celery_fairness"}
-    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_", **app))
-    client.force_login(user)
-    return user
-
-
-@pytest.fixture
 def acme(pro: Tier) -> TenantTier:
     """A tenant of that tier, made without a word to Redis."""
     quietly(TenantTier).bulk_create([TenantTier(tenant="acme", tier=pro)])

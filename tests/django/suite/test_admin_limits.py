@@ -215,6 +215,7 @@ def test_who_may_only_look_can_change_nothing(client, clerk, fairness, name, mod
 
 @pytest.mark.parametrize(("name", "model", "fields"), PAGES)
 def test_the_right_to_change_is_not_the_right_to_delete(client, clerk, name, model, fields):
+    # On this broker no worker checks the queue. The form of a saved row has no field for its name.
     row = model(**fields)
     row.save()
     codename = f"change_{model._meta.model_name}"

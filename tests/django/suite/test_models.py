@@ -12,6 +12,7 @@ from django.utils import timezone
 from django_celery_fairness.models import LimitOverride, QueueLimit, TenantTier, Tier
 
 from celery_fairness.config.tiers import Tier as PublishedTier
+from tests.django.suite.conftest import NOWHERE
 
 pytestmark = pytest.mark.django_db
 
@@ -39,8 +40,14 @@ OVERRIDE_BOUNDS = [
     ("concurrency", ("0", "007", "1000000", "unlimited"), ("-1", "1000001", "9999999", "many")),
     ("rate", ("", "unlimited", "100/PT1M"), ("many", "100")),
     ("throttle", ("", "unlimited", "100/m"), ("many", "100")),
-    ("reason", ("why", "é" * 500), ("", "x" * 2001)),
+    ("reason", ("", "why", "é" * 500), ("x" * 2001,)),
 ]
+
+
+@pytest.fixture(autouse=True)
+def claiming(wire):
+    """An app whose workers check every queue, and a Redis that nothing calls."""
+    wire(f"fair{NOWHERE}")
 
 
 def good(bounds):

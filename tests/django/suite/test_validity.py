@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 #: Redis gets whole milliseconds.
 NOW = timezone.now().replace(microsecond=0)
 DAY = timedelta(days=1)
-MOMENT = timedelta(microseconds=1)
+MOMENT, SECOND = timedelta(microseconds=1), timedelta(seconds=1)
 
 
 @pytest.fixture
@@ -95,8 +95,9 @@ def test_a_row_that_has_begun_is_in_force_when_save_returns(fairness, client):
 
 def test_redis_ends_a_row_without_django(fairness, client, at):
     """Django's clock stays before the end, and that of Redis is behind it."""
-    at(NOW - 2 * DAY)
-    row = make(valid_until=NOW - MOMENT, concurrency=9)
+    now = timezone.now()
+    at(now - 2 * DAY)
+    row = make(valid_until=now - SECOND, concurrency=9)
     assert tier_of("acme") == "enterprise"
     assert limit(fairness) == 1
     assert fairness.limits.inspect("tenant:acme").in_force.reasons[0].kind == "tier"
@@ -163,8 +164,9 @@ def test_waiting_tasks_follow_the_beginning_and_the_end(fairness, client, at):
     for tag in "ab":
         wait(client, "pdf_priority", tag, "enterprise")
     assert limit(fairness) == 5
-    at(NOW - 2 * DAY)
-    TenantTier.objects.update(valid_from=None, valid_until=NOW - MOMENT)
+    now = timezone.now()
+    at(now - 2 * DAY)
+    TenantTier.objects.update(valid_from=None, valid_until=now - SECOND)
     # Django takes it as in force, so it leaves the record, which has ended for Redis.
     assert record(client)["tier"] == "enterprise"
     assert limit(fairness) == 1

@@ -1,0 +1,153 @@
+"""How the API and the pages write limits of queues and overrides: as rows, by name.
+
+Invariant: a number that this app sets has a row, so ``manage.py publish`` restores it. Callers let
+Redis answer before a row changes. So a request that fails because Redis is away changed nothing.
+
+Weakness: Redis may go away between that answer and the publication. Then the row is saved, and the
+next publication writes it to Redis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.tenants import KEY_CHARACTERS
+from celery_fairness.control.inspect import typed_key
+from celery_fairness.control.override_keys import override_key
+from celery_fairness.errors import FairnessError
+from django_celery_fairness import wiring
+from django_celery_fairness.models import LimitOverride, QueueLimit
+from django_celery_fairness.number_texts import number_text
+
+if TYPE_CHECKING:
+    from celery_fairness.wiring import Parts
+
+
+def save_override(
+    parts: Parts,
+    key: str,
+    numbers: Mapping[str, Any],
+    *,
+    ends_at: datetime | None,
+    reason: str,
+    author: Any,
+    author_name: str,
+) -> LimitOverride:
+    """Save the override of a key, in place of an earlier one.
+
+    Args:
+        parts: The parts of the app whose Redis has the key.
+        key: The key, as a person writes it or as Redis has it.
+        numbers: ``concurrency``, ``rate`` and ``throttle``, those that it changes. None is
+            unlimited.
+        ends_at: Its end. None is when the row is deleted.
+        reason: Why.
+        author: The user who sets it, or None.
+        author_name: The name of the user or token, for commands and events.
+
+    Raises:
+        FairnessError: The key is invalid, or Redis does not answer.
+        ValueError: The key has another form.
+        ValidationError: A number or the end is invalid.
+    """
+    in_redis = override_key(parts.installation, key)
+    rows = _overrides(key, in_redis)
+    values: dict[str, Any] = {
+        name: number_text(numbers[name]) if name in numbers else ""
+        for name in ("concurrency", "rate", "throttle")
+    }
+    values |= {"ends_at": ends_at, "reason": reason}
+    values |= {"author": author, "author_name": author_name}
+    name = rows[0].key if rows else key if _is_storable(key) else in_redis
+    LimitOverride(key=name, **values).full_clean(validate_unique=False, exclude=["author"])
+    return LimitOverride.objects.update_or_create(values, key=name)[0]
+
+
+def overrides(parts: Parts, key: str) -> list[LimitOverride]:
+    """Return the rows of a key, ended ones too. Errors as for :func:`save_override`."""
+    return _overrides(key, override_key(parts.installation, key))
+
+
+def end_override(parts: Parts, key: str) -> bool:
+    """End the override of a key, one that a command has set too; return whether there was one.
+
+    Errors as for :func:`save_override`.
+    """
+    # An ended row stays, and is shown as ended.
+    rows = [row for row in overrides(parts, key) if not row.has_ended]
+    if not rows:
+        return bool(parts.fairness.limits.clear_override(key))
+    expect_redis(parts, key)
+    for row in rows:
+        row.delete()
+    return True
+
+
+def expect_redis(parts: Parts, key: str) -> None:
+    """Raise ``LimiterUnavailable`` if Redis does not answer."""
+    parts.fairness.limits.is_known(key)
+
+
+def save_queue_limit(parts: Parts, queue: str, numbers: Mapping[str, Any]) -> QueueLimit:
+    """Save the limit of a queue, in place of an earlier one.
+
+    Args:
+        parts: The parts of the app whose Redis has the queue.
+        queue: The name of the queue.
+        numbers: The fields of a ``QueueLimit`` but the note. A rate is None for none.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer.
+        ValidationError: A number or the name is invalid.
+    """
+    expect_redis(parts, queue_key(queue))
+    values = dict(numbers)
+    for name in ("rate", "throttle"):
+        values[name] = "" if values[name] is None else number_text(values[name])
+    QueueLimit(queue=queue, **values).full_clean(validate_unique=False)
+    return QueueLimit.objects.update_or_create(values, queue=queue)[0]
+
+
+def end_queue_limit(parts: Parts, queue: str) -> bool:
+    """End the limit of a queue, one that a command has set too; return whether there was one.
+
+    Raises:
+        LimiterUnavailable: Redis does not answer.
+    """
+    row = QueueLimit.objects.filter(queue=queue).first()
+    if row is None:
+        return bool(parts.fairness.queues.clear_limit(queue))
+    expect_redis(parts, queue_key(queue))
+    row.delete()
+    return True
+
+
+def _overrides(key: str, in_redis: str) -> list[LimitOverride]:
+    """Return the rows whose key is ``key``, or another form of it."""
+    texts = {each for each in (key, in_redis) if "\0" not in each}
+    rows = list(LimitOverride.objects.filter(key__in=texts))
+    if ":h_" in in_redis:
+        # A hash has replaced a name. The row may have the name.
+        kind = in_redis.partition(":")[0]
+        others = LimitOverride.objects.filter(key__startswith=f"{kind}:").exclude(key__in=texts)
+        rows += [row for row in others if _hashed(row.key) == in_redis]
+    return rows
+
+
+def _hashed(key: str) -> str:
+    """Return the form in Redis of a key with a name that Redis does not have as it is."""
+    if key.startswith(PREFIX):
+        return queue_key(key.removeprefix(PREFIX))
+    try:
+        return typed_key(key, wiring.settings_in_force())[0]
+    except (FairnessError, ValueError):
+        return ""
+
+
+def _is_storable(key: str) -> bool:
+    """Whether a database stores the key: PostgreSQL rejects NUL."""
+    return "\0" not in key and len(key.encode()) <= KEY_CHARACTERS
