@@ -7,12 +7,14 @@ Invariant: no label has a tenant, except those of the setting ``metric_tenants``
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
 
 
-class Metric(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Metric:
     """One metric.
 
     Attributes:

@@ -15,7 +15,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import PARKED_QUEUES
@@ -31,6 +31,7 @@ from celery_fairness.control.workers import living
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.message.task_options import declared_limits
 from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.util.value import Value
 
 #: The labels of names that have none of their own, and of parked tasks.
 OTHER, PARKED = "_other", "_parked"
@@ -46,7 +47,8 @@ MIDDLE = 0.75
 _BEHIND = {"quiet": "none", "noisy": "own"}
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sample:
     """One number of a metric.
 
     Attributes:
@@ -60,15 +62,14 @@ class Sample(NamedTuple):
     buckets: tuple[tuple[float, int], ...] = ()
 
 
-class Family(NamedTuple):
+class Family(Value):
     """The samples of one metric."""
 
     metric: Metric
     samples: tuple[Sample, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLoad:
+class QueueLoad(Value):
     """How busy the workers of a queue are, for an autoscaler.
 
     Attributes:
@@ -137,7 +138,14 @@ def worker_places(installation: Installation) -> Counter[str]:
 def _load(queue: str, startable: int, running: int, places: int, is_estimated: bool) -> QueueLoad:
     tasks = startable + running
     load = tasks / places if places else float(tasks)
-    return QueueLoad(queue, startable, running, places, round(load, 4), is_estimated)
+    return QueueLoad(
+        queue=queue,
+        startable=startable,
+        running=running,
+        places=places,
+        load=round(load, 4),
+        is_estimated=is_estimated,
+    )
 
 
 class _Running:
@@ -240,7 +248,7 @@ class _Scrape:
         samples = [Sample(labels, value) for labels, value in self._samples[metric].items()]
         for labels, waits in self._histograms.get(metric, {}).items():
             samples.append(_histogram(labels, waits))
-        return Family(metric, tuple(samples))
+        return Family(metric=metric, samples=tuple(samples))
 
     def _add_backlogs(self) -> None:
         judged = sum(each.waiting for each in self._backlogs.values() if each.is_complete)

@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -58,10 +57,10 @@ class FairnessCollector(Collector):
                 # The answer has no other metrics, so Prometheus marks these as stale.
                 pass
             read_at = self._read_at
-        yield _family(Family(table.UP, (Sample((), float(bool(families))),)))
+        yield _family(Family(metric=table.UP, samples=(Sample((), float(bool(families))),)))
         if read_at is not None:
             age = Sample((), max(0.0, self._clock() - read_at))
-            yield _family(Family(table.SCRAPE_AGE, (age,)))
+            yield _family(Family(metric=table.SCRAPE_AGE, samples=(age,)))
         for family in families:
             if family.samples:
                 yield _family(family)
@@ -96,8 +95,9 @@ class Exposition:
         """
         stats = self._fairness.stats
         if queue is not None:
-            return json.dumps(asdict(stats.load(queue))).encode()
-        return json.dumps({"queues": [asdict(each) for each in stats.loads()]}).encode()
+            return stats.load(queue).model_dump_json().encode()
+        queues = [each.model_dump(mode="json") for each in stats.loads()]
+        return json.dumps({"queues": queues}).encode()
 
 
 def _family(family: Family) -> Metric:

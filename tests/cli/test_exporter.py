@@ -170,7 +170,7 @@ def test_every_sample_of_every_metric_can_be_parsed(serve, installation, fairnes
 
 def test_the_age_grows_while_redis_is_away():
     times = iter((5.0, 6.0, 20.0))
-    answers = iter(((Family(table.JAIN, (Sample((), 1.0),)),), None))
+    answers = iter(((Family(metric=table.JAIN, samples=(Sample((), 1.0),)),), None))
 
     def read():
         answer = next(answers)

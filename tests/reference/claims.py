@@ -397,6 +397,9 @@ class Claim:
         self.starts[how, tier, task.queue] += 1
         if task.rejected_by and not task.is_released:
             key, strategy = task.rejected_by
+            if waited_ms is not None:
+                of = "_other" if key.startswith("tenant:") else key
+                self.starts[f"limited:{how.partition(':')[2]}", "", of] += 1
             self.state.book.expect(RELEASED, task.tag, task.queue, key=key, strategy=strategy)
             task.is_released = True
         # A task that was claimed once does not expire any more.
