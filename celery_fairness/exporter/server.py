@@ -108,7 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: a scrape comes every few seconds."""
 
     def _answer(self) -> Answer:
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            return _json(HTTPStatus.BAD_REQUEST, "expected an address without '[' and ']'")
         if url.path == "/metrics":
             accept = self.headers.get("Accept", "")
             return HTTPStatus.OK, *self.server.exposition.metrics(accept)

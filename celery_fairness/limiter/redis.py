@@ -296,7 +296,8 @@ class RedisLimiter:
             only: The only queue of the answer. "" for all.
             first: Index of the first queue.
         """
-        args = (self._rules.lease_ms, self._now_text(), only, first, *queues)
+        rules = self._rules
+        args = (rules.lease_ms, self._now_text(), only, first, rules.default_tier, *queues)
         return cast("Mapping[str, Any]", json.loads(self._call(calls.OVERVIEW, args)))
 
     def inspect_queue(self, queue: str) -> Mapping[str, Any]:

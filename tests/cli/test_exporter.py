@@ -158,6 +158,16 @@ def test_another_path_is_not_found(serve):
     assert refused(f"{serve}/other")[0] == 404
 
 
+@pytest.mark.parametrize("target", ["http://[/metrics", "/autoscale?queue=%ff%00", "http://a]b/"])
+def test_any_address_has_an_answer(serve, capsys, target):
+    host, _, port = serve.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode())
+        status = connection.makefile("rb").readline().split()[1]
+    assert status in (b"200", b"400")
+    assert capsys.readouterr().err == ""
+
+
 def test_every_sample_of_every_metric_can_be_parsed(serve, installation, fairness):
     samples = values(get(f"{serve}/metrics")[1])
     for family in fairness.stats.metrics():

@@ -159,6 +159,17 @@ def test_running_tasks_have_the_tier_of_their_tenant_now(shop, fairness):
     }
 
 
+def test_running_tasks_have_the_default_tier_once_the_tier_of_their_tenant_has_ended(
+    shop, fairness
+):
+    limiter, now = parts_of(fairness).limiter, int(time.time() * 1000)
+    for tenant, ends_ms in (("42", now - 1), ("43", now + 3_600_000)):
+        limiter.publish_tenant(tenant, "pro", "", ends_ms=ends_ms)
+        shop.put(tenant, tenant, tier="pro")
+    assert len(shop.claim()) == 2
+    assert read(fairness, table.RUNNING) == {("celery", "free"): 1, ("celery", "pro"): 1}
+
+
 def test_the_load_is_of_startable_and_running_tasks_only(shop, fairness):
     for number in range(4):
         shop.put("42", f"t{number}", tier="free")
@@ -302,6 +313,22 @@ def test_totals_have_a_bound(shop, client):
     names = client.hkeys("{fairness}:totals")
     assert sum(not name.endswith("_other") for name in names) <= TOTAL_FIELDS_AT_MOST
     assert sum(int(value) for value in client.hvals("{fairness}:totals")) == 2700
+
+
+def test_keys_of_limits_leave_room_for_queues_in_the_totals(shop, fairness, client):
+    """A key with the tenant's name in it is another one for each tenant."""
+    minute = int(time.time()) // 60 - 9
+    announce(shop, minute * MINUTE_MS)
+    for step in range(5):
+        fields = {f"limited:10  api-{step}-{number}": 1 for number in range(500)}
+        client.hset(f"{{fairness}}:minute:{minute + step}", mapping=fields)
+    queues = {f"started free q{number}": 1 for number in range(900)}
+    client.hset(f"{{fairness}}:minute:{minute + 5}", mapping=queues)
+    for _ in range(8):
+        announce(shop, (minute + 8) * MINUTE_MS)
+    names = client.hkeys("{fairness}:totals")
+    assert sum(name.startswith("started free q") for name in names) == 900
+    assert buckets(fairness, table.OJS_WAITS, "_other").buckets[-1] == (math.inf, 2500)
 
 
 def test_a_queue_with_many_tenants_is_estimated_and_adds_up(shop, fairness):

@@ -47,8 +47,13 @@ local function count_in(name, field, other, count, most)
   return true
 end
 
+-- Returns at how many fields a hash takes no new field like this one.
+local function most_of(field, of_queues, of_keys)
+  return string.sub(field, 1, 8) == "limited:" and of_keys or of_queues
+end
+
 function Stats.count_in_minute(minute_key, field, other, count)
-  local most = string.sub(field, 1, 8) == "limited:" and KEY_FIELDS_AT_MOST or MINUTE_FIELDS_AT_MOST
+  local most = most_of(field, MINUTE_FIELDS_AT_MOST, KEY_FIELDS_AT_MOST)
   if count_in(minute_key, field, other, count, most) then redis.call("PEXPIRE", minute_key, KEPT_MS) end
 end
 
@@ -130,8 +135,9 @@ end
   Weakness: if the server's clock goes back, calls count in minutes that were added before. These counts are missing.
 ]]
 
--- If `totals` has more fields than this, the others count as those of one queue or key.
-local TOTAL_FIELDS_AT_MOST = 2000
+-- If `totals` has more fields than this, the others count as those of one queue or key. Here too keys leave room for
+-- the queues.
+local TOTAL_FIELDS_AT_MOST, TOTAL_KEY_FIELDS_AT_MOST = 2000, 1000
 -- One call looks at most at this many minutes, and adds at most one that is not empty.
 local MINUTES_AT_MOST = 60
 
@@ -172,7 +178,8 @@ function Stats.fold_minutes(ctx, now)
     local sums, others = {}, {}
     add_minute(flat, sums, others)
     for field, count in pairs(sums) do
-      count_in(ctx.prefix .. "totals", field, others[field], count, TOTAL_FIELDS_AT_MOST)
+      local most = most_of(field, TOTAL_FIELDS_AT_MOST, TOTAL_KEY_FIELDS_AT_MOST)
+      count_in(ctx.prefix .. "totals", field, others[field], count, most)
     end
     if #flat > 0 then last = minute end
     minute = minute + 1

@@ -5,7 +5,8 @@
   args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
   args[3]  only       str  the only queue of the answer, or "" for all
   args[4]  first      int  index of the first queue
-  args[5+] queues     str  that are shown even if nothing is known of them
+  args[5]  default    str  the tier of a tenant whose record has ended
+  args[6+] queues     str  that are shown even if nothing is known of them
 
   Returns JSON. A field without a value is left out.
   - now          the server's time in ms
@@ -41,14 +42,15 @@ local function known_queues(ctx, names, by_queue, is_ordered)
 end
 
 -- Returns a counter of running tasks: by queue, by owner, and by queue and tier.
-local function new_count(ctx)
+local function new_count(ctx, default_tier, now)
   local found = {by_queue = {}, by_owner = {}, by_tier = {}, sampled = 0, published = {}}
   -- Returns the tier of a tenant: the published one, or that of the message.
   local function tier_of(key, tier)
     if key == Tasks.SYSTEM then return "" end
     local published = found.published[key]
     if published == nil then
-      published = redis.call("HGET", ctx.prefix .. key, "tier")
+      local record = redis.call("HMGET", ctx.prefix .. key, "tier", "ends_ms")
+      published = record[2] and tonumber(record[2]) <= now and default_tier or record[1]
       found.published[key] = published
     end
     return published and published ~= "" and published or tier
@@ -62,9 +64,9 @@ local function new_count(ctx)
 end
 
 -- Returns what is counted of the running tasks, and how many run. A promoted task has a row too, and does not run.
-local function count_running(ctx)
+local function count_running(ctx, default_tier, now)
   local rows = redis.call("HRANDFIELD", ctx.prefix .. "running", RUNNING_AT_MOST, "WITHVALUES")
-  local tags, owners, found = {}, {}, new_count(ctx)
+  local tags, owners, found = {}, {}, new_count(ctx, default_tier, now)
   for index = 1, #rows, 2 do
     local owner, state = Tasks.owner_of(rows[index + 1])
     if state == "held" then
@@ -101,9 +103,9 @@ end
 register("overview", {"no-writes"}, function(keys, args)
   local ctx, lease_ms, frozen_ms, only, first = {prefix = keys[1]}, tonumber(args[1]), args[2], args[3], tonumber(args[4])
   local _, now = Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local counted, running = count_running(ctx)
+  local counted, running = count_running(ctx, args[5], now)
   local names = {}
-  for index = 5, #args do names[#names + 1] = args[index] end
+  for index = 6, #args do names[#names + 1] = args[index] end
   local found, rows = known_queues(ctx, names, counted.by_queue, only == ""), {}
   for index = 1, #found do
     local queue, waiting = found[index][1], found[index][2]
