@@ -55,6 +55,12 @@ RUNNING = Metric("fairness_tasks_running", "gauge", "Running tasks.", ("queue", 
 PLACES = Metric(
     "fairness_worker_places", "gauge", "Places of the live workers that take a queue.", ("queue",)
 )
+WORKERS = Metric(
+    "fairness_workers",
+    "gauge",
+    "Live workers; those whose enforcement is not on start tasks above their limits.",
+    ("path", "enforcement"),
+)
 LOAD = Metric(
     "fairness_load",
     "gauge",
@@ -111,6 +117,12 @@ LIBRARY_CALLS = Metric(
 LIBRARY_ERRORS = Metric(
     "fairness_library_errors", "counter", "Those of these calls that failed or were rejected."
 )
+MEMORY_USED = Metric(
+    "fairness_redis_memory_used_bytes", "gauge", "Memory that the Redis server uses."
+)
+MEMORY_MAXIMUM = Metric(
+    "fairness_redis_memory_maximum_bytes", "gauge", "Its maxmemory; +Inf is none."
+)
 TENANT_WAITING = Metric(
     "fairness_tenant_tasks_waiting", "gauge", "Waiting tasks of a tenant.", ("tenant",)
 )
@@ -135,8 +147,9 @@ OJS_WAITS = Metric(
 
 #: All metrics, in the order of the answer.
 METRICS = (
-    *(UP, SCRAPE_AGE, JUDGED, WAITING, STARTABLE, RUNNING, PLACES, LOAD, OLDEST, WAITS, STARTS),
-    *(REJECTIONS, LIMIT_HELD, LIMIT_MAXIMUM, LIMIT_SATURATED, SHARE_RECEIVED, SHARE_ENTITLED),
-    *(JAIN, EXPIRED, DEAD_LETTERS, DEAD_LETTERED, DROPPED, LIBRARY_CALLS, LIBRARY_ERRORS),
-    *(TENANT_WAITING, TENANT_HELD, OJS_ACTIVE, OJS_WAITING, OJS_EXCEEDED, OJS_WAITS),
+    *(UP, SCRAPE_AGE, JUDGED, WAITING, STARTABLE, RUNNING, PLACES, WORKERS, LOAD, OLDEST, WAITS),
+    *(STARTS, REJECTIONS, LIMIT_HELD, LIMIT_MAXIMUM, LIMIT_SATURATED, SHARE_RECEIVED),
+    *(SHARE_ENTITLED, JAIN, EXPIRED, DEAD_LETTERS, DEAD_LETTERED, DROPPED, LIBRARY_CALLS),
+    *(LIBRARY_ERRORS, MEMORY_USED, MEMORY_MAXIMUM, TENANT_WAITING, TENANT_HELD, OJS_ACTIVE),
+    *(OJS_WAITING, OJS_EXCEEDED, OJS_WAITS),
 )

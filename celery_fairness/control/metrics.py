@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from celery_fairness.control.installation import Installation
 from celery_fairness.control.metric_table import Metric
 from celery_fairness.control.queue_status import fairness_index
 from celery_fairness.control.scan import Command, batches
-from celery_fairness.control.views import QueueStatus
+from celery_fairness.control.views import QueueStatus, WorkerStatus
 from celery_fairness.control.workers import living
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.message.task_options import declared_limits
@@ -77,6 +77,7 @@ class QueueLoad(Value):
         startable: Waiting tasks that free places could start now. Tasks that a limit holds back
             are none of them.
         running: Its running tasks.
+        tasks: Startable and running tasks. A scaler divides them by the places of one worker.
         places: Places of the live workers that take it. A worker counts for each of its queues.
         load: Startable and running tasks per place. Without a place, the number of these tasks.
         is_estimated: Whether it has more tenants, or the installation more running tasks, than
@@ -86,6 +87,7 @@ class QueueLoad(Value):
     queue: str
     startable: int
     running: int
+    tasks: int
     places: int
     load: float
     is_estimated: bool = False
@@ -110,7 +112,7 @@ def read_load(installation: Installation, queue: str) -> QueueLoad:
     waiting = int(reader.read("HGET", reader.keys.waiting, queue) or 0)
     judged = backlogs(installation, {queue: waiting}).get(queue, QueueBacklog(0, True, True))
     running = _Running(installation, queue)
-    places = worker_places(installation)[queue]
+    places = worker_places(living(installation.reader))[queue]
     is_estimated = running.is_estimated or not judged.is_complete
     return _load(queue, judged.startable, running.by_queue()[queue], places, is_estimated)
 
@@ -124,10 +126,10 @@ def read_loads(installation: Installation) -> tuple[QueueLoad, ...]:
     return tuple(_Scrape(installation, only_loads=True).loads())
 
 
-def worker_places(installation: Installation) -> Counter[str]:
-    """Return the places of live workers by queue. Parked tasks are claimed for all gates."""
+def worker_places(workers: Iterable[WorkerStatus]) -> Counter[str]:
+    """Return the places of workers by queue. Parked tasks are claimed for all gates."""
     places: Counter[str] = Counter()
-    for worker in living(installation.reader):
+    for worker in workers:
         for queue in worker.queues:
             places[queue] += worker.places
         if worker.path == "gate":
@@ -142,6 +144,7 @@ def _load(queue: str, startable: int, running: int, places: int, is_estimated: b
         queue=queue,
         startable=startable,
         running=running,
+        tasks=tasks,
         places=places,
         load=round(load, 4),
         is_estimated=is_estimated,
@@ -189,7 +192,8 @@ class _Scrape:
         )
         self._backlogs = backlogs(installation, {each: int(waiting[each]) for each in waiting})
         self._running = _Running(installation)
-        self._places = worker_places(installation)
+        self._workers = living(reader)
+        self._places = worker_places(self._workers)
         self._noted: list[str] = [] if only_loads else sorted(noted)
         self._samples: dict[Metric, dict[tuple[str, ...], float]] = {
             each: {} for each in table.METRICS
@@ -213,7 +217,7 @@ class _Scrape:
         self._add_running()
         self._add_shares()
         self._add_totals()
-        self._add_calls()
+        self._add_server()
         return tuple(self._family(metric) for metric in table.METRICS)
 
     def loads(self) -> Iterator[QueueLoad]:
@@ -274,6 +278,8 @@ class _Scrape:
             self._add(table.LOAD, load.load, load.queue)
         for queue, places in self._places.items():
             self._add(table.PLACES, places, self._label(queue))
+        for worker in self._workers:
+            self._add(table.WORKERS, 1, worker.path, worker.enforcement)
         self._add_tenants(waiting)
 
     def _add_stored(self) -> None:
@@ -379,30 +385,36 @@ class _Scrape:
         self._add(table.OJS_ACTIVE, self._running.by_queue().total(), OTHER)
         self._add(table.OJS_WAITING, sum(each.waiting for each in self._backlogs.values()), OTHER)
 
-    def _add_calls(self) -> None:
-        for name, numbers in _command_stats(self._installation).items():
-            if name in ("cmdstat_fcall", "cmdstat_fcall_ro"):
+    def _add_server(self) -> None:
+        facts = _server_facts(self._installation)
+        for name in ("cmdstat_fcall", "cmdstat_fcall_ro"):
+            if numbers := facts.get(name):
                 errors = numbers.get("failed_calls", 0) + numbers.get("rejected_calls", 0)
                 self._add(table.LIBRARY_CALLS, numbers["calls"])
                 self._add(table.LIBRARY_ERRORS, errors)
+        if "used_memory" in facts:
+            self._add(table.MEMORY_USED, int(facts["used_memory"]))
+            self._add(table.MEMORY_MAXIMUM, int(facts.get("maxmemory", 0)) or math.inf)
 
 
-def _command_stats(installation: Installation) -> Mapping[str, Mapping[str, int]]:
-    """Return how often the server ran each command; nothing if the user may not ask."""
+def _server_facts(installation: Installation) -> Mapping[str, Any]:
+    """Return the calls of functions and the memory; nothing if the user may not ask."""
     try:
-        answer = installation.reader.read("INFO", "commandstats")
+        answer = installation.reader.read("INFO", "commandstats", "memory")
     except LimiterUnavailable:
         return {}
     return answer if isinstance(answer, Mapping) else _parsed(str(answer))
 
 
-def _parsed(text: str) -> dict[str, dict[str, int]]:
-    found = {}
+def _parsed(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for line in text.splitlines():
-        name, _, numbers = line.partition(":")
+        name, _, value = line.partition(":")
         if name.startswith("cmdstat_fcall"):
-            pairs = (each.partition("=")[::2] for each in numbers.split(","))
+            pairs = (each.partition("=")[::2] for each in value.split(","))
             found[name] = {field: int(float(number)) for field, number in pairs}
+        elif name in ("used_memory", "maxmemory"):
+            found[name] = int(value)
     return found
 
 

@@ -147,6 +147,7 @@ def test_the_load_of_one_queue_and_of_all(serve, installation, client):
         "queue": "a b&c",
         "startable": 2,
         "running": 0,
+        "tasks": 2,
         "places": 0,
         "load": 2.0,
         "is_estimated": False,

@@ -182,6 +182,7 @@ def test_the_load_is_of_startable_and_running_tasks_only(shop, fairness):
     assert read(fairness, table.PLACES) == {("celery",): 4, ("other",): 4}
     load = fairness.stats.load("celery")
     assert (load.startable, load.running, load.places, load.load) == (1, 1, 4, 0.5)
+    assert load.tasks == 2
     assert not load.is_estimated
     assert {"celery", "other"} <= {each.queue for each in fairness.stats.loads()}
 
@@ -410,6 +411,31 @@ def test_dead_letters_and_expired_leases_are_counted(shop, fairness):
     assert read(fairness, table.LIBRARY_CALLS)[()] > 0
 
 
+def test_workers_are_counted_by_path_and_enforcement(shop, fairness):
+    for number, (path, enforcement) in enumerate(
+        (("dispatch", "on"), ("dispatch", "on"), ("gate", "on"), ("gate", "observe"))
+    ):
+        worker = _worker(f"a@{number}", 4, ("celery",), path=path, enforcement=enforcement)
+        shop.run(calls.ANNOUNCE, calls.announce_args(15_000, worker, 15_000, None))
+    assert read(fairness, table.WORKERS) == {
+        ("dispatch", "on"): 2,
+        ("gate", "on"): 1,
+        ("gate", "observe"): 1,
+    }
+
+
+@pytest.mark.parametrize(("maximum", "expected"), [(0, math.inf), (1 << 30, 1 << 30)])
+def test_the_used_and_the_greatest_memory_of_redis(shop, fairness, client, maximum, expected):
+    before = client.config_get("maxmemory")["maxmemory"]
+    client.config_set("maxmemory", maximum)
+    try:
+        assert read(fairness, table.MEMORY_MAXIMUM) == {(): expected}
+        used = read(fairness, table.MEMORY_USED)[()]
+    finally:
+        client.config_set("maxmemory", before)
+    assert used == pytest.approx(client.info("memory")["used_memory"], rel=0.5)
+
+
 def test_a_gate_has_running_tasks_starts_and_rejections(client, make_fairness, redis_url):
     client.flushdb()
     fairness = make_fairness(url="memory://", fairness={"redis_url": redis_url})
@@ -448,12 +474,12 @@ def _end(task):
     return Settle(task.lease, Verdict.DONE)
 
 
-def _worker(name, places, queues):
+def _worker(name, places, queues, path="dispatch", enforcement="on"):
     return WorkerStatus(
         name=name,
         pid=1,
-        path="dispatch",
-        enforcement="on",
+        path=path,
+        enforcement=enforcement,
         owner=name,
         places=places,
         queues=queues,
