@@ -27,6 +27,8 @@ logger = logging.getLogger("celery_fairness")
 
 #: Longest duration of a hold, in seconds: 366 days.
 MOST_SECONDS = 366 * 86_400
+#: Times from here on are no times of an end. It is in the year 5138.
+MAX_UNIX_SECONDS = 1e11
 #: Length at which an event cuts its reason.
 REASON_CHARACTERS = 500
 #: Longest name of an operator.
@@ -165,7 +167,7 @@ def ends_ms(until: Any) -> int:
     if isinstance(until, datetime) and until.tzinfo is not None:
         until = until.timestamp()
     number = isinstance(until, (int, float)) and not isinstance(until, bool)
-    if not number or not 0 <= until < 1e11:
+    if not number or not 0 <= until < MAX_UNIX_SECONDS:
         expected = "a datetime with a time zone or Unix seconds"
         raise ValueError(f"until: expected {expected}, got: {got(until)}")
     return milliseconds(until)

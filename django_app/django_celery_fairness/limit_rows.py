@@ -13,15 +13,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_CHARACTERS
-from celery_fairness.control.inspect import typed_key
 from celery_fairness.control.override_keys import override_key
-from celery_fairness.errors import FairnessError
-from django_celery_fairness import wiring
 from django_celery_fairness.models import LimitOverride, QueueLimit
 from django_celery_fairness.number_texts import number_text
+from django_celery_fairness.publishing import publish_on_commit
 
 if TYPE_CHECKING:
     from celery_fairness.wiring import Parts
@@ -55,7 +52,7 @@ def save_override(
         ValidationError: A number or the end is invalid.
     """
     in_redis = override_key(parts.installation, key)
-    rows = _overrides(key, in_redis)
+    rows = LimitOverride.objects.of_key(key, in_redis)
     values: dict[str, Any] = {
         name: number_text(numbers[name]) if name in numbers else ""
         for name in ("concurrency", "rate", "throttle")
@@ -69,7 +66,7 @@ def save_override(
 
 def overrides(parts: Parts, key: str) -> list[LimitOverride]:
     """Return the rows of a key, ended ones too. Errors as for :func:`save_override`."""
-    return _overrides(key, override_key(parts.installation, key))
+    return LimitOverride.objects.of_key(key, override_key(parts.installation, key))
 
 
 def end_override(parts: Parts, key: str) -> bool:
@@ -80,7 +77,11 @@ def end_override(parts: Parts, key: str) -> bool:
     # An ended row stays, and is shown as ended.
     rows = [row for row in overrides(parts, key) if not row.has_ended]
     if not rows:
-        return bool(parts.fairness.limits.clear_override(key))
+        cleared = bool(parts.fairness.limits.clear_override(key))
+        # A row that another request has published meanwhile is cleared with it.
+        later = [row.key for row in overrides(parts, key) if not row.has_ended]
+        publish_on_commit(overrides=later)
+        return cleared
     expect_redis(parts, key)
     for row in rows:
         row.delete()
@@ -120,32 +121,14 @@ def end_queue_limit(parts: Parts, queue: str) -> bool:
     """
     row = QueueLimit.objects.filter(queue=queue).first()
     if row is None:
-        return bool(parts.fairness.queues.clear_limit(queue))
+        cleared = bool(parts.fairness.queues.clear_limit(queue))
+        # As for an override.
+        later = QueueLimit.objects.filter(queue=queue).values_list("queue", flat=True)
+        publish_on_commit(queues=list(later))
+        return cleared
     expect_redis(parts, queue_key(queue))
     row.delete()
     return True
-
-
-def _overrides(key: str, in_redis: str) -> list[LimitOverride]:
-    """Return the rows whose key is ``key``, or another form of it."""
-    texts = {each for each in (key, in_redis) if "\0" not in each}
-    rows = list(LimitOverride.objects.filter(key__in=texts))
-    if ":h_" in in_redis:
-        # A hash has replaced a name. The row may have the name.
-        kind = in_redis.partition(":")[0]
-        others = LimitOverride.objects.filter(key__startswith=f"{kind}:").exclude(key__in=texts)
-        rows += [row for row in others if _hashed(row.key) == in_redis]
-    return rows
-
-
-def _hashed(key: str) -> str:
-    """Return the form in Redis of a key with a name that Redis does not have as it is."""
-    if key.startswith(PREFIX):
-        return queue_key(key.removeprefix(PREFIX))
-    try:
-        return typed_key(key, wiring.settings_in_force())[0]
-    except (FairnessError, ValueError):
-        return ""
 
 
 def _is_storable(key: str) -> bool:

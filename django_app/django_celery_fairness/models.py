@@ -9,6 +9,7 @@ or while Redis is away, workers use the number before.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings
@@ -650,9 +651,15 @@ class LimitOverride(NamedRow):
 
     def clean(self) -> None:
         """Reject a new override that has ended, and a number that its key cannot have."""
+        from celery_fairness.control.holding import MAX_UNIX_SECONDS
+
         if self._state.adding and self.has_ended:
             text = _("Expected a time to come, got one that is past: %(time)s.")
             raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="past")
+        if self.ends_at is not None and self.ends_at.timestamp() >= MAX_UNIX_SECONDS:
+            # Redis would reject it, so the row could never be published.
+            text = _("Expected a time before the year 5138, got: %(time)s.")
+            raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="far")
         if self.key.startswith("tenant:"):
             text = _(
                 "Expected nothing, because a tenant’s key has tasks at once alone, got: %(got)s."
@@ -664,6 +671,18 @@ class LimitOverride(NamedRow):
         queue = self.key.removeprefix(PREFIX) if self.key.startswith(PREFIX) else ""
         if self._state.adding and queue and ":" not in queue:
             validate_checked("key", queue)
+
+    def validate_unique(self, exclude: Any = None) -> None:
+        """Reject a new row of a key that has a row in another form.
+
+        Redis has one override for both. So the end of one row would end the other's.
+        """
+        super().validate_unique(exclude)
+        if self._state.adding and "key" not in (exclude or ()):
+            others = _rows_of_key(self.key)
+            if others:
+                text = _("Expected a key without an override, got that of: %(key)s.")
+                raise ValidationError({"key": text % {"key": others[0].key}}, code="unique")
 
     def save(self, *args: Any, **options: Any) -> None:
         """Save as every row is saved, with the name of the author."""
@@ -692,6 +711,17 @@ class LimitOverride(NamedRow):
             if text := getattr(self, name):
                 given[name] = rate_of(text, name)
         return given
+
+
+def _rows_of_key(key: str) -> list[LimitOverride]:
+    """Return the overrides of a key in any of its forms; none if Redis does not know the forms."""
+    from celery_fairness.control.override_keys import override_key
+
+    parts = wiring.wired()
+    if parts is not None:
+        with suppress(FairnessError, ValueError):
+            return LimitOverride.objects.of_key(key, override_key(parts.installation, key))
+    return []
 
 
 class UnpublishedChange(models.Model):

@@ -18,11 +18,14 @@ from django.db.models import ProtectedError, Q
 from django.dispatch import Signal
 from django.utils.translation import gettext as _
 
+from celery_fairness.config.queue_limits import PREFIX
+from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.errors import FairnessError
 from django_celery_fairness import wiring
 
 if TYPE_CHECKING:
     from django_celery_fairness.models import (
-        LimitOverride,  # noqa: F401 (the text below names it)
+        LimitOverride,
         TenantTier,  # noqa: F401 (the text below names it)
         Tier,
     )
@@ -150,3 +153,31 @@ class LimitOverrideQuerySet(NamedRowQuerySet["LimitOverride"]):
     def in_force(self, now: datetime) -> LimitOverrideQuerySet:
         """Return the overrides that have not ended."""
         return self.filter(Q(ends_at=None) | Q(ends_at__gt=now))
+
+    def of_key(self, key: str, in_redis: str) -> list[LimitOverride]:
+        """Return the rows of a key in any of its forms, ended ones too.
+
+        Args:
+            key: The key, as a person writes it or as Redis has it.
+            in_redis: The key as Redis has it.
+        """
+        texts = {each for each in (key, in_redis) if "\0" not in each}
+        rows = list(self.filter(key__in=texts))
+        if ":h_" in in_redis:
+            # A hash has replaced a name. The row may have the name.
+            kind = in_redis.partition(":")[0]
+            others = self.filter(key__startswith=f"{kind}:").exclude(key__in=texts)
+            rows += [row for row in others if _hashed(row.key) == in_redis]
+        return rows
+
+
+def _hashed(key: str) -> str:
+    """Return the form in Redis of a key with a name that Redis does not have as it is."""
+    from celery_fairness.control.inspect import typed_key
+
+    if key.startswith(PREFIX):
+        return queue_key(key.removeprefix(PREFIX))
+    try:
+        return typed_key(key, wiring.settings_in_force())[0]
+    except (FairnessError, ValueError):
+        return ""

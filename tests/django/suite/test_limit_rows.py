@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connections
@@ -14,9 +15,11 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 from django_celery_fairness import publishing
+from django_celery_fairness.limit_rows import end_override, end_queue_limit
 from django_celery_fairness.models import LimitOverride, QueueLimit, TenantTier, UnpublishedChange
 
 from celery_fairness.errors import NotFound
+from celery_fairness.wiring import wired
 from tests.django.suite.api_client import MEDIA_TYPE, ApiClient
 from tests.django.suite.operators import do, show, url
 from tests.django.suite.test_admin import read
@@ -202,6 +205,51 @@ def test_a_key_has_one_row_in_any_of_its_forms(api, client, boss, claiming, type
     do(client, "limitkey_change", hashed, action="clear_override", reason="over")
     assert not LimitOverride.objects.exists()
     assert numbers(claiming, typed) is None
+
+
+def test_a_key_has_no_second_row_in_another_form(client, boss, claiming):
+    claiming.queues.set_limit("é ü")
+    LimitOverride.objects.create(key="queue:é ü", concurrency="5")
+    hashed = claiming.limits.inspect("queue:é ü").key
+    fields = {"key": hashed, "concurrency": "6", "reason": "why"}
+    page = read(client.post(reverse("admin:django_celery_fairness_limitoverride_add"), fields))
+    assert "got that of: queue:é ü" in page
+    assert LimitOverride.objects.get().concurrency == "5"
+
+
+def test_an_end_that_redis_would_reject_is_no_row(api, claiming):
+    assert api("PUT", "rate-limits/api", {"concurrency": 5}).status == 200
+    body = {"concurrency": 6, "expires_at": "9999-12-31T23:59:59Z"}
+    assert "before the year 5138" in api("PUT", "rate-limits/api", body).refused(409, "conflict")
+    assert LimitOverride.objects.get().concurrency == "5"
+    body["expires_at"] = "5137-01-01T00:00:00Z"
+    assert api("PUT", "rate-limits/api", body).json["concurrency"]["limit"] == 6
+    assert not UnpublishedChange.objects.exists()
+
+
+@pytest.mark.parametrize("model", [LimitOverride, QueueLimit])
+def test_a_row_that_is_saved_while_a_commands_number_is_cleared_holds(claiming, monkeypatch, model):
+    """Another request saves it after the look at the rows, and before the change of Redis."""
+    noun = type(claiming.limits if model is LimitOverride else claiming.queues)
+    name = "clear_override" if model is LimitOverride else "clear_limit"
+    clear = getattr(noun, name)
+
+    def late(self: Any, of: str) -> Any:
+        monkeypatch.undo()
+        if model is LimitOverride:
+            LimitOverride.objects.create(key="api", concurrency="5")
+        else:
+            QueueLimit.objects.create(queue="emails", global_limit=5)
+        return clear(self, of)
+
+    monkeypatch.setattr(noun, name, late)
+    if model is LimitOverride:
+        end_override(wired(current_app), "api")
+        assert numbers(claiming) == {"concurrency": 5}
+    else:
+        end_queue_limit(wired(current_app), "emails")
+        assert claiming.queues.inspect("emails").limit.global_limit == 5
+    assert not UnpublishedChange.objects.exists()
 
 
 def test_a_key_that_a_database_cannot_store_has_the_row_of_its_hash(api, claiming):
