@@ -228,6 +228,8 @@ class QueueLimitAdmin(FairnessAdmin):
     empty_numbers = {
         "global_limit": gettext_lazy("unlimited"),
         "local_limit": gettext_lazy("unlimited"),
+        "rate": gettext_lazy("any number"),
+        "throttle": gettext_lazy("any number"),
     }
     key_field = "queue"
     reason_field = "note"

@@ -22,6 +22,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Field
 from django.forms import Field as FormField
+from django.forms import SplitDateTimeField
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
@@ -101,14 +102,25 @@ class FairnessAdmin(ModelAdmin):
     def formfield_for_dbfield(
         self, db_field: Field[Any, Any], request: HttpRequest, **options: Any
     ) -> FormField | None:
-        """Put a placeholder into empty numbers, and make notes three lines high."""
+        """Put a placeholder into empty numbers, make notes three lines high, name dates."""
         field = super().formfield_for_dbfield(db_field, request, **options)
         if field is not None and db_field.name in self.empty_numbers:
             empty = self.empty_numbers[db_field.name]
             field.widget.attrs.update(placeholder=empty, style="width: 8em")
         elif field is not None and db_field.name in ("description", "note"):
             field.widget.attrs.update(rows=3)
+        elif isinstance(field, SplitDateTimeField):
+            # The texts beside the two fields are no labels.
+            for part, widget in zip((_("date"), _("time")), field.widget.widgets, strict=True):
+                widget.attrs["aria-label"] = f"{field.label}: {part}"
         return field
+
+    def get_changelist_formset(self, request: HttpRequest, **options: Any) -> Any:
+        """Name each field of the list as its column, because it has no label there."""
+        formset = super().get_changelist_formset(request, **options)
+        for field in formset.form.base_fields.values():
+            field.widget.attrs["aria-label"] = field.label
+        return formset
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

@@ -16,8 +16,34 @@ SOON_MS = 20_000
 WIDE, NARROW = 1280, 390
 SCHEMES = ("light", "dark")
 
-# Only our part of the page: the frame is Django's.
-_AXE = 'axe.run("#content-main", {resultTypes: ["violations"]}).then((found) => found.violations)'
+#: Rows of each kind in the console of the site, with long names and texts.
+ROWS = """
+from datetime import timedelta
+from django.utils import timezone
+from django_celery_fairness.models import LimitOverride, QueueLimit, TenantTier, Tier
+from demo_site.celery import fairness
+pro, now = Tier.objects.get(name="pro"), timezone.now()
+why = "pays for more until the end of the year"
+for name in ("acme", "billing@customer.example.com"):
+    TenantTier.objects.create(
+        tenant=name, tier=pro, concurrency=12, note=why,
+        valid_from=now - timedelta(days=1), valid_until=now + timedelta(days=30))
+fairness.tenants.override("acme", concurrency=7, reason="a sale", author="ada")
+fairness.tenants.pause("acme", by="grace", for_seconds=3600)
+QueueLimit.objects.create(
+    queue="a_queue_with_quite_a_long_name_default", global_limit=10, local_limit=2,
+    rate="1000/PT24H", throttle="60/m", on_limit="reschedule", note=why)
+LimitOverride.objects.create(
+    key="api.customer-with-a-long-name.example.com", concurrency="unlimited", rate="1000/PT24H",
+    throttle="unlimited", ends_at=now + timedelta(days=2), reason=why, author_name="token deploy")
+"""
+
+# Only our part of the page: the frame and the search above a list are Django's.
+_AXE = """
+axe.run(
+  {include: ["#content-main"], exclude: ["#toolbar"]}, {resultTypes: ["violations"]}
+).then((found) => found.violations)
+"""
 
 
 def log_in(page: Page, path: str, password: str) -> None:

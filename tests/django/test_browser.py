@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.django.browsing import ADMIN, DASHBOARD, SOON_MS, log_in
+from tests.django.browsing import ADMIN, DASHBOARD, ROWS, SOON_MS, log_in
 from tests.django.demo_ledger import Ledger
 from tests.django.live_site import PASSWORD, LiveSite
 from tests.support.nodes import WorkerNode
@@ -19,16 +19,6 @@ SHORT_TASKS, SHORT_SECONDS = 50, 0.1
 LONG_TASKS, LONG_SECONDS = 3, 6.0
 #: More than the processes of one worker.
 NEW_LIMIT = 3
-
-TENANTS = """
-from django_celery_fairness.models import TenantTier, Tier
-from demo_site.celery import fairness
-pro = Tier.objects.get(name="pro")
-for name in ("acme", "billing@customer.example.com"):
-    TenantTier.objects.create(tenant=name, tier=pro, note="pays for more until the end of the year")
-fairness.tenants.override("acme", concurrency=7, reason="a sale", author="ada")
-fairness.tenants.pause("acme", by="grace", for_seconds=3600)
-"""
 
 
 @pytest.mark.browser
@@ -43,26 +33,36 @@ def test_an_operator_logs_in(page_of: Callable[[str], Page]) -> None:
 
 
 @pytest.mark.browser
-def test_the_tenants_list_shows_all_its_columns_at_1280_pixels(
-    page: Page, live_site: LiveSite
+@pytest.mark.parametrize(
+    ("kind", "last_columns"),
+    [
+        ("tenanttier", ["running now", "waiting now", "note"]),
+        ("queuelimit", ["over the limit", "in force", "note"]),
+        ("limitoverride", ["in force", "reason", "author"]),
+        ("tier", ["queue class", "tenants", "rejections so far"]),
+    ],
+)
+def test_a_list_shows_all_its_columns_at_1280_pixels(
+    kind: str, last_columns: list[str], page: Page, live_site: LiveSite
 ) -> None:
-    """The sidebars of the admin stand on both sides of it."""
-    live_site.run(TENANTS)
+    """The sidebar of the admin stands beside it, and the filter below."""
+    live_site.run(ROWS)
     page.set_viewport_size({"width": 1280, "height": 800})
-    page.goto(f"{ADMIN}/tenanttier/")
-    page.locator("#changelist-filter").wait_for()
+    page.goto(f"{ADMIN}/{kind}/")
     assert page.locator("#nav-sidebar").is_visible()
     heads = [
         head.strip().lower() for head in page.locator("#result_list thead th").all_inner_texts()
     ]
-    assert [head for head in heads if head][-3:] == ["running now", "waiting now", "note"]
-    assert page.get_by_text("paused until").is_visible()
+    assert [head for head in heads if head][-3:] == last_columns
+    assert page.get_by_text("paused until").count() == (kind == "tenanttier")
     room = page.evaluate(
         "(({left, right}) => [left, right])(results.getBoundingClientRect())".replace(
             "results", "document.querySelector('#changelist .results')"
         )
     )
-    for cell in page.locator("#result_list th, #result_list td").all():
+    cells = page.locator("#result_list th, #result_list td").all()
+    assert len(cells) > len(heads)
+    for cell in cells:
         box = cell.bounding_box()
         assert box is not None
         assert room[0] <= box["x"], cell.inner_text()

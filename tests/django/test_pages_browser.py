@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.cli.clearing import bury, send
 from tests.cli.conftest import Installation
-from tests.django.browsing import ADMIN, SOON_MS, problems_of
+from tests.django.browsing import ADMIN, ROWS, SOON_MS, problems_of
 from tests.django.demo_ledger import Ledger
 from tests.django.live_site import LiveSite
 from tests.support.waiting import eventually
@@ -63,6 +64,36 @@ def test_a_boost_is_seen_to_end(page: Page, shop: Installation) -> None:
 
 
 @pytest.mark.browser
+def test_an_overridden_key_is_seen_to_have_its_own_number_again(
+    page: Page, shop: Installation
+) -> None:
+    """The override is a row with a time. Redis ends it, and tasks are claimed by its number."""
+    for number in range(4):
+        send(shop, "flood", f"t{number}")
+    assert len(shop.claim()) == 1
+    page.goto(FLOOD)
+    page.get_by_role("link", name="Override its numbers").click()
+    expect(page.locator("#id_key")).to_have_value("tenant:flood")
+    page.fill("#id_concurrency", "3")
+    page.fill("#id_reason", "a sale")
+    # The form has whole seconds: it ends six to seven seconds from now.
+    ends = datetime.now(UTC) + timedelta(seconds=7)
+    page.fill("#id_ends_at_0", f"{ends:%Y-%m-%d}")
+    page.fill("#id_ends_at_1", f"{ends:%H:%M:%S}")
+    page.click("input[name=_save]")
+    expect(page.locator(".messagelist .success")).to_contain_text("tenant:flood")
+    page.goto(FLOOD)
+    facts = page.locator(".fairness-facts")
+    expect(facts).to_contain_text("Limit 3: override until")
+    expect(facts).to_contain_text("by boss: a sale")
+    assert len(shop.claim()) == 2
+    expect(facts).to_contain_text("Limit 1: tier free", timeout=SOON_MS)
+    expect(facts).not_to_contain_text("override")
+    assert datetime.now(UTC) >= ends.replace(microsecond=0)
+    assert shop.claim() == []
+
+
+@pytest.mark.browser
 def test_a_dead_letter_is_requeued(page: Page, shop: Installation) -> None:
     for name in ("first", "second"):
         bury(shop, "42", name)
@@ -96,18 +127,7 @@ def test_a_task_is_found_by_its_id_and_starts_while_the_page_is_open(
     expect(facts).to_contain_text("Runs at worker-1", timeout=SOON_MS)
 
 
-@pytest.mark.browser
-def test_no_page_is_cut_off_and_axe_finds_nothing_serious(page: Page, shop: Installation) -> None:
-    fill(shop)
-    problems = []
-    for path in PATHS:
-        page.goto(f"{ADMIN}/{path}")
-        expect(page.locator("#content-main")).to_be_visible()
-        problems += [f"{path}: {problem}" for problem in problems_of(page)]
-    assert problems == []
-
-
-#: Every page, with something on it.
+#: The pages about Redis.
 PATHS = (
     "limitkey/",
     "limitkey/api.stripe.com/change/",
@@ -120,6 +140,30 @@ PATHS = (
     "task/t3/cancel/",
     "deadletter/",
 )
+#: The lists and forms of rows with an end, a rate or a queue.
+ROW_PATHS = (
+    "queuelimit/",
+    "queuelimit/add/",
+    "limitoverride/",
+    "limitoverride/1/change/",
+    "tenanttier/",
+    "tenanttier/1/change/",
+)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("paths", [PATHS, ROW_PATHS], ids=["redis", "rows"])
+def test_no_page_is_cut_off_and_axe_finds_nothing_serious(
+    paths: tuple[str, ...], page: Page, shop: Installation, live_site: LiveSite
+) -> None:
+    fill(shop)
+    live_site.run(ROWS)
+    problems = []
+    for path in paths:
+        page.goto(f"{ADMIN}/{path}")
+        expect(page.locator("#content-main")).to_be_visible()
+        problems += [f"{path}: {problem}" for problem in problems_of(page)]
+    assert problems == []
 
 
 def fill(shop: Installation) -> None:

@@ -14,6 +14,8 @@ from tests.django.browsing import ADMIN, DASHBOARD
 from tests.django.live_site import LiveSite
 from tests.support.redis_server import RedisServer
 
+#: A link there leads to the form of its limit.
+QUEUE = f"{ADMIN}/queue/celery/change/"
 #: Pages on which the administrator is offered an action.
 WITH_ACTIONS = (
     f"{ADMIN}/limitkey/tenant_3Aflood/change/",
@@ -24,6 +26,11 @@ WITH_ACTIONS = (
     f"{ADMIN}/tier/1/change/",
     f"{ADMIN}/tenanttier/",
     f"{ADMIN}/tenanttier/1/change/",
+    f"{ADMIN}/queuelimit/",
+    f"{ADMIN}/queuelimit/1/change/",
+    f"{ADMIN}/limitoverride/",
+    f"{ADMIN}/limitoverride/1/change/",
+    QUEUE,
 )
 #: Pages that ask before an action. A person without the permission does not see the question.
 QUESTIONS = (
@@ -33,8 +40,12 @@ QUESTIONS = (
     f"{ADMIN}/tier/2/delete/",
     f"{ADMIN}/tenanttier/add/",
     f"{ADMIN}/tenanttier/1/delete/",
+    f"{ADMIN}/queuelimit/add/",
+    f"{ADMIN}/queuelimit/1/delete/",
+    f"{ADMIN}/limitoverride/add/",
+    f"{ADMIN}/limitoverride/1/delete/",
 )
-WITHOUT_ACTIONS = (DASHBOARD, f"{ADMIN}/queue/", f"{ADMIN}/queue/celery/change/")
+WITHOUT_ACTIONS = (DASHBOARD, f"{ADMIN}/queue/")
 
 #: Each button that sends a form, and each link to a question.
 _OFFERS = """
@@ -78,16 +89,20 @@ async ([address, fields]) => {
   return (await fetch(address, {method: "POST", body})).status;
 }
 """
-TENANT = """
-from django_celery_fairness.models import TenantTier, Tier
+CHANGED = """
+from django_celery_fairness.models import LimitOverride, QueueLimit, TenantTier, Tier
 TenantTier.objects.create(tenant="flood", tier=Tier.objects.get(name="free"))
-answer = [Tier.objects.get(name="free").pk, TenantTier.objects.get().pk]
+QueueLimit.objects.create(queue="emails", global_limit=4)
+LimitOverride.objects.create(key="api.example.com", concurrency="2", reason="a sale")
+models = TenantTier, QueueLimit, LimitOverride
+answer = [model.objects.get().pk for model in models] + [Tier.objects.get(name="free").pk]
 """
 #: The rows that the actions change, and the history. An action makes its entry there first.
 _ROWS = """
 from django.contrib.admin.models import LogEntry
-from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
-models = Tier, TenantTier, UnpublishedChange, LogEntry
+from django_celery_fairness.models import (
+    LimitOverride, QueueLimit, TenantTier, Tier, UnpublishedChange)
+models = Tier, TenantTier, QueueLimit, LimitOverride, UnpublishedChange, LogEntry
 answer = [str(list(model.objects.order_by("pk").values())) for model in models]
 """
 
@@ -100,8 +115,8 @@ def tables_of(server: RedisServer) -> dict[bytes, bytes | None]:
 
 @pytest.fixture
 def busy(live_site: LiveSite, shop: Installation) -> Installation:
-    """Something to act on: a tenant with a row, waiting tasks, a dead letter."""
-    assert live_site.run(TENANT) == [1, 1]
+    """Something to act on: a row of each kind, waiting tasks, a dead letter."""
+    assert live_site.run(CHANGED) == [1, 1, 1, 1]
     bury(shop, "42", "dead")
     for number in range(2):
         send(shop, "flood", f"t{number}", limits="api.stripe.com|1|2/3600000||w")
@@ -141,8 +156,8 @@ def test_no_action_is_accepted_from_who_may_only_look(
     for path in (*WITH_ACTIONS, *QUESTIONS):
         boss.goto(path)
         found = boss.evaluate(_ORDERS)
-        # The page of a task has a link to a question, and no form.
-        assert bool(found) == ("/task/?id=" not in path), path
+        # The pages of a task and of a queue have a link to a question, and no form.
+        assert bool(found) == ("/task/?id=" not in path and path != QUEUE), path
         orders += found
     clerk.goto(DASHBOARD)
     rows, tables = live_site.run(_ROWS), tables_of(redis_server)
