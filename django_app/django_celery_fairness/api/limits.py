@@ -115,8 +115,11 @@ def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
     try:
         return Fairness.of().limits.inspect(key)
     except NotFound:
-        # It has ended since, and nothing else is known of the key.
-        raise ApiError(409, "conflict", PAST) from None
+        # Its time or another request has ended it since, and nothing else is known of the key.
+        if body.expires_at is not None and body.expires_at <= timezone.now():
+            raise ApiError(409, "conflict", PAST) from None
+        text = "another request ended the override"
+        raise ApiError(503, "unavailable", text, retryable=True) from None
 
 
 def clear_override(request: HttpRequest, key: str) -> bool:

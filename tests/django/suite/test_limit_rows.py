@@ -10,7 +10,7 @@ import pytest
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -250,6 +250,21 @@ def test_a_row_that_is_saved_while_a_commands_number_is_cleared_holds(claiming, 
         end_queue_limit(wired(current_app), "emails")
         assert claiming.queues.inspect("emails").limit.global_limit == 5
     assert not UnpublishedChange.objects.exists()
+
+
+def test_an_override_that_another_request_ends_at_once_is_no_mistake_of_the_body(
+    api, claiming, monkeypatch
+):
+    save = LimitOverride.save
+
+    def saved(row: LimitOverride, *args: Any, **options: Any) -> None:
+        save(row, *args, **options)
+        transaction.on_commit(LimitOverride.objects.all().delete)
+
+    monkeypatch.setattr(LimitOverride, "save", saved)
+    put = api("PUT", "rate-limits/api", {"concurrency": 5})
+    assert put.refused(503, "unavailable") == "another request ended the override"
+    assert put.json["error"]["retryable"]
 
 
 def test_a_key_that_a_database_cannot_store_has_the_row_of_its_hash(api, claiming):
