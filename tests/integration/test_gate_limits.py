@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 
 import pytest
 from celery import chord
@@ -28,15 +29,23 @@ LONG = {"snooze_seconds": 600, "snooze_jitter_seconds": 0, "lease_seconds": 60}
 @contextmanager
 def key_taken(shop: Shop) -> Iterator[None]:
     """Hold the key's only slot from outside."""
-    lease = Lease("held", KEY)
-    answer = parts_of(shop.fairness).limiter.acquire(
-        SlotRequest(lease, "", "", limits=f"{KEY}|1|||w")
-    )
+    lease, limiter, is_over = Lease("held", KEY), parts_of(shop.fairness).limiter, Event()
+
+    def renew() -> None:
+        while not is_over.wait(0.3):
+            limiter.renew([lease])
+
+    answer = limiter.acquire(SlotRequest(lease, "", "", limits=f"{KEY}|1|||w"))
     assert isinstance(answer, Admitted)
+    # On a slow machine the body of the test takes longer than a lease.
+    renewer = Thread(target=renew)
+    renewer.start()
     try:
         yield
     finally:
-        parts_of(shop.fairness).limiter.release([lease])
+        is_over.set()
+        renewer.join()
+        limiter.release([lease])
 
 
 def send(shop: Shop, user: str | None, *limits: RateLimitPolicy, **options: object) -> AsyncResult:

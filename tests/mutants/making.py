@@ -127,9 +127,12 @@ def reached_by(function: str) -> frozenset[str]:
     while rest:
         unit = rest.pop()
         found.add(unit)
+        own = unit.partition(" ")[0]
         for word in words_of(bodies[unit]):
             table, _, name = word.text.partition(".")
-            if table in modules:
+            if not name:
+                rest |= {f"{own} {table}"} & bodies.keys() - found
+            elif table in modules:
                 file = modules[table]
                 # Where it is no function it is a number.
                 rest |= {file, f"{file} {name}"} & bodies.keys() - found
