@@ -238,7 +238,8 @@ class RedisServer:
 
         try:
             with self.client(socket_timeout=1.0) as client:
-                return bool(client.info("server")["process_id"] == pid)
+                # While a server loads its data, it answers INFO, and PING with an error.
+                return bool(client.ping() and client.info("server")["process_id"] == pid)
         except AuthenticationError:
             # It wants a password, so it does not send its process id.
             return True

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_CHARACTERS
 from celery_fairness.control.override_keys import override_key
-from django_celery_fairness.models import LimitOverride, QueueLimit
+from django_celery_fairness.models import LimitOverride, QueueLimit, validate_queue
 from django_celery_fairness.number_texts import number_text
 from django_celery_fairness.publishing import publish_on_commit
 
@@ -49,8 +50,10 @@ def save_override(
     Raises:
         FairnessError: The key is invalid, or Redis does not answer.
         ValueError: The key has another form.
-        ValidationError: A number or the end is invalid.
+        ValidationError: A number, the end, or the name of a queue is invalid.
     """
+    if key.startswith(PREFIX):
+        validate_queue(key.removeprefix(PREFIX))
     in_redis = override_key(parts.installation, key)
     rows = LimitOverride.objects.of_key(key, in_redis)
     values: dict[str, Any] = {

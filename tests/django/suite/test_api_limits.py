@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django_celery_fairness.models import LimitOverride, UnpublishedChange
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from tests.cli.clearing import send
@@ -259,6 +260,15 @@ def test_a_key_without_a_number_has_no_headers(api):
     assert "X-RateLimit-Limit" not in put.headers
 
 
+@pytest.mark.parametrize("name", ["", "%00"])
+def test_no_override_is_saved_for_a_text_that_names_no_queue(fairness, name):
+    api = ApiClient("write", owner=User.objects.create_superuser("boss"))
+    put = api("PUT", f"rate-limits/queue:{name}", {"concurrency": 1})
+    assert put.status == 409
+    assert "Expected 1 to 255 bytes of text" in put.content.decode()
+    assert not LimitOverride.objects.exists()
+
+
 @pytest.mark.parametrize(
     "name",
     ["a/b", "%00", "%0A", "%C3%A4", "x" * 10_000, "%FF", "a%2Foverride", "..%2F..", "'; DROP"],
@@ -271,6 +281,7 @@ def test_hostile_names_in_paths_are_names_or_404(fairness, name):
         assert got.status in (200, 404, 405), got.content
         put = api("PUT", f"rate-limits/{kind}{name}", {"concurrency": 1})
         assert put.status in (200, 404, 405, 409), put.content
+    assert not UnpublishedChange.objects.exists()
     for method, body in (("GET", None), ("PUT", {"concurrency": 1}), ("DELETE", None)):
         queue = api(method, f"admin/queues/{name}/rate-limit", body)
         assert queue.status in (200, 204, 404), queue.content
