@@ -124,6 +124,8 @@ def test_s34_idle_places_are_lent_and_given_back_within_one_task(
 ) -> None:
     service = make_service(fairness=BORROW)
     service.start("-c", "6", pool=pool)
+    # A worker is ready some moments before its first announcement.
+    eventually(lambda: len(service.shop.fairness.stats.status().workers) == 1, RESULT_SECONDS)
     (worker,) = service.shop.fairness.stats.status().workers
     assert worker.shares == {PRIORITY: 3, DEFAULT: 2, SCHEDULED: 1}
     assert (worker.places, worker.lends) == (6, True)

@@ -31,7 +31,7 @@ ONE = RateLimitPolicy(KEY, concurrency=1)
 
 #: The keys that stay when nothing waits, runs or has ended without its result.
 LASTING = {
-    *("clock", "copy", "counts", "declared", "events"),
+    *("clock", "copy", "counts", "declared", "events", "totals"),
     *("idle", "minute", "kept_events", "reply", "sequence", "tenant"),
     *("tiers", "window", "workers"),
 }

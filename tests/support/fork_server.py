@@ -213,7 +213,12 @@ def _preload() -> None:
         importlib.import_module(name)
     package = importlib.import_module("celery_fairness")
     for module in pkgutil.walk_packages(package.__path__, "celery_fairness."):
-        importlib.import_module(module.name)
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            # It belongs to an extra that is not installed here.
+            if str(error.name).startswith("celery_fairness"):
+                raise
     # The collector would write to every page that forked processes share.
     gc.collect()
     gc.freeze()
