@@ -49,8 +49,8 @@ class Moved(Value):
         queue: The queue.
         to: ``redis`` or ``fairredis``.
         moved: The number of moved tasks.
-        waiting: The number of tasks that wait where they were: those that a pause or a limit of 0
-            holds, entries that Redis rejects, and those that a producer sent at the end.
+        waiting: The number of tasks that did not move. A pause or a limit of 0 holds them, Redis
+            rejects them, or a producer sent them at the end.
         held_by: Workers on ``fairredis://`` that hold tasks of the queue.
     """
 

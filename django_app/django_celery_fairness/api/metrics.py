@@ -6,7 +6,7 @@ Its addresses are ``metrics`` and ``metrics/autoscale``. They exist only if the 
 
 Invariant: no request without a name has another answer than 401.
 
-Weakness: each process of the project reads for itself, and knows only the age of its own numbers.
+Weakness: each process of the project reads for itself, so the age is that of its own numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class _Expositions:
-    """The answers of this process, for the ``Fairness`` that is wired now."""
+    """The answers of this process about the ``Fairness`` that is wired now."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
