@@ -141,7 +141,9 @@ class ClaimStep(bootsteps.StartStopStep):
             with contextlib.suppress(RedisError, OSError):
                 self._session.renewals.withdraw(self._session.call)
             self._session.slots = None
-            self._session.stopping = self._session.at_once = self._session.body_blocks_loop = False
+            # `at_once` stays: a body that the pool could not stop ends after this, and then the
+            # process ends too soon for the thread that would send its end.
+            self._session.stopping = self._session.body_blocks_loop = False
             self._session.task_filter.forget()
 
 

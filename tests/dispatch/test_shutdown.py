@@ -15,7 +15,7 @@ from redis import Redis
 
 from celery_fairness.config.tiers import Tier
 from celery_fairness.transport.session import _sessions, sessions
-from tests.dispatch.conftest import assert_nothing_left, send, waiting_in
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
 from tests.support.waiting import eventually
@@ -213,24 +213,27 @@ def test_a_worker_that_was_told_to_stop_claims_nothing(
     assert fair_shop.ledger() == []
 
 
-def test_bodies_that_no_pool_can_stop_are_told_when_they_end(
-    fair_shop: Shop, memory: Redis
-) -> None:
-    worker = fair_shop.worker(app="tests.dispatch.kinds", pool="threads", concurrency=2)
+def test_the_leases_of_bodies_that_no_pool_can_stop_end(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker(
+        app="tests.dispatch.kinds", pool="threads", concurrency=2, args=("--loglevel", "DEBUG")
+    )
     gate = fair_shop.gate_file()
     for name in ("kinds.late", "kinds.early"):
         send(fair_shop, name, name, gate=str(gate))
     eventually(lambda: len(fair_shop.ledger("start")) == 2)
     worker.signal(signal.SIGINT)
-    worker.wait_for_log("Warm shutdown")
+    worker.wait_for_log("Stopping Pool")
     worker.signal(signal.SIGINT)
-    # As far as Celery comes with a pool that cannot.
+    # Celery gives up the pool, and stops the rest.
     worker.wait_for_log("does not implement kill_job")
+    # The worker has left its list, and waits for its threads alone.
+    eventually(lambda: not memory.zcard(f"{PREFIX}workers"))
     gate.touch()
     eventually(lambda: not worker.alive, RESULT_SECONDS)
-    assert len(fair_shop.ledger("end")) == 2
-    # Nobody else lives who could see a lease end.
-    assert_nothing_left(memory)
+    # Python forgets the thread whose join the signal broke, and may end the process before it.
+    assert len(states(memory)) <= 1
+    fair_shop.worker(app="tests.dispatch.kinds", pool="threads", concurrency=2)
+    assert_nothing_left(memory, RESULT_SECONDS)
 
 
 @pytest.fixture
