@@ -20,6 +20,7 @@ ended.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from django.urls import reverse
 from django_celery_fairness.models import TenantTier, Tier
 from django_celery_fairness.redis_pages import quoted
 
-from celery_fairness import Fairness
+from celery_fairness import BacklogFull, Fairness
 from demo_site import tasks
 from demo_site.models import DemoTask
 
@@ -116,7 +117,11 @@ def top_up() -> None:
         if unfinished < order.least:
             for _ in range(order.most - unfinished):
                 seconds = random.uniform(0.5, 1.5)
-                send(order.tenant, order.name, seconds, countdown=order.countdown)
+                try:
+                    send(order.tenant, order.name, seconds, countdown=order.countdown)
+                except BacklogFull:
+                    # A person has set `max_waiting`. The next turn tries again.
+                    break
 
 
 def send(
@@ -126,9 +131,18 @@ def send(
     task_id: UUID | None = None,
     countdown: float | None = None,
 ) -> None:
-    """Write one task to the ledger, and send it."""
+    """Write one task to the ledger, and send it.
+
+    Raises:
+        BacklogFull: The tenant's tier has a ``max_waiting``. The ledger lost the task again.
+    """
     task = getattr(tasks, name)
-    tasks.ordered(task, tenant, seconds, task_id).apply_async(countdown=countdown)
+    signature = tasks.ordered(task, tenant, seconds, task_id)
+    try:
+        signature.apply_async(countdown=countdown)
+    except BacklogFull:
+        DemoTask.objects.filter(pk=signature.options["task_id"]).delete()
+        raise
 
 
 class Deaths:
@@ -145,6 +159,7 @@ class Deaths:
         # Stock Redis keeps no dead letters: there the task fails.
         letters = self._fairness.tasks.dead_letters().items if tasks.COUNTS_DEATHS else ()
         if len(letters) < DEAD_LETTERS:
-            tasks.convert.delay(user_id="frank")
+            with contextlib.suppress(BacklogFull):
+                tasks.convert.delay(user_id="frank")
         else:
             self._fairness.tasks.requeue(letters[-1].task_id)

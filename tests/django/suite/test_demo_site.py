@@ -102,3 +102,14 @@ def test_the_load_never_grows_and_a_flood_comes_again_when_it_has_drained(claimi
     DemoTask.objects.filter(pk=last.pk).update(ended_at=datetime.now(UTC))
     top_up()
     assert unfinished() == first
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_bounded_backlog_stops_an_order_and_not_the_load(claiming):
+    Tier.objects.filter(name="free").update(max_waiting=3)
+    top_up()
+    rows = DemoTask.objects.filter(ended_at=None).values_list("tenant")
+    sent = dict(rows.annotate(Count("pk")))
+    assert sent == {"alice": 3, "bob": 3, "carol": 5, "dave": 3, "erin": 3}
+    waiting = sum(each.tasks.waiting + each.tasks.later for each in claiming.queues.list())
+    assert waiting == sum(sent.values())
