@@ -30,7 +30,7 @@ from uuid import UUID
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
-from django_celery_fairness.models import TenantTier, Tier
+from django_celery_fairness.models import QueueLimit, TenantTier, Tier
 from django_celery_fairness.redis_pages import quoted
 
 from celery_fairness import BacklogFull, Fairness
@@ -86,11 +86,15 @@ ORDERS = (
 
 
 def create_tenants() -> None:
-    """Give each tenant of the demo its tier, unless it already has one."""
+    """Give each tenant of the demo its tier, and a queue its limit, unless it already has one."""
     for tenant, name in TIERS.items():
         tier = Tier.objects.filter(name=name).first()
         if tier is not None:
             TenantTier.objects.get_or_create(tenant=tenant, defaults={"tier": tier})
+    QueueLimit.objects.get_or_create(
+        queue="reports_priority",
+        defaults={"global_limit": 2, "note": "the report server renders two pages at once"},
+    )
 
 
 def operate() -> None:

@@ -91,7 +91,6 @@ MISTAKES = (
         "if wanted then return",
         "if true then return",
         "order",
-        seed=1,
     ),
     Mistake(
         "a due task goes before those that wait",
@@ -113,7 +112,6 @@ MISTAKES = (
         '"group:" .. group .. " " .. queue, -1, -1, "WITHSCORES"',
         "shared",
         "function Blocked.of_limit",
-        seed=15,
     ),
     Mistake(
         "one queue is served until it is empty",
@@ -174,7 +172,7 @@ MISTAKES = (
         'says == "d" and action ~= "d"',
         'says == "d" and not action',
         "limits",
-        seed=4,
+        seed=1,
     ),
     Mistake(
         "a free slot of a limit wakes nobody",
@@ -200,6 +198,7 @@ MISTAKES = (
         "if room then rounds.rooms[queue] = room - 1 end",
         "",
         "shares",
+        seed=2,
     ),
     Mistake(
         "older numbers of a key win",
@@ -214,7 +213,7 @@ MISTAKES = (
         "if count < starts then return 0 end",
         "if count <= starts then return 0 end",
         "rates",
-        seed=2,
+        seed=5,
     ),
     Mistake(
         "a window is too short",
@@ -228,7 +227,7 @@ MISTAKES = (
         "+ period_ms + 1 - logical)",
         "+ period_ms + 100 - logical)",
         "rates",
-        seed=2,
+        seed=3,
     ),
     Mistake(
         "a throttle has no spacing",
@@ -241,6 +240,7 @@ MISTAKES = (
         "for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end",
         "",
         "rates",
+        seed=1,
     ),
     # Leases.
     Mistake(
@@ -248,7 +248,7 @@ MISTAKES = (
         "if step > longest then step = longest end",
         "",
         "leases",
-        seed=1,
+        seed=4,
     ),
     Mistake(
         "a renewal keeps nothing",
@@ -299,7 +299,6 @@ MISTAKES = (
         "if expires and not rules.promotes then",
         "if false then",
         "leases",
-        seed=7,
     ),
     # Parked tasks and their promotions.
     Mistake(
@@ -307,12 +306,14 @@ MISTAKES = (
         "if not rules.parked then return 0 end",
         "if true then return 0 end",
         "gate",
+        seed=1,
     ),
     Mistake(
         "a promotion reserves nothing",
         'redis.call("ZADD", reserved, rules.ends_at, lease)',
         "",
         "gate",
+        seed=1,
     ),
     Mistake(
         "a promotion that ended reserves a start",
@@ -401,6 +402,7 @@ MISTAKES = (
         "",
         "gate",
         "function Promotions.settle(",
+        seed=1,
     ),
     Mistake(
         "a broker may reject a task for ever",
@@ -481,6 +483,7 @@ MISTAKES = (
         "if expires and not rules.promotes then",
         "if expires then",
         "gate",
+        seed=19,
     ),
     Mistake(
         "a promotion is counted as a start",
@@ -547,7 +550,6 @@ MISTAKES = (
         "",
         "gate",
         'register("renew"',
-        seed=1,
     ),
     Mistake(
         "a rejected task is reported at every claim",

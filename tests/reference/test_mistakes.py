@@ -10,6 +10,7 @@ from tests.reference.mistakes import MISTAKES, library_with
 from tests.reference.scenes import FOCUSES, LENGTH, SHORT, focused_scene
 from tests.reference.test_reference import objection_to
 from tests.reference.walk import Walk
+from tests.support.services import only_in_ci
 
 #: Sequences in which a mistake must be found, if the recorded one does not find it any more.
 SEQUENCES = 20
@@ -33,6 +34,7 @@ def objection_in(client, subject, seed, mistake=None):
     return objection
 
 
+@only_in_ci
 @pytest.mark.redis
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what)
 def test_the_reference_objects(client, mistake):
