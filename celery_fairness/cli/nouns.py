@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import click
 
 from celery_fairness.app.fairness import Fairness
-from celery_fairness.cli import hints, show_limit, show_task, tables
+from celery_fairness.cli import hints, show_limit, show_task, tables, top
 from celery_fairness.cli.format import count, printable, quoted
 from celery_fairness.cli.worker import run
 from celery_fairness.config.tiers import read_concurrency
@@ -60,6 +60,8 @@ Value = TypeVar("Value")
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: The longest cool-down, in seconds.
 DAY_SECONDS = 86_400
+#: The shortest time between two looks of ``top``, in seconds.
+SHORTEST_LOOK_SECONDS = 0.5
 #: The options that are a number of tasks at once.
 _COUNTS = {"concurrency", "global_limit", "local_limit"}
 #: The JSON form of a value.
@@ -597,6 +599,39 @@ def _exporter(context: click.Context, /, address: str, port: int) -> None:
             click.echo(f"celery fairness: {address} port {port}: {problem}", err=True)
             context.exit(USAGE)
         serve(server, lambda: click.echo(f"{server.url}/metrics"))
+
+
+@nouns.command(
+    "top",
+    help=_help(
+        "Show queues, tenants, limits and workers live; pause and boost from the screen.\n\n"
+        "The key ? shows the keys. Without a terminal it is the text of --once.",
+        "top",
+        "top --every 5s",
+        "top --once",
+    ),
+)
+@click.option(
+    "--every", type=duration, default="2s", show_default=True, help="The time between two looks."
+)
+@click.option("--once", is_flag=True, help="Print all tables once, as text.")
+@click.pass_context
+def _top(context: click.Context, /, every: float, once: bool) -> None:
+    if not SHORTEST_LOOK_SECONDS <= every <= DAY_SECONDS:
+        expected = f"{SHORTEST_LOOK_SECONDS} to {DAY_SECONDS} seconds"
+        raise click.BadParameter(f"expected {expected}, got: {every:g}", param_hint="--every")
+    with _exit_codes(context):
+        app = context.obj.app
+        of = Fairness.of(app)
+        app.loader.import_default_modules()
+        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            lines = top.once_lines(of.stats.status())
+            click.echo("\n".join(lines), color=False if context.obj.no_color else None)
+            return
+        top.expect_textual()
+        from celery_fairness.cli.top_screen import TopScreen
+
+        TopScreen(of, every).run()
 
 
 @_command(nouns, "library", "", "--delete cf_1a2b3c4d5e6f")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier_key
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.control.holding import Holding, lasts_ms, person
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.installation import Installation
@@ -106,6 +107,40 @@ class TenantsApi:
             concurrency=concurrency,
             for_seconds=for_seconds,
             until=until,
+            reason=reason,
+            author=author,
+        )
+
+    def boost(
+        self,
+        tenant: str,
+        *,
+        service: str | None = None,
+        for_seconds: float = BOOST_SECONDS,
+        reason: str | None = None,
+        author: str | None = None,
+    ) -> Inspection:
+        """Override the concurrency of a tenant with twice its own number, and at least one more.
+
+        Its own number is the one without pauses and overrides, so a second boost changes only the
+        end. In a Django project the page of the tenant also keeps the boost in the database.
+
+        Arguments as for :meth:`override`. By default the boost lasts an hour.
+
+        Raises:
+            ValueError: The tenant is unlimited, or its number is unknown.
+        """
+        found = self.inspect(tenant, service)
+        number = boosted(found)
+        if number is None:
+            raise ValueError(
+                f"{found.key}: its number is {own_number(found)}, so there is nothing to double"
+            )
+        return self.override(
+            tenant,
+            concurrency=number,
+            service=service,
+            for_seconds=for_seconds,
             reason=reason,
             author=author,
         )

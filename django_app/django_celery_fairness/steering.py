@@ -2,9 +2,6 @@
 
 The methods of ``fairness.limits`` and ``fairness.tenants`` do the work. A boost is a row, as every
 number of this app. The page of a key and the list of tenants offer these actions.
-
-Weakness: a boost reads the tenant's number and sets twice that number in two calls. If the number
-changes in between, the boost is twice the number before.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from celery_fairness.cli.show_limit import overridden_lines
 from celery_fairness.cli.tables import stops_lines
+from celery_fairness.control.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.errors import LimiterUnavailable, NotFound
 from celery_fairness.wiring import wired
 from django_celery_fairness.limit_rows import end_override, save_override
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
     from celery_fairness import Fairness
     from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.control.views import ChangedStops
-
-#: For how long a boost lasts if the person names no time, in seconds.
-BOOST_SECONDS = 3600.0
 
 
 class SteeringForm(ReasonForm):
@@ -147,7 +142,7 @@ def _clear_cool_down(fairness: Fairness, target: Target, _order: Order) -> str:
 
 
 def _boost(fairness: Fairness, target: Target, order: Order) -> str:
-    numbers = {key: boosted(fairness.limits.inspect(key)) for key in target.keys}
+    numbers = {key: _doubled(fairness.limits.inspect(key)) for key in target.keys}
     ends_at = timezone.now() + timedelta(seconds=order.for_seconds or BOOST_SECONDS)
     parts = wired(current_app)
     rows = [
@@ -202,18 +197,17 @@ def actions_of(target: Target) -> list[Action]:
     return [each for each in OF_KEYS if each.is_of in ("", kind)]
 
 
-def boosted(found: Inspection) -> int:
-    """Return twice the number that a key has without pauses and overrides, and at least one more.
+def _doubled(found: Inspection) -> int:
+    """Return the number of a boost.
 
     Raises:
-        ValueError: It has no number, or the number is unknown.
+        ValueError: The key has no number, or the number is unknown.
     """
-    own = [each for each in found.in_force.reasons if not each.by_people]
-    if not own or own[0].limit is None:
-        number = own[0].number if own else _("unknown")
+    number = boosted(found)
+    if number is None:
         text = _("%(key)s: its number is %(number)s, so there is nothing to double.")
-        raise ValueError(text % {"key": found.key, "number": number})
-    return max(2 * own[0].limit, own[0].limit + 1)
+        raise ValueError(text % {"key": found.key, "number": own_number(found)})
+    return number
 
 
 def first_sentence(action: Action, order: Order) -> str:

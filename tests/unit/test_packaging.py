@@ -126,6 +126,7 @@ def test_the_metadata_is_what_we_promise(wheel):
         "django",
         "cli",
         "metrics",
+        "top",
         "dev",
     }
     assert any(item.endswith("/LICENSE") for item in wheel.namelist())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from django_celery_fairness.steering import boosted
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.config.limit_spec import write_limits
+from celery_fairness.control.boost import boosted
 from tests.cli.clearing import send
 from tests.django.suite.operators import do, history, show, url
 from tests.django.suite.test_admin import read
