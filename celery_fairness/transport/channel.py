@@ -529,9 +529,18 @@ class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # QoS and _g
 
 
 class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # as above
-    """A channel of a Sentinel group. All of its hosts lead to the same master."""
+    """A channel of a Sentinel group. All of its hosts lead to the same master.
+
+    If the master's host vanishes, nothing closes its connections. Without a timeout a producer
+    would wait until the system gives up, which takes a quarter of an hour. So both have defaults
+    here, which the transport options of the same names replace.
+    """
 
     connection: Any
+    socket_timeout: float | None = 3.0
+    socket_connect_timeout: float | None = 3.0
+    #: An answer that is overdue by so many seconds ends the connection of the worker's loop.
+    health_check_interval = 3
 
     def _connection_key(self) -> tuple[str, ...]:
         client = self.connection.client

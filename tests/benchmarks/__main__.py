@@ -21,6 +21,7 @@ from tests.benchmarks import (
     gate,
     latency,
     metrics,
+    network,
     operator,
     parked,
     shares,
@@ -33,18 +34,18 @@ from tests.support.redis_server import RedisServer
 #: The names of the parts on the command line, in the order in which they run.
 PARTS = (
     *("wire", "claims", "parked", "order", "memory", "operator", "metrics", "admin", "flags"),
-    *("shares", "latency", "slow", "crowd", "throughput", "gate"),
+    *("shares", "latency", "slow", "crowd", "throughput", "network", "gate"),
 )
 #: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
 #: cost of the gate needs more than a few hundred tasks.
-NOT_QUICK = ("admin", "flags", "shares", "gate")
+NOT_QUICK = ("admin", "flags", "shares", "network", "gate")
 
 
 def main() -> int:
     """Run the benchmarks; returns 1 where a figure does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="fewer tasks, no shares, no gate: under two minutes"
+        "--quick", action="store_true", help="fewer tasks, not all parts: under two minutes"
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; repeatable")
     parser.add_argument(
@@ -109,6 +110,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "throughput": lambda: throughput.rows(
             server, *((700, 1) if quick else (2_500, 7)), at_best=not quick
         ),
+        "network": lambda: network.rows(server, 2 if quick else 5, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 800, 1) if quick else (20_000, 6_000, 4))),
     }
 

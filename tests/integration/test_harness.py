@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 
 import kombu
@@ -224,6 +225,21 @@ def test_a_hanging_wire_is_silent_and_passes_on_what_it_held(wire, wired, redis_
         # redis-py closed its side after the timeout; what it had sent arrives all the same.
         eventually(lambda: direct.get("held") == "passed on")
     assert wired.ping()
+
+
+def test_a_slow_wire_takes_its_time_each_way_and_changes_nothing(redis_server, redis_url):
+    value = bytes(range(256)) * 2_000
+    with Proxy(redis_server.port, delay_seconds=0.02) as slow, Proxy(redis_server.port) as quick:
+        took = {}
+        for name, wire in (("slow", slow), ("quick", quick)):
+            with Redis.from_url(wire.url(redis_url), protocol=2) as client:
+                client.set("large", value)
+                assert client.get("large") == value
+                begun = time.perf_counter()
+                assert client.ping()
+                took[name] = time.perf_counter() - begun
+    assert took["slow"] >= 0.04
+    assert took["quick"] < 0.04
 
 
 def test_a_wire_to_nowhere_closes_its_clients():

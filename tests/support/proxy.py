@@ -1,9 +1,10 @@
 """A TCP proxy whose wire a test can cut: between a worker and its broker, or a client and Redis.
 
-Invariant: in the `forwarding` state bytes pass both ways unchanged; each other state has one fault
-only. `stop()` ends its thread and every connection.
+Invariant: in the `forwarding` state bytes pass both ways unchanged, after `delay_seconds`. Each
+other state has one fault only. `stop()` ends its thread and every connection.
 
-Weakness: one thread moves all bytes, so it is no instrument for measuring speed.
+Weakness: one thread moves all bytes, so what it costs is in every figure that is measured through
+it. Compare figures with those through a proxy without a delay.
 
     forwarding --refuse()--> refusing     connections are closed, new ones are reset at once
                --hang()----> hanging      connections stay open, nothing passes, new ones hang too
@@ -14,11 +15,14 @@ Weakness: one thread moves all bytes, so it is no instrument for measuring speed
 from __future__ import annotations
 
 import contextlib
+import math
 import selectors
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Literal, Self
 
 from tests.support.redis_server import HOST
@@ -36,8 +40,21 @@ class _Pair:
     def __init__(self, client: socket.socket, target: socket.socket) -> None:
         self.peer = {client: target, target: client}
         self.pending: dict[socket.socket, bytearray] = {client: bytearray(), target: bytearray()}
+        #: Bytes for each end that are still on their way, each with the time of its arrival.
+        self.on_the_way: dict[socket.socket, deque[tuple[float, bytes]]] = {
+            client: deque(),
+            target: deque(),
+        }
+
+    def arrive(self, now: float) -> float | None:
+        """Move the bytes that have arrived to `pending`; return when the next ones do."""
+        for end, travelling in self.on_the_way.items():
+            while travelling and travelling[0][0] <= now:
+                self.pending[end] += travelling.popleft()[1]
+        return min((each[0][0] for each in self.on_the_way.values() if each), default=None)
 
     def close(self, *, reset: bool) -> None:
+        self.arrive(math.inf)
         for end, unsent in self.pending.items():
             if reset:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
@@ -49,10 +66,14 @@ class _Pair:
 
 
 class Proxy:
-    """Listens on a free local port and forwards to `target_port` on the same host."""
+    """Listens on a free local port and forwards to `target_port` on the same host.
 
-    def __init__(self, target_port: int) -> None:
+    Bytes take `delay_seconds` each way, so an answer takes at least twice as long.
+    """
+
+    def __init__(self, target_port: int, delay_seconds: float = 0.0) -> None:
         self.target_port = target_port
+        self.delay_seconds = delay_seconds
         self.state: State = "forwarding"
         self._selector = selectors.DefaultSelector()
         self._pairs: dict[socket.socket, _Pair] = {}
@@ -128,7 +149,7 @@ class Proxy:
 
     def _run(self) -> None:
         while not self._stopping:
-            for key, events in self._selector.select():
+            for key, events in self._selector.select(self._deliver()):
                 ready = key.fileobj
                 assert isinstance(ready, socket.socket)
                 if ready is self._wake_out:
@@ -139,6 +160,19 @@ class Proxy:
                     self._move(ready, events)
                 if self._stopping:
                     break
+
+    def _deliver(self) -> float | None:
+        """Hand over the delayed bytes that have arrived; return how long until the next do."""
+        if not self.delay_seconds or self.state != "forwarding":
+            return None
+        now, next_at = monotonic(), None
+        for pair in set(self._pairs.values()):
+            arrives_at = pair.arrive(now)
+            if arrives_at is not None:
+                next_at = arrives_at if next_at is None else min(next_at, arrives_at)
+            for end in pair.peer:
+                self._watch(end)
+        return None if next_at is None else max(0.0, next_at - now)
 
     def _obey(self) -> None:
         self._wake_out.recv(CHUNK_BYTES)
@@ -211,7 +245,10 @@ class Proxy:
                 if not read:
                     self._close(pair, reset=False)
                     return
-                pair.pending[other] += read
+                if self.delay_seconds:
+                    pair.on_the_way[other].append((monotonic() + self.delay_seconds, read))
+                else:
+                    pair.pending[other] += read
             for writable in (end, other):
                 if pair.pending[writable]:
                     del pair.pending[writable][: writable.send(pair.pending[writable])]

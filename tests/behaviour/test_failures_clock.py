@@ -1,0 +1,89 @@
+"""The clock of Redis jumps while tasks run, and two versions of the library work side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from celery_fairness import RateLimitPolicy
+from celery_fairness.store.library import build, library
+from tests.behaviour.conftest import PATHS
+from tests.behaviour.test_library import NEXT_VERSION
+from tests.dispatch.conftest import PREFIX
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.redis
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_clock_that_jumps_by_an_hour_ends_no_lease_and_stops_no_task(
+    make_shop: Callable[..., Shop], memory: Redis, path: str
+) -> None:
+    shop = make_shop(path, fairness={"lease_seconds": 1, "tier_on_limit": "wait"})
+    worker = shop.worker(pool="threads", concurrency=4)
+    gate = shop.gate_file()
+    running = shop.send("work", user="42", gate=str(gate))
+    shop.await_held("42", 1)
+    behind = shop.send("work", user="42")
+    eventually(lambda: shop.state("42").waiting_count == 1)
+    ((_, end),) = memory.zrange(f"{PREFIX}ends", 0, -1, withscores=True)
+    for number, jump in enumerate((HOUR_MS, -HOUR_MS), 1):
+        memory.hincrby(f"{PREFIX}clock", "seen", -jump)
+
+        def renewed_since(leases: int = number) -> None:
+            scores = [score for _, score in memory.zrange(f"{PREFIX}ends", 0, -1, withscores=True)]
+            assert max(scores) >= end + 1_000 * leases
+
+        # The worker has renewed through a whole lease since the jump.
+        eventually(renewed_since)
+        assert shop.held("42") == 1
+        assert shop.send("work", user="43").get(timeout=RESULT_SECONDS) == "done"
+        later = shop.send("work", user="43", options={"countdown": 0.1})
+        assert later.get(timeout=RESULT_SECONDS) == "done"
+        rated = RateLimitPolicy("api", rate="100/PT1S")
+        limited = shop.send("work", user="44", options={"limits": [rated]})
+        assert limited.get(timeout=RESULT_SECONDS) == "done"
+        assert behind.id not in shop.runs()
+    gate.touch()
+    for result in (running, behind):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
+    assert "has ended while its task runs" not in worker.log_text()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_rolling_upgrade_keeps_limits_turns_and_every_task(
+    make_shop: Callable[..., Shop], memory: Redis, tmp_path: Path, path: str
+) -> None:
+    """Old workers run, new ones join, and the old ones leave, while tasks run and wait."""
+    (tmp_path / "sitecustomize.py").write_text(NEXT_VERSION)
+    shop = make_shop(path, fairness={"lease_seconds": 3, "tier_on_limit": "wait"})
+    old = shop.worker(pool="threads", concurrency=2)
+    gate = shop.gate_file()
+    first = shop.send("work", user="42", gate=str(gate))
+    shop.await_held("42", 1)
+    behind = [shop.send("work", user="42") for _ in range(3)]
+    eventually(lambda: shop.state("42").waiting_count == 3)
+    new = shop.worker(pool="threads", concurrency=2, env={"PYTHONPATH": str(tmp_path)})
+    # The new version sees the slot that the old one holds.
+    assert shop.send("work", user="43").get(timeout=RESULT_SECONDS) == "done"
+    assert [shop.held("42"), len(shop.ledger("start"))] == [1, 2]
+    old.signal(15)
+    old.wait_for_log("Warm shutdown")
+    gate.touch()
+    for result in (first, *behind):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    eventually(lambda: not old.alive)
+    assert shop.most_at_once("42") == 1
+    assert set(shop.runs().values()) == {1}
+    names = {row[1] for row in memory.execute_command("FUNCTION LIST")}
+    assert {library().name, build({"DUE_AT_MOST": 17}).name} <= names
+    assert shop.fairness.check().findings == ()
+    for worker in (old, new):
+        assert "Traceback" not in worker.log_text()
