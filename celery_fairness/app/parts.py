@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any
 
@@ -95,6 +96,7 @@ class Parts:
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
+        self._worker_started: datetime | None = None
         self.consumer: Any = None
         self.shares = NO_SHARES
         self.publishers: list[Callable[[], None]] = []
@@ -335,6 +337,7 @@ class Parts:
 
     def on_worker_start(self, worker: Any) -> None:
         """Start the threads and publish the tiers; ``WorkerParts``."""
+        self._worker_started = datetime.now(UTC)
         prepare_reconnect(self.app, worker.pool)
         if self._given_limiter is None:
             logger.info("the limiter's Redis is %s", self.address)
@@ -377,6 +380,7 @@ class Parts:
             app=self.app.main or "",
             backend=backend_name(self.app),
             lease_seconds=self.settings.lease_seconds,
+            started_at=self._worker_started,
         ).model_dump_json()
 
     def on_worker_stopping(self) -> None:

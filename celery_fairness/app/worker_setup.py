@@ -52,7 +52,7 @@ def enforcement_text(settings: Settings, claims_fairly: bool) -> str:
     if settings.enforcement is Enforcement.OBSERVE:
         return (
             "enabled is 'observe': this worker counts the tasks that limits would reject, and "
-            f"rejects none; {stays}"
+            f"rejects none; {stays}; celery -A APP fairness observed shows the counts"
         )
     return f"enabled is false: this worker enforces no limit; {stays}"
 

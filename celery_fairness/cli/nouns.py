@@ -27,13 +27,14 @@ from typing import Any, TypeVar
 import click
 
 from celery_fairness.app.fairness import Fairness
-from celery_fairness.cli import hints, show_limit, show_task, tables, top
+from celery_fairness.cli import hints, show_limit, show_observed, show_task, tables, top
 from celery_fairness.cli.format import count, printable, quoted
 from celery_fairness.cli.worker import run
 from celery_fairness.config.tiers import read_concurrency
 from celery_fairness.control.event_types import Event
 from celery_fairness.control.holding import person
 from celery_fairness.control.libraries import delete_library, libraries
+from celery_fairness.control.observed import TENANTS_AT_MOST
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.errors import (
     LimiterUnavailable,
@@ -166,6 +167,18 @@ def doctor(of: Fairness) -> Shown:
     """
     found = of.stats.doctor()
     return found, tables.doctor_lines(found), 0 if found.is_well else FOUND
+
+
+@_command(nouns, "observed", "", "--top 50")
+@click.option(
+    "--top",
+    type=click.IntRange(1, TENANTS_AT_MOST),
+    default=20,
+    help="How many tenants, those with the most tasks first; default 20.",
+)
+def observed(of: Fairness, top: int) -> Shown:
+    """Show what workers that only observe would have rejected in the last day, by tenant."""
+    return _shown(of.stats.observed(top=top), show_observed.observed_lines)
 
 
 def duration(text: str) -> float:

@@ -14,6 +14,7 @@ from celery_fairness.control.doctor.diagnosis import diagnose
 from celery_fairness.control.doctor.finding import Diagnosis
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.metrics import Family, QueueLoad, read_load, read_loads, read_metrics
+from celery_fairness.control.observed import HOURS_KEPT, TENANTS_AT_MOST, read_observed
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_status import fairness_index, owners_of, queues_of
 from celery_fairness.control.scan import Command, Reader, batches, server_now
@@ -22,6 +23,7 @@ from celery_fairness.control.views import (
     KeyRejections,
     Minute,
     MinuteCount,
+    Observed,
     Rejections,
     Status,
     TierStatus,
@@ -143,6 +145,20 @@ class StatsApi:
                 _, strategy, key = field.split(" ", 2)
                 keys.append(KeyRejections(key=key, strategy=strategy, total=int(total)))
         return Rejections(tiers=tiers, keys=tuple(keys))
+
+    def observed(self, hours: int = HOURS_KEPT, top: int = 20) -> Observed:
+        """Return the tasks that workers with ``enabled="observe"`` started above a tier's limit.
+
+        Args:
+            hours: How many hours, 1 to 24: they are stored for a day. The last one still counts.
+            top: How many tenants, those with the most tasks first, 1 to 1,000.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
+        whole(1, HOURS_KEPT).read("hours", hours)
+        whole(1, TENANTS_AT_MOST).read("top", top)
+        return read_observed(self._installation, hours, top)
 
     def counters(self) -> dict[str, int]:
         """Return the other counters.

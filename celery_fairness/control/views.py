@@ -127,6 +127,7 @@ class WorkerStatus(Value):
         app: Name of its Celery app. None is not announced.
         backend: A hash of its result backend, or "" if it has none.
         lease_seconds: Its setting. 0 is not announced.
+        started_at: When it started, by the clock of its host. None is not announced.
     """
 
     name: str
@@ -141,6 +142,7 @@ class WorkerStatus(Value):
     app: str | None = None
     backend: str = ""
     lease_seconds: float = 0.0
+    started_at: datetime | None = None
 
     def most_of(self, queue: str) -> int:
         """Return how many tasks of a queue it runs at once at most."""
@@ -283,6 +285,77 @@ class Rejections(Value):
 
     tiers: Mapping[str, int]
     keys: tuple[KeyRejections, ...]
+
+
+class ObservedHour(Value):
+    """One hour: its start by the server's clock, and the tasks that started above a limit."""
+
+    at: datetime
+    over_limit: int
+
+
+class ObservedTier(Value):
+    """The tasks of one tier that started above its limit.
+
+    Attributes:
+        tier: Name of the tier.
+        concurrency: Its limit now. None is unlimited, or no tier that is known now.
+        over_limit: Tasks that started above the limit.
+        tenants: Tenants of these tasks, as far as they are counted by name.
+        most_at_once: Most tasks that one of them ran at once.
+    """
+
+    tier: str
+    concurrency: int | None
+    over_limit: int
+    tenants: int
+    most_at_once: int
+
+
+class ObservedTenant(Value):
+    """The tasks of one tenant that started above the limit of its tier.
+
+    Attributes:
+        key: Key of the tenant.
+        tier: Name of its tier then. A tenant with two tiers in this time occurs twice.
+        over_limit: Tasks that started above the limit.
+        most_at_once: Most tasks that it ran at once.
+    """
+
+    key: str
+    tier: str
+    over_limit: int
+    most_at_once: int
+
+
+class Observed(Value):
+    """The tasks that workers started above a tier's limit, because these workers only observe.
+
+    A worker that enforces limits would have rejected each of them at that moment.
+
+    Attributes:
+        observing: Live workers that only observe.
+        workers: All live workers.
+        since: Since when workers observe, as far as it is known: the start of the oldest of them,
+            or the first hour with such a task. None if there is neither.
+        hours: The last hours, the oldest first. The last one still counts.
+        tiers: A row for each tier with such a task, the most tasks first.
+        tenants: The tenants with the most of these tasks, the most first.
+        others: Tasks of all other tenants. An hour has five hundred tenants by name.
+    """
+
+    observing: int
+    workers: int
+    since: datetime | None
+    hours: tuple[ObservedHour, ...]
+    tiers: tuple[ObservedTier, ...]
+    tenants: tuple[ObservedTenant, ...]
+    others: int
+
+    @property
+    def over_limit(self) -> int:
+        """All tasks that started above a limit."""
+        return sum(each.over_limit for each in self.hours)
 
 
 class Verdict(Value):

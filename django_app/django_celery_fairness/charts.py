@@ -61,10 +61,48 @@ def times(lines: Sequence[Line], summary: str, first: str, last: str) -> SafeStr
         '<path class="{}" d="{}"><title>{}</title></path>',
         ((line.css, _path(line.points, low, high), line.name) for line in lines),
     )
+    return _chart(summary, (grid, paths), first, last)
+
+
+def counts(values: Sequence[int], summary: str, first: str, last: str) -> SafeString:
+    """Return a chart of a count for each column, with an axis from zero.
+
+    Args:
+        values: The counts.
+        summary: The chart in one sentence, for readers who do not see it.
+        first: Label of the first column.
+        last: Label of the last column.
+    """
+    most, bottom = max([1, *values]), HEIGHT - BELOW
+    step = (WIDTH - LEFT) / max(1, len(values))
+    grid = format_html_join(
+        "",
+        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+        '<text x="{}" y="{}" text-anchor="end">{}</text>',
+        (
+            (LEFT, WIDTH, y, y, LEFT - 6, y + 4, text)
+            for y, text in ((bottom, "0"), (ABOVE, f"{most:,}"))
+        ),
+    )
+    # A count of a few is still a pixel high.
+    heights = [max(1.0, round(value / most * (bottom - ABOVE), 1)) for value in values]
+    columns = format_html_join(
+        "",
+        '<rect class="count" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>',
+        (
+            (round(LEFT + index * step, 1), bottom - height, round(step * 0.8, 1), height, value)
+            for index, (value, height) in enumerate(zip(values, heights, strict=True))
+            if value
+        ),
+    )
+    return _chart(summary, (grid, columns), first, last)
+
+
+def _chart(summary: str, parts: tuple[SafeString, SafeString], first: str, last: str) -> SafeString:
     return format_html(
         '<svg class="fairness-chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}'
         '<text x="{}" y="{}">{}</text><text x="{}" y="{}" text-anchor="end">{}</text></svg>',
-        *(WIDTH, HEIGHT, summary, grid, paths),
+        *(WIDTH, HEIGHT, summary, *parts),
         *(LEFT, HEIGHT - 4, first, WIDTH, HEIGHT - 4, last),
     )
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from celery_fairness.control.views import (
         BlockingLimit,
         Minute,
+        Observed,
         QueueStatus,
         Status,
         TenantShare,
@@ -47,13 +48,14 @@ MINUTES, SHOWN = 60, 15
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A status, and the statistics of the last hour.
+    """A status, the statistics of the last hour, and what workers observed in the last day.
 
     Without a status, Redis does not answer (``away``), or this process has no ``Fairness``.
     """
 
     status: Status | None = None
     minutes: Sequence[Minute] = ()
+    observed: Observed | None = None
     away: FairnessError | None = None
 
 
@@ -85,15 +87,16 @@ class _Shared:
         parts = wiring.wired()
         if parts is None:
             return Look()
-        stats, minutes = parts.fairness.stats, self._look.minutes
+        stats = parts.fairness.stats
+        minutes, observed = self._look.minutes, self._look.observed
         try:
             status = stats.status()
             if time.monotonic() - self._minutes_at > MINUTES_FRESH_SECONDS:
-                minutes = stats.minutes(MINUTES)
+                minutes, observed = stats.minutes(MINUTES), stats.observed(top=SHOWN)
                 self._minutes_at = time.monotonic()
         except FairnessError as error:
             return Look(away=error)
-        return Look(status, minutes)
+        return Look(status, minutes, observed)
 
 
 shared = _Shared()
@@ -166,6 +169,8 @@ class DashboardAdmin(RedisPageAdmin):
                 "workers": workers(status),
                 "waits": waits(look.minutes, status.at),
             }
+            if look.observed and (look.observed.observing or look.observed.over_limit):
+                context |= {"observed": look.observed, "hours": hours(look.observed)}
         return self.show(request, "dashboard", _("Dashboard"), context)
 
 
@@ -211,6 +216,16 @@ def waits(minutes: Iterable[Minute], now: datetime) -> SafeString:
         "and within %s behind tasks of their own tenant."
     ) % tuple(texts)
     return charts.times(lines, summary, _("an hour ago"), _("now"))
+
+
+def hours(observed: Observed) -> SafeString:
+    """Return the chart of the tasks that would have been rejected in each hour of the last day."""
+    values = [each.over_limit for each in observed.hours]
+    summary = _(
+        "%(all)s tasks of the last %(hours)s hours started above the limit of their tier, "
+        "at most %(most)s in one hour."
+    ) % {"all": f"{sum(values):,}", "hours": len(values), "most": f"{max(values):,}"}
+    return charts.counts(values, summary, _("a day ago"), _("now"))
 
 
 def _p95(minute: Minute, kind: str) -> float | None:

@@ -49,7 +49,7 @@ def _wiring() -> list[Finding]:
             Finding(
                 "error",
                 _(
-                    "Fairness is not wired in this process: what is saved here is not obeyed. "
+                    "Fairness is not wired in this process: workers do not use what is saved here. "
                     "Add “fairness = Fairness(app)” where the Celery app is made, and import that "
                     "module in the project’s __init__.py."
                 ),
@@ -62,7 +62,8 @@ def _wiring() -> list[Finding]:
     if enabled == "observe":
         text = _(
             "Limits are only observed, not enforced (enabled = “observe”). "
-            "Set it to true in CELERY_FAIRNESS or FAIRNESS_ENABLED and restart."
+            "The dashboard shows what they would have rejected. When that is what you want, set it "
+            "to true in CELERY_FAIRNESS or FAIRNESS_ENABLED and restart."
         )
     elif not enabled:
         text = _(

@@ -210,3 +210,21 @@ def test_explain_names_the_workers_that_may_start_a_task_above_its_limits(
     shop.fairness.tenants.resume("paused")
     (shop.folder / "go").touch()
     assert waiting.get(timeout=RESULT_SECONDS) == "done"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_worker_that_observes_shows_whom_limits_would_have_rejected(
+    make_shop: Callable[..., Shop], path: str
+) -> None:
+    shop = make_shop(path, fairness={"lease_seconds": 1}, variables={"FAIRNESS_ENABLED": "observe"})
+    shop.worker(pool="threads", concurrency=8)
+    results = [one(shop, "flood") for _ in range(5)] + [one(shop, "calm")]
+    eventually(lambda: len(shop.runs()) == 6, RESULT_SECONDS)
+    (shop.folder / "go").touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
+    text = command(shop, "observed")
+    assert text.startswith("1 of 1 worker only observes; counted since ")
+    assert re.search(r"^\d\d-\d\d \d\d:00  4  #{40}$", text, re.MULTILINE)
+    assert re.search(r"^free +1 +4 +1 +5$", text, re.MULTILINE)
+    assert re.search(r"^tenant:flood +free +4 +5$", text, re.MULTILINE)
+    assert "calm" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonschema_rs
@@ -22,7 +23,7 @@ from celery_fairness.control.doctor.facts import ServerFacts
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Verdict
+from celery_fairness.scheduler.types import Rules, Verdict
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import check_library, library, loaded
 from tests.cli.conftest import Installation
@@ -386,6 +387,11 @@ def _(scene: Scene) -> None:
     scene.workers = [{"enforcement": "observe"}]
 
 
+@breaks("enforcement", "advice", "all workers only observe, since 2")
+def _(scene: Scene) -> None:
+    scene.workers = [{"enforcement": "observe", "started_at": datetime.now(UTC)}]
+
+
 @breaks("enforcement", "advice", "no worker enforces limits")
 def _(scene: Scene) -> None:
     scene.workers = [{"enforcement": "off"}]
@@ -705,3 +711,38 @@ def test_a_start_without_redis_runs_the_checks_of_the_app(scene: Scene) -> None:
     scene.environ["FAIRNESS_FREE_LIMITS"] = "3"
     found = at_start(parts_of(Fairness.of(scene.app)).installation)
     assert [each.check for each in found] == ["variables"]
+
+
+def test_after_a_day_of_observing_it_leads_to_the_table_and_before_it_waits(scene: Scene) -> None:
+    now = datetime.now(UTC)
+    scene.workers = [{"enforcement": "observe", "started_at": now - timedelta(hours=23)}]
+    (found,) = scene.diagnose().symptoms
+    assert found.consequence == (
+        "no limit holds; no task of the last 24 hours would have been rejected"
+    )
+    ready = now + timedelta(hours=1)
+    assert found.fix.startswith(f"after {ready:%Y-%m-%d %H:%M} UTC look at celery -A APP fairness ")
+    scene.client.flushdb()
+    for number in range(3):
+        scene.installation.put("42", f"t{number}", tier="free")
+    scene.installation.claim(rules=Rules(default_limit=1, enforcement="observe"))
+    scene.workers = [{"enforcement": "observe", "started_at": now - timedelta(hours=25)}]
+    (found,) = scene.diagnose().symptoms
+    assert found.consequence == (
+        "no limit holds; 2 tasks of the last 24 hours would have been rejected, 2 of them of "
+        "tenant:42"
+    )
+    assert found.fix.startswith("look at celery -A APP fairness observed, choose the numbers")
+
+
+def test_without_a_resolver_a_worker_that_observes_reports_what_would_hold(scene: Scene) -> None:
+    del scene.fairness["tier_resolver"]
+    scene.fairness["enabled"] = "observe"
+    (found,) = (each for each in at_start(_installation(scene)) if each.check == "tiers")
+    assert found.consequence == (
+        "with enabled=true every tenant would run at most 1 task at a time, by the tier free"
+    )
+
+
+def _installation(scene: Scene) -> Any:
+    return parts_of(Fairness.of(scene.app)).installation

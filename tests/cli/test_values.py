@@ -30,6 +30,7 @@ METHODS = {
 #: The command of a method, with its arguments.
 VERBS = {
     "stats.status": ("status",),
+    "stats.observed": ("observed",),
     "limits.pause": ("limit", "pause", "api", "--for", "60"),
     "limits.resume": ("limit", "resume", "api"),
     "limits.cool_down": ("limit", "cool-down", "api", "--for", "60"),

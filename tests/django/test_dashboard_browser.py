@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.cli.conftest import Installation
 from tests.django.browsing import DASHBOARD, SOON_MS, problems_of
 from tests.django.live_site import LiveSite
 from tests.support.redis_server import RedisServer
@@ -41,8 +42,17 @@ def test_it_follows_what_happens_without_a_reload(
 
 
 @pytest.mark.browser
-def test_nothing_is_cut_off_and_axe_finds_nothing_serious(page: Page, live_site: LiveSite) -> None:
+def test_nothing_is_cut_off_and_axe_finds_nothing_serious(
+    page: Page, shop: Installation, live_site: LiveSite
+) -> None:
     live_site.send(3, 1)
+    hour = int(shop.client.time()[0]) // 3600
+    for ago, count in ((0, 1_204_567), (1, 3), (5, 90_000), (23, 7_000)):
+        fields = (f"free tenant:{'customer-with-a-long-name' * (ago + 1)}", "free _other")
+        key = shop.key(f"observed:{hour - ago}")
+        shop.client.hset(key, mapping=dict.fromkeys(fields, f"{count} 37"))
     page.goto(DASHBOARD)
     expect(page.get_by_role("row", name="tenant:flood")).to_be_visible()
+    # The server shares one look at the statistics of minutes for twenty seconds.
+    expect(page.locator("rect.count")).to_have_count(4, timeout=2 * SOON_MS)
     assert problems_of(page) == []

@@ -18,14 +18,14 @@ from redis.exceptions import ResponseError
 
 from celery_fairness.config.environment import unknown_variables
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.config.settings import Settings
+from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import key_hash
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.libraries import LibraryStatus, libraries
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.scan import server_now
-from celery_fairness.control.views import Minute, Status
+from celery_fairness.control.views import Minute, Observed, Status
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.redelivery import visibility_seconds
@@ -127,6 +127,7 @@ class FleetFacts:
         other_keys_rejected: Whether more keys have rejected tasks than are counted by name.
         nameless: Waiting tasks without a value for the arguments of their queue's partitions, by
             queue.
+        observed: The tasks that workers started above a limit, or None if no worker observes.
     """
 
     status: Status
@@ -135,6 +136,7 @@ class FleetFacts:
     rejecting_keys: frozenset[str]
     other_keys_rejected: bool
     nameless: Mapping[str, int]
+    observed: Observed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +291,16 @@ def fleet_facts(installation: Installation, stats: StatsApi) -> FleetFacts:
     """
     rejected = {each.key for each in stats.rejections().keys}
     known = _allowed(lambda: libraries(installation.redis))
+    status = stats.status()
+    observes = any(each.enforcement == Enforcement.OBSERVE.value for each in status.workers)
     return FleetFacts(
-        status=stats.status(),
+        status=status,
         libraries=None if known is None else tuple(known),
         minutes=stats.minutes(LAST_MINUTES),
         rejecting_keys=frozenset(rejected - {"_other"}),
         other_keys_rejected="_other" in rejected,
         nameless=_nameless(installation),
+        observed=stats.observed() if observes else None,
     )
 
 

@@ -6,13 +6,17 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
+from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.doctor.facts import LAST_MINUTES, Facts
 from celery_fairness.control.doctor.finding import Found, advice, problem
 from celery_fairness.control.doctor.settings import named
+from celery_fairness.control.views import Observed
 from celery_fairness.control.workers import not_enforcing
 
 #: A library that no worker of the installation has used for this long is old.
 OLD_LIBRARY = timedelta(days=1)
+#: Workers should observe for this long before they enforce limits.
+OBSERVED_FOR = timedelta(days=1)
 #: A limit that was not reached in this time may be too high.
 UNREACHED_FOR = timedelta(days=7)
 _COMMAND = "celery -A APP fairness"
@@ -53,19 +57,38 @@ def enforcement(facts: Facts) -> Iterator[Found]:
             "they start tasks above the limits, and the other workers then reject the same tenants",
             "give all workers the same FAIRNESS_ENABLED, and restart these",
         )
-    elif all(each.enforcement == "observe" for each in others):
-        yield advice(
-            "all workers only observe",
-            "no limit holds, and what would be rejected is counted",
-            "after a day look at fairness.stats.rejections() or the column rejected of "
-            f"{_COMMAND} status, then set FAIRNESS_ENABLED=true",
-        )
+    elif all(each.enforcement == Enforcement.OBSERVE.value for each in others):
+        yield _observing(facts, facts.fleet.observed)
     else:
         yield advice(
             "no worker enforces limits",
             "one tenant can take all places",
-            "set FAIRNESS_ENABLED=observe for a day, then true",
+            f"set FAIRNESS_ENABLED=observe for a day, look at {_COMMAND} observed, then set it to "
+            "true",
         )
+
+
+def _observing(facts: Facts, observed: Observed | None) -> Found:
+    """Return that no worker enforces limits, the tasks above them so far, and the next step."""
+    since = observed.since if observed is not None else None
+    text = "" if since is None else f", since {since:%Y-%m-%d %H:%M} UTC"
+    consequence = "no limit holds; no task of the last 24 hours would have been rejected"
+    if observed is not None and observed.over_limit:
+        first = observed.tenants[0]
+        consequence = (
+            f"no limit holds; {_tasks_of(observed.over_limit)} of the last 24 hours would have "
+            f"been rejected, {first.over_limit:,} of them of {first.key}"
+        )
+    wait = "after a day "
+    if since is not None and (stored := facts.stored) is not None:
+        ready = since + OBSERVED_FOR
+        wait = "" if ready <= stored.now else f"after {ready:%Y-%m-%d %H:%M} UTC "
+    return advice(
+        f"all workers only observe{text}",
+        consequence,
+        f"{wait}look at {_COMMAND} observed, choose the numbers of the tiers, then set "
+        "FAIRNESS_ENABLED=true (docs/how-to/turn-off.md)",
+    )
 
 
 def leases(facts: Facts) -> Iterator[Found]:
@@ -279,6 +302,10 @@ def _are(names: list[str]) -> str:
 
 def _tasks(count: int) -> str:
     return "1 task waits" if count == 1 else f"{count:,} tasks wait"
+
+
+def _tasks_of(count: int) -> str:
+    return "1 task" if count == 1 else f"{count:,} tasks"
 
 
 def _letters(count: int) -> str:

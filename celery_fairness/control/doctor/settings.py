@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_fairness.config.settings import without_effect
+from celery_fairness.config.settings import Enforcement, without_effect
 from celery_fairness.control.doctor.facts import Facts
 from celery_fairness.control.doctor.finding import Found, advice, problem
 from celery_fairness.message.redelivery import VISIBILITY_SHARE
@@ -166,11 +166,16 @@ def tiers(facts: Facts) -> Iterator[Found]:
     default = settings.default_tier
     tier = stored.tiers.get(default) or settings.tiers[default]
     number = tier.concurrency
+    at_once = "1 task" if number == 1 else f"{number} tasks"
     if number is None:
         consequence = f"every tenant has the tier {default}, which is unlimited"
-    else:
-        at_once = "1 task" if number == 1 else f"{number} tasks"
+    elif settings.enforcement is Enforcement.ON:
         consequence = f"every tenant runs at most {at_once} at a time, by the tier {default}"
+    else:
+        consequence = (
+            f"with enabled=true every tenant would run at most {at_once} at a time, by the tier "
+            f"{default}"
+        )
     yield advice(
         "there is no tier_resolver, and no tenant's tier was ever published",
         consequence,

@@ -93,7 +93,7 @@ function Pick.next_of(ctx, queue, rules, turns, look)
     Tenants.reopen(ctx, found.key, rules)
     found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, found.key)
   end
-  if found.verdict.full then Tenants.count_refusal(ctx, queue, found.verdict, rules) end
+  if found.verdict.full then Tenants.count_observed(ctx, queue, found.key, found.verdict, rules) end
   return found
 end
 

@@ -197,3 +197,32 @@ function Stats.totals_of(ctx, now)
   end
   return sums
 end
+
+--[[
+  observed: the tasks that workers started above their tier's limit in one hour of the server's time, because these
+  workers only observe.
+
+  The hash of an hour has a field `TIER KEY` for each tenant. Its value is "COUNT MOST": how many such tasks started,
+  and how many tasks the tenant ran at once at most. A call that does not observe runs no command for this.
+
+  Weakness: an hour has the tenants that came first, which may not be those with the most tasks.
+]]
+
+-- An hour in ms of the server's time. Its numbers are kept for one hour more than the day that people look at.
+local HOUR_MS, OBSERVED_KEPT_MS = 3600000, 90000000
+-- If an hour has this many fields, a new tenant counts as the key `_other` of its tier.
+local OBSERVED_AT_MOST = 500
+
+-- Counts a task that starts above its tier's limit. `held` is how many tasks its tenant then runs.
+function Stats.count_observed(ctx, rules, tier, key, held)
+  local hour = ctx.prefix .. "observed:" .. string.format("%.0f", math.floor(rules.now / HOUR_MS))
+  local field = tier .. " " .. key
+  local known = redis.call("HGET", hour, field)
+  if not known and redis.call("HLEN", hour) >= OBSERVED_AT_MOST then
+    field = tier .. " " .. OTHER_KEYS
+    known = redis.call("HGET", hour, field)
+  end
+  local count, most = string.match(known or "0 0", "^(%d+) (%d+)$")
+  redis.call("HSET", hour, field, string.format("%.0f %.0f", count + 1, math.max(most, held)))
+  if not known then redis.call("PEXPIRE", hour, OBSERVED_KEPT_MS) end
+end

@@ -77,6 +77,13 @@ function Tenants.count_refusal(ctx, queue, verdict, rules)
   Stats.note_minute(rules, "refused", verdict.tier, queue)
 end
 
+-- A task starts above the limit of its tenant's tier, because the worker enforces nothing.
+function Tenants.count_observed(ctx, queue, key, verdict, rules)
+  if rules.promotes then return end
+  Tenants.count_refusal(ctx, queue, verdict, rules)
+  Stats.count_observed(ctx, rules, verdict.tier, key, verdict.held + 1)
+end
+
 -- A tenant of the ring is at its limit. It leaves the ring and keeps its place.
 function Tenants.fill(ctx, queue, key, start, verdict, rules)
   Tenants.count_refusal(ctx, queue, verdict, rules)

@@ -70,7 +70,7 @@ def test_it_shows_the_verdict_and_why_each_tenant_waits(client, operator, fairne
     assert "tenant:flood celery free 1 / 1" in page
     assert "at its tier's limit" in page
     assert "tenant:paused celery free 0 / 0" in page
-    assert "No worker lives." in page
+    assert "No worker runs." in page
 
 
 def test_it_shows_the_limit_that_blocks(client, operator, fairness, server):
@@ -78,6 +78,30 @@ def test_it_shows_the_limit_that_blocks(client, operator, fairness, server):
         put(server, f"t{number}", number, limits="api.stripe.com|1|||w")
     claim(server, want=3)
     assert "api.stripe.com concurrency 2" in read(client.get(reverse(PAGE)))
+
+
+def test_it_shows_what_workers_that_only_observe_would_have_rejected(
+    client, operator, fairness, server
+):
+    observed = "What limits would have rejected in the last day"
+    assert observed not in read(client.get(reverse(PAGE)))
+    for number in range(4):
+        put(server, "flood", number)
+    rules = Rules(default_limit=1, enforcement="observe")
+    args = calls.claim_args("web:1:a", 1, 9, ["celery"], rules)
+    assert len(calls.read_claim(call(server, calls.CLAIM, PREFIX, args)).tasks) == 4
+    dashboard.shared.forget()
+    answer = client.get(reverse(PAGE))
+    page = read(answer)
+    assert observed in page
+    assert "0 of 0 workers only observe. Counted since" in page
+    assert "free 1 3 1 4" in page
+    assert "tenant:flood free 3 4" in page
+    assert (
+        'aria-label="3 tasks of the last 24 hours started above the limit of their tier, '
+        'at most 3 in one hour."'
+    ) in answer.content.decode()
+    assert answer.content.decode().count('<rect class="count"') == 1
 
 
 def test_names_are_shown_as_text(client, operator, fairness, server):

@@ -132,7 +132,10 @@ local function acquire(keys, args)
   -- The task may have come with other limits than those of its promotion.
   if promoted_keys and promoted_keys ~= its_keys then Leases.open_freed(ctx, of_worker) end
   if key ~= "" then starts[2] = held + 1 end
-  if enforcement == "observe" and (full or closed) then starts[1] = 2 end
+  if enforcement == "observe" and (full or closed) then
+    starts[1] = 2
+    if full then Stats.count_observed(ctx, rules, tier, key, held + 1) end
+  end
   return starts
 end
 
