@@ -9,12 +9,12 @@ Weakness: a limit applies to later starts. It does not stop running tasks.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Count, Field, QuerySet
+from django.db.models import Count, Field, Q, QuerySet
 from django.forms import Field as FormField
 from django.http import HttpRequest
 from django.urls import reverse
@@ -256,6 +256,33 @@ class QueueLimitAdmin(FairnessAdmin):
         return format_html(WARNING, text)
 
 
+class StateFilter(admin.SimpleListFilter):
+    """Chooses overrides by their end."""
+
+    title = gettext_lazy("end")
+    parameter_name = "end"
+
+    def lookups(self, *_args: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [
+            ("in-force", gettext_lazy("in force")),
+            ("soon", gettext_lazy("ends within a day")),
+            ("never", gettext_lazy("has no end")),
+            ("ended", gettext_lazy("has ended")),
+        ]
+
+    def queryset(self, _request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the chosen rows."""
+        now = timezone.now()
+        conditions = {
+            "in-force": Q(ends_at=None) | Q(ends_at__gt=now),
+            "soon": Q(ends_at__gt=now, ends_at__lte=now + timedelta(days=1)),
+            "never": Q(ends_at=None),
+            "ended": Q(ends_at__lte=now),
+        }
+        return rows.filter(conditions.get(self.value() or "", Q()))
+
+
 @admin.register(LimitOverride)
 class LimitOverrideAdmin(FairnessAdmin):
     """Overrides; the person who saves one is its author."""
@@ -264,7 +291,7 @@ class LimitOverrideAdmin(FairnessAdmin):
         *("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author_name"),
     )
     list_per_page = 50
-    list_filter = ("ends_at",)
+    list_filter = (StateFilter,)
     search_fields = ("key", "reason")
     search_help_text = gettext_lazy("Search by key or reason")
     empty_numbers = {

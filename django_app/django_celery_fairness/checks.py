@@ -63,7 +63,7 @@ def check_wiring(**_context: Any) -> list[checks.CheckMessage]:
     return [
         checks.Warning(
             "django_celery_fairness is installed, but the Celery app of this process has no "
-            "Fairness: what is saved in the admin is not obeyed.",
+            "Fairness: workers do not use what is saved in the admin.",
             hint="Add 'fairness = Fairness(app)' where the Celery app is made, and import that "
             "module in the project's __init__.py.",
             id="celery_fairness.W001",

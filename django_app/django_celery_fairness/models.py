@@ -9,7 +9,6 @@ or while Redis is away, workers use the number before.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings
@@ -673,16 +672,27 @@ class LimitOverride(NamedRow):
             validate_checked("key", queue)
 
     def validate_unique(self, exclude: Any = None) -> None:
-        """Reject a new row of a key that has a row in another form.
+        """Reject a key that has a row in the same form, or in another one."""
+        super().validate_unique(exclude)
+        if "key" not in (exclude or ()):
+            self.expect_one_form()
+
+    def expect_one_form(self, using: str | None = None) -> None:
+        """Reject a key that has a row in another form. Every save calls this (receivers).
 
         Redis has one override for both. So the end of one row would end the other's.
+
+        Args:
+            using: The database. None is the one for reading this row.
+
+        Raises:
+            ValidationError: The key has such a row.
         """
-        super().validate_unique(exclude)
-        if self._state.adding and "key" not in (exclude or ()):
-            others = _rows_of_key(self.key)
-            if others:
-                text = _("Expected a key without an override, got that of: %(key)s.")
-                raise ValidationError({"key": text % {"key": others[0].key}}, code="unique")
+        others = LimitOverride.objects.using(using).other_forms(self.key)
+        others = [each for each in others if each.pk != self.pk]
+        if others:
+            text = _("Expected a key without an override, got that of: %(key)s.")
+            raise ValidationError({"key": text % {"key": others[0].key}}, code="unique")
 
     def save(self, *args: Any, **options: Any) -> None:
         """Save as every row is saved, with the name of the author."""
@@ -711,17 +721,6 @@ class LimitOverride(NamedRow):
             if text := getattr(self, name):
                 given[name] = rate_of(text, name)
         return given
-
-
-def _rows_of_key(key: str) -> list[LimitOverride]:
-    """Return the overrides of a key in any of its forms; none if Redis does not know the forms."""
-    from celery_fairness.control.override_keys import override_key
-
-    parts = wiring.wired()
-    if parts is not None:
-        with suppress(FairnessError, ValueError):
-            return LimitOverride.objects.of_key(key, override_key(parts.installation, key))
-    return []
 
 
 class UnpublishedChange(models.Model):

@@ -268,8 +268,8 @@ def _reroute(parts: Parts, alias: str, changed: Iterable[Change], *, everything:
 def _settling(alias: str, changes: dict[int, Change]) -> Iterator[Rejections]:
     """Remove changes if the block succeeds, and store its error with them if it fails.
 
-    A change of a rejected row stays, with the reason. Changes are removed by id, because a row may
-    have changed again meanwhile.
+    A change of a rejected row stays, with the reason, which is logged once. Changes are removed by
+    id, because a row may have changed again meanwhile.
     """
     rejections: Rejections = {}
     try:
@@ -281,8 +281,9 @@ def _settling(alias: str, changes: dict[int, Change]) -> Iterator[Rejections]:
     for chunk in _chunks(pk for pk, change in changes.items() if change not in rejections):
         UnpublishedChange.objects.using(alias).filter(pk__in=chunk).delete()
     for (kind, name), why in rejections.items():
-        logger.error("the %s %r cannot be published: %s", kind, name, why)
         rows = UnpublishedChange.objects.using(alias).filter(kind=kind, name=name)
+        if not rows.filter(error=why).exists():
+            logger.error("the %s %r cannot be published: %s", kind, name, why)
         rows.filter(pk__in=[pk for pk in changes if changes[pk] == (kind, name)]).update(error=why)
 
 

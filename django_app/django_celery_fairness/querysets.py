@@ -170,6 +170,12 @@ class LimitOverrideQuerySet(NamedRowQuerySet["LimitOverride"]):
             rows += [row for row in others if _hashed(row.key) == in_redis]
         return rows
 
+    def other_forms(self, key: str) -> list[LimitOverride]:
+        """Return the rows of a key that have another form of it: a name, or the hash of it."""
+        forms = {key, _hashed(key) or key}
+        rows = {row.pk: row for form in forms for row in self.of_key(key, form)}
+        return [row for row in rows.values() if row.key != key]
+
 
 def _hashed(key: str) -> str:
     """Return the form in Redis of a key with a name that Redis does not have as it is."""

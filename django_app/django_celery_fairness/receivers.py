@@ -45,6 +45,7 @@ def connect() -> None:
         (pre_save, tier_will_be_saved, (Tier,)),
         (post_save, tier_was_changed, (Tier,)),
         (post_delete, tier_was_changed, (Tier,)),
+        (pre_save, override_will_be_saved, (LimitOverride,)),
         (pre_save, row_will_be_saved, NAMED),
         (post_save, row_was_changed, NAMED),
         (post_delete, row_was_changed, NAMED),
@@ -65,6 +66,11 @@ def tier_will_be_saved(instance: Tier, using: str, **_context: Any) -> None:
 def tier_was_changed(using: str, **_context: Any) -> None:
     """Publish the tier table."""
     publish_on_commit(tiers=True, using=using)
+
+
+def override_will_be_saved(instance: LimitOverride, using: str, **_context: Any) -> None:
+    """Reject a row whose key has a row in another form; ``create`` and fixtures have no form."""
+    instance.expect_one_form(using)
 
 
 def row_will_be_saved(instance: NamedRow, using: str, **_context: Any) -> None:

@@ -229,6 +229,27 @@ def test_the_right_to_change_is_not_the_right_to_delete(client, clerk, name, mod
     assert client.post(reverse(f"{name}_add"), fields).status_code == 403
 
 
+def test_overrides_are_chosen_by_their_end(client, boss, fairness):
+    now = timezone.now()
+    ends = {"ended": -1, "today": 1, "later": 48}
+    rows = [
+        LimitOverride(key=key, concurrency="1", ends_at=now + timedelta(hours=hours))
+        for key, hours in ends.items()
+    ]
+    LimitOverride.objects.bulk_create([*rows, LimitOverride(key="never", concurrency="1")])
+    address = reverse("admin:django_celery_fairness_limitoverride_changelist")
+    shown = {
+        "": {"ended", "today", "later", "never"},
+        "in-force": {"today", "later", "never"},
+        "soon": {"today"},
+        "never": {"never"},
+        "ended": {"ended"},
+    }
+    for choice, keys in shown.items():
+        page = client.get(address, {"end": choice} if choice else {})
+        assert {row.key for row in page.context["cl"].result_list} == keys, choice
+
+
 def test_a_stranger_sees_nothing(client):
     for name, _, _ in PAGES:
         assert client.get(reverse(f"{name}_changelist")).status_code == 302

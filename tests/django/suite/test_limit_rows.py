@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.core.exceptions import ValidationError
+from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import Client
 from django.urls import reverse
@@ -215,6 +218,29 @@ def test_a_key_has_no_second_row_in_another_form(client, boss, claiming):
     page = read(client.post(reverse("admin:django_celery_fairness_limitoverride_add"), fields))
     assert "got that of: queue:é ü" in page
     assert LimitOverride.objects.get().concurrency == "5"
+
+
+@pytest.mark.parametrize("typed", [LONG, "tenant:a b", "queue:é ü"])
+@pytest.mark.parametrize("first", ["typed", "hashed"])
+def test_no_program_and_no_fixture_saves_a_second_form_of_a_key(claiming, tmp_path, typed, first):
+    claiming.queues.set_limit("é ü")
+    hashed = claiming.limits.inspect(typed).key
+    one, other = (typed, hashed) if first == "typed" else (hashed, typed)
+    row = LimitOverride.objects.create(key=one, concurrency="5")
+    with pytest.raises(ValidationError, match="got that of"):
+        LimitOverride.objects.create(key=other, concurrency="6")
+    file = tmp_path / "rows.json"
+    fields = {"key": other, "concurrency": "6"}
+    model = "django_celery_fairness.limitoverride"
+    file.write_text(json.dumps([{"model": model, "fields": fields}]))
+    with pytest.raises(ValidationError, match="got that of"):
+        call_command("loaddata", str(file), verbosity=0)
+    assert LimitOverride.objects.get().key == one
+    assert numbers(claiming, typed) == {"concurrency": 5}
+    # The row itself may change its form.
+    row.key = other
+    row.save()
+    assert LimitOverride.objects.get().key == other
 
 
 def test_an_end_that_redis_would_reject_is_no_row(api, claiming):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.utils import timezone
 from django_celery_fairness import publishing
 from django_celery_fairness.models import LimitOverride, QueueLimit, Tier, UnpublishedChange
@@ -20,6 +20,7 @@ from celery_fairness import Fairness
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.control.queues_api import QueuesApi
 from celery_fairness.errors import NotFound
+from tests.django.suite.other_process import elsewhere
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("four_tiers")]
 
@@ -291,6 +292,19 @@ def test_a_row_that_cannot_be_published_does_not_stop_the_others(fairness, caplo
     call_command("publish")
 
 
+def test_a_row_that_cannot_be_published_is_logged_once(fairness, caplog):
+    LimitOverride.objects.bulk_create([LimitOverride(key="bad", rate="1/fortnight", reason="why")])
+    for number in range(3):
+        make_queue(f"q{number}")
+    LimitOverride.objects.update(reason="another")
+    assert caplog.text.count("the override 'bad' cannot be published") == 1
+    LimitOverride.objects.update(rate="0/m")
+    assert caplog.text.count("the override 'bad' cannot be published") == 2
+    # A person who runs the command gets every row that is rejected.
+    with pytest.raises(CommandError, match="override bad: rate"):
+        call_command("publish")
+
+
 def test_a_queue_that_no_gate_checks_stays_pending_with_the_reason(wire, redis_url):
     fairness = wire(redis_url, queues={"emails": {}})
     make_queue()
@@ -298,20 +312,6 @@ def test_a_queue_that_no_gate_checks_stays_pending_with_the_reason(wire, redis_u
     assert of_queue(fairness) == 3
     assert pending() == [("queue", "other")]
     assert "the setting queues names" in UnpublishedChange.objects.get().error
-
-
-def elsewhere(change: Callable[[], object]) -> None:
-    """Make a change as another process would: with a connection of its own, and to its end."""
-
-    def run() -> None:
-        try:
-            change()
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
 
 
 @pytest.mark.parametrize("of", ["queue", "override"])

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django_celery_fairness import publishing
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 from celery_fairness import Fairness
 from celery_fairness.limiter.types import Lease, SlotRequest
+from tests.django.suite.other_process import elsewhere
 from tests.django.suite.recording import Publications
 from tests.support.parts import parts_of
 
@@ -263,20 +263,6 @@ def test_a_change_is_reported_as_unpublished_only_once_it_is_late_or_failed():
     late = change.made_at - publishing.ON_ITS_WAY
     UnpublishedChange.objects.update(made_at=late)
     assert publishing.unpublished().exists()
-
-
-def elsewhere(change: Callable[[], object]) -> None:
-    """Make a change as another process would: with a connection of its own, and to its end."""
-
-    def run() -> None:
-        try:
-            change()
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
 
 
 def test_of_two_that_publish_the_table_the_newest_stays(fairness, published):
