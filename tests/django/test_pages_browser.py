@@ -144,7 +144,9 @@ PATHS = (
 ROW_PATHS = (
     "queuelimit/",
     "queuelimit/add/",
+    "queuelimit/1/change/",
     "limitoverride/",
+    "limitoverride/add/",
     "limitoverride/1/change/",
     "tenanttier/",
     "tenanttier/1/change/",

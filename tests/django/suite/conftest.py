@@ -8,6 +8,7 @@ Weakness: TEST_DATABASE (sqlite or postgres) chooses for the whole process.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,7 +27,10 @@ from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Waiting
 from tests.cli.conftest import Installation
+from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
 
@@ -52,6 +56,8 @@ from django_celery_fairness.models import (
     Tier,
     UnpublishedChange,
 )
+
+from tests.django.suite.api_client import ApiClient
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -220,3 +226,25 @@ def acme(pro: Tier) -> TenantTier:
     """A tenant of that tier, made without a word to Redis."""
     quietly(TenantTier).bulk_create([TenantTier(tenant="acme", tier=pro)])
     return TenantTier.objects.get(tenant="acme")
+
+
+@pytest.fixture
+def api(claiming: Fairness, four_tiers: None) -> ApiClient:
+    """A client whose token may write."""
+    return ApiClient("write")
+
+
+@pytest.fixture
+def wait_in(redis_server: RedisServer) -> Callable[[str, str], str]:
+    """Put a task of a tenant into a queue; return its id."""
+
+    def wait_in(queue: str, tenant: str) -> str:
+        tag = str(uuid4())
+        header = {"v": 1, "tenant": tenant, "tier": "free"}
+        message = json.dumps({"body": "", "headers": {"id": tag, "fairness": header}})
+        args = calls.put_args(Waiting(queue, tag, tenant, tier="free", message=message))
+        with redis_server.client(decode_responses=True) as client:
+            call(client, calls.PUT, "{fairness}:", args)
+        return tag
+
+    return wait_in

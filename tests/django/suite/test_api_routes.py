@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from uuid import uuid4
-
 import pytest
 from django.db import DatabaseError, OperationalError
 from django_celery_fairness import publishing
 from django_celery_fairness.models import TenantTier, Tier
 
-from celery_fairness import Fairness
 from celery_fairness.config.tenants import key_hash
-from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Waiting
 from tests.django.suite.api_client import ApiClient
-from tests.support.library import call
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,33 +22,7 @@ GOLD = {
 ACME = {"tier": "pro", "concurrency": None, "note": ""}
 
 
-@pytest.fixture
-def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
-    return wire(f"fair{redis_url}")
-
-
-@pytest.fixture
-def api(fairness, four_tiers) -> ApiClient:
-    return ApiClient("write")
-
-
-@pytest.fixture
-def wait_in(redis_server) -> Callable[[str, str], str]:
-    """Put a task of a tenant into a queue; return its id."""
-
-    def wait_in(queue: str, tenant: str) -> str:
-        tag = str(uuid4())
-        header = {"v": 1, "tenant": tenant, "tier": "free"}
-        message = json.dumps({"body": "", "headers": {"id": tag, "fairness": header}})
-        args = calls.put_args(Waiting(queue, tag, tenant, tier="free", message=message))
-        with redis_server.client(decode_responses=True) as client:
-            call(client, calls.PUT, "{fairness}:", args)
-        return tag
-
-    return wait_in
-
-
-def test_tiers_are_listed_read_added_changed_and_deleted(api, fairness):
+def test_tiers_are_listed_read_added_changed_and_deleted(api, claiming):
     listed = api("GET", "tiers?per_page=2").json
     assert [each["name"] for each in listed["items"]] == ["enterprise", "free"]
     assert listed["pagination"] == {"total": 4, "page": 1, "per_page": 2}
@@ -64,10 +30,10 @@ def test_tiers_are_listed_read_added_changed_and_deleted(api, fairness):
     assert added.status == 200
     assert added.json == {"name": "gold", **GOLD, "published": True}
     assert api("GET", "tiers/gold").json == added.json
-    assert fairness.tenants.set_tier("acme", "gold").tier == "gold"
-    assert fairness.limits.inspect("tenant:acme").limit == 9
+    assert claiming.tenants.set_tier("acme", "gold").tier == "gold"
+    assert claiming.limits.inspect("tenant:acme").limit == 9
     api("PUT", "tiers/gold", {**GOLD, "concurrency": None})
-    assert fairness.limits.inspect("tenant:acme").limit is None
+    assert claiming.limits.inspect("tenant:acme").limit is None
     gone = api("DELETE", "tiers/gold")
     assert (gone.status, gone.content, gone.headers.get("Content-Type")) == (204, b"", None)
     api("GET", "tiers/gold").refused(404, "not_found")
@@ -114,29 +80,29 @@ def test_a_name_that_no_tier_can_have_is_404(api, name):
         api(method, f"tiers/{name}", GOLD).refused(404, "not_found")
 
 
-def test_tenants_are_listed_read_added_changed_and_deleted(api, fairness):
-    assert fairness.limits.inspect("tenant:acme").limit == 1
+def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
+    assert claiming.limits.inspect("tenant:acme").limit == 1
     added = api("PUT", "tenants/acme", ACME)
     assert added.status == 200
     assert added.json == {"tenant": "acme", **ACME, "published": True}
-    assert fairness.limits.inspect("tenant:acme").limit == 3
+    assert claiming.limits.inspect("tenant:acme").limit == 3
     api("PUT", "tenants/acme", {"tier": "free", "concurrency": 8, "note": "until May"})
-    assert fairness.limits.inspect("tenant:acme").limit == 8
+    assert claiming.limits.inspect("tenant:acme").limit == 8
     api("PUT", "tenants/beta", ACME)
     listed = api("GET", "tenants").json
     assert [each["tenant"] for each in listed["items"]] == ["acme", "beta"]
     assert listed["items"][0] == api("GET", "tenants/acme").json
     assert listed["pagination"] == {"total": 2, "page": 1, "per_page": 20}
     assert api("DELETE", "tenants/acme").status == 204
-    assert fairness.limits.inspect("tenant:acme").limit == 1
+    assert claiming.limits.inspect("tenant:acme").limit == 1
     assert "default tier" in api("GET", "tenants/acme").refused(404, "not_found")
 
 
-def test_a_tenants_waiting_tasks_move_with_its_tier(api, fairness, wait_in):
+def test_a_tenants_waiting_tasks_move_with_its_tier(api, claiming, wait_in):
     wait_in("pdf_default", "acme")
     api("PUT", "tenants/acme", ACME)
-    assert fairness.limits.inspect("tenant:acme").waiting_count == 1
-    assert not fairness.check().findings
+    assert claiming.limits.inspect("tenant:acme").waiting_count == 1
+    assert not claiming.check().findings
 
 
 def test_an_unknown_tier_is_a_conflict(api):
@@ -188,11 +154,11 @@ def test_a_waiting_task_is_explained_and_cancelled(api, hold, wait_in):
     api("DELETE", f"tasks/{task}").refused(404, "not_found")
 
 
-def test_a_task_that_runs_is_not_stopped_and_that_is_a_conflict(api, fairness, monkeypatch):
+def test_a_task_that_runs_is_not_stopped_and_that_is_a_conflict(api, claiming, monkeypatch):
     from celery_fairness.control.views import Cancelled
 
     runs = Cancelled(task_id="1", state="running", queue="email", owner="one@web")
-    monkeypatch.setattr(fairness.tasks, "cancel", lambda _task_id: runs)
+    monkeypatch.setattr(claiming.tasks, "cancel", lambda _task_id: runs)
     answer = api("DELETE", "tasks/1")
     assert "goes on" in answer.refused(409, "conflict")
     assert answer.error["details"]["owner"] == "one@web"
@@ -204,15 +170,15 @@ def test_a_task_that_nobody_knows_is_404(api, task):
     api("DELETE", f"tasks/{task}").refused(404, "not_found")
 
 
-def test_events_are_polled_from_a_cursor(api, fairness):
+def test_events_are_polled_from_a_cursor(api, claiming):
     assert api("GET", "events?types=fairness.paused").json == {
         "events": [],
         "cursor": None,
         "has_more": False,
     }
     for number in range(3):
-        fairness.limits.pause(f"key{number}", by="ada")
-        fairness.limits.override(f"key{number}", concurrency=1)
+        claiming.limits.pause(f"key{number}", by="ada")
+        claiming.limits.override(f"key{number}", concurrency=1)
     asked = "events?types=fairness.paused,fairness.resumed&limit=2"
     first = api("GET", asked).json
     assert [each["data"]["key"] for each in first["events"]] == ["key0", "key1"]
@@ -240,11 +206,11 @@ def test_a_poll_that_cannot_be_is_rejected(api, query):
     assert f"query.{name}" in api("GET", f"events?{query}").refused(400, "invalid_request")
 
 
-def test_statistics_are_those_of_python(api, fairness, wait_in, hold):
+def test_statistics_are_those_of_python(api, claiming, wait_in, hold):
     wait_in("email", "acme")
     status = api("GET", "stats").json
     # Its ages grow between two calls.
-    assert status.keys() == fairness.stats.status().model_dump(mode="json").keys()
+    assert status.keys() == claiming.stats.status().model_dump(mode="json").keys()
     assert [each["queue"] for each in status["queues"] if each["waiting"]] == ["email"]
     assert api("GET", "stats/rejections").json["tiers"] == {}
     minutes = api("GET", "stats/minutes?last=10")
@@ -301,7 +267,7 @@ def test_redis_away_is_503_and_worth_another_try(api, redis_away):
     assert api("GET", "health/live").status == 200
 
 
-def test_tiers_and_tenants_are_saved_while_redis_is_away(api, fairness, redis_away):
+def test_tiers_and_tenants_are_saved_while_redis_is_away(api, claiming, redis_away):
     saved = api("PUT", "tenants/acme", ACME)
     assert (saved.status, saved.json["published"]) == (200, False)
     assert api("GET", "tenants").json["items"] == [saved.json]
@@ -309,7 +275,7 @@ def test_tiers_and_tenants_are_saved_while_redis_is_away(api, fairness, redis_aw
     redis_away.restart()
     publishing.publish_pending()
     assert api("GET", "tenants/acme").json["published"] is True
-    assert fairness.limits.inspect("tenant:acme").limit == 3
+    assert claiming.limits.inspect("tenant:acme").limit == 3
 
 
 def test_no_fairness_is_503_with_the_next_step(unwired, four_tiers):
@@ -328,12 +294,12 @@ def test_the_database_away_is_503_without_its_text(api, monkeypatch):
 
 
 def test_an_error_that_nobody_expected_is_500_without_a_traceback(
-    api, fairness, monkeypatch, caplog
+    api, claiming, monkeypatch, caplog
 ):
     def fail(*_args: object) -> None:
         raise DatabaseError("secret")
 
-    monkeypatch.setattr(fairness.stats, "status", fail)
+    monkeypatch.setattr(claiming.stats, "status", fail)
     answer = api("GET", "stats")
     assert answer.status == 500
     error = answer.json["error"]
@@ -345,9 +311,9 @@ def test_an_error_that_nobody_expected_is_500_without_a_traceback(
 
 
 @pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"", 0, 1, "x"), KeyError("x")])
-def test_a_mistake_of_the_server_is_no_mistake_of_the_request(api, fairness, monkeypatch, error):
+def test_a_mistake_of_the_server_is_no_mistake_of_the_request(api, claiming, monkeypatch, error):
     def fail(*_args: object) -> None:
         raise error
 
-    monkeypatch.setattr(fairness.stats, "status", fail)
+    monkeypatch.setattr(claiming.stats, "status", fail)
     assert api("GET", "stats").status == 500

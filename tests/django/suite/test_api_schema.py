@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,24 +22,13 @@ from django_celery_fairness.api.urls import api as served
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import from_schema
 
-from celery_fairness import Fairness
-from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer, ApiClient
+from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PROJECT = Path(__file__).resolve().parents[3] / "django_app"
 #: An operation of the document: its method in capital letters, and its path.
 Operation = tuple[str, str]
-
-
-@pytest.fixture
-def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
-    return wire(f"fair{redis_url}")
-
-
-@pytest.fixture
-def api(fairness, four_tiers) -> ApiClient:
-    return ApiClient("write")
 
 
 def operations() -> list[Operation]:
@@ -114,7 +104,7 @@ def served_app() -> Iterator[Callable[..., list[bytes]]]:
 
 # Hypothesis writes some of its values into messages, and warns that they are long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-def test_schemathesis_finds_nothing(api, served_app):
+def test_schemathesis_finds_nothing(api, served_app, wait_in):
     headers = {"Authorization": f"Bearer {api.token}"}
     options = {
         "generation": {"max-examples": 2, "database": "none", "deterministic": True},
@@ -125,13 +115,10 @@ def test_schemathesis_finds_nothing(api, served_app):
         # a name are tested below.
         "checks": {"ignored_auth": {"enabled": False}},
     }
-    schema = schemathesis.openapi.from_wsgi(
-        f"{ROOT}openapi.json",
-        served_app,
-        config=SchemathesisConfig.from_dict(options),
-        headers=headers,
-    )
-    tested, problems = set(), []
+    document = with_example(json.loads(api("GET", "openapi.json").content), wait_in("q", "acme"))
+    schema = schemathesis.openapi.from_dict(document, config=SchemathesisConfig.from_dict(options))
+    schema.app, schema.location = served_app, f"{ROOT}openapi.json"
+    tested, problems, statuses = set(), [], defaultdict(set)
     for event in from_schema(schema).execute():
         if info := getattr(event, "info", None):
             problems.append(str(info))
@@ -140,13 +127,27 @@ def test_schemathesis_finds_nothing(api, served_app):
             tested.add(recorder.label)
             failed = (check.failure_info.failure for check in checks if check.failure_info)
             problems += (f"{recorder.label}: {each.title}: {each.message}" for each in failed)
+        for each in recorder.interactions.values() if recorder else ():
+            statuses[recorder.label].add(each.response.status_code)
     assert problems == []
     assert len(tested) >= len(operations())
+    # The first request about the task finds it, and a later one cancels it.
+    for method in ("GET", "DELETE"):
+        assert {200, 404} <= statuses[f"{method} {ROOT}tasks/{{task_id}}"]
+
+
+def with_example(document: dict[str, Any], task_id: str) -> dict[str, Any]:
+    """Return the document with a task that exists as the example of every ``task_id``."""
+    for operation in (each for path in document["paths"].values() for each in path.values()):
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] == "task_id":
+                parameter["example"] = task_id
+    return document
 
 
 @pytest.mark.parametrize("operation", operations(), ids=" ".join)
 @pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer nobody"}], ids=["none", "wrong"])
-def test_a_request_without_a_name_is_401(fairness, operation, header):
+def test_a_request_without_a_name_is_401(claiming, operation, header):
     method, path = operation
     sent = Client().generic(method, ROOT + path, b"{}", content_type=MEDIA_TYPE, headers=header)
     answer = Answer(sent)
@@ -158,7 +159,7 @@ def test_a_request_without_a_name_is_401(fairness, operation, header):
     "path", ["", "openapi.json", "nothing", "health", "tiers/", "../tiers", "health/live?x=1"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD", "PUT"])
-def test_what_the_document_does_not_have_asks_for_a_name_too(fairness, path, method):
+def test_what_the_document_does_not_have_asks_for_a_name_too(claiming, path, method):
     sent = Client().generic(method, ROOT + path)
     assert sent.status_code == 401
 
