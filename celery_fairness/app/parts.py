@@ -348,6 +348,7 @@ class Parts:
         logger.log(level, "%s", enforcement_text(self.settings, self.claims_fairly))
         if not self.claims_fairly:
             self.lease_renewer.worker = partial(self.announcement, worker, self.worker)
+            self.lease_renewer.limits = self.installation.declared_words()
             self.lease_renewer.start()
             self.promoter.start()
         if not self._threads and isinstance(self.limiter, RedisLimiter):

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import PARKED_QUEUES
-from celery_fairness.config.queue_policy import declared_numbers
+from celery_fairness.config.queue_policy import declared_numbers, queue_key
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.scan import Reader
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.message.task_options import declared_limit, service_queues
+from celery_fairness.message.task_options import declared_limit, declared_limits, service_queues
 from celery_fairness.util.durations import Milliseconds, milliseconds
+
+#: Keys of declared limits that metrics tell apart.
+KEYS = 100
 
 
 class Installation:
@@ -86,6 +89,19 @@ class Installation:
         if numbers is not None:
             return numbers.limit(key)
         return declared_limit(self.app.tasks.values(), key)
+
+    def declared_limits(self) -> list[Limit]:
+        """Return the limits that queues and tasks of the app declare, at most :data:`KEYS`."""
+        of_queues = [
+            Limit(queue_key(name), of=OF_QUEUE)
+            for name, policy in sorted(self.settings.queues.items())
+            if policy.limits and not policy.partitioned
+        ]
+        return [*of_queues, *declared_limits(self.app.tasks.values())][:KEYS]
+
+    def declared_words(self) -> tuple[str, ...]:
+        """Return the same as text."""
+        return tuple(limit.text for limit in self.declared_limits())
 
     def app_queues(self) -> list[str]:
         """Return the queues that the app names."""

@@ -90,6 +90,12 @@ LIMIT_MAXIMUM = Metric(
 LIMIT_SATURATED = Metric(
     "fairness_limit_saturated", "gauge", "1 if a limit lets no task start now.", ("key",)
 )
+LIMIT_SATURATED_SECONDS = Metric(
+    "fairness_limit_saturated_seconds",
+    "counter",
+    "Time in which a limit let no task start; workers look at it each third of a lease.",
+    ("key",),
+)
 SHARE_RECEIVED = Metric(
     "fairness_share_received_ratio",
     "gauge",
@@ -148,8 +154,8 @@ OJS_WAITS = Metric(
 #: All metrics, in the order of the answer.
 METRICS = (
     *(UP, SCRAPE_AGE, JUDGED, WAITING, STARTABLE, RUNNING, PLACES, WORKERS, LOAD, OLDEST, WAITS),
-    *(STARTS, REJECTIONS, LIMIT_HELD, LIMIT_MAXIMUM, LIMIT_SATURATED, SHARE_RECEIVED),
-    *(SHARE_ENTITLED, JAIN, EXPIRED, DEAD_LETTERS, DEAD_LETTERED, DROPPED, LIBRARY_CALLS),
-    *(LIBRARY_ERRORS, MEMORY_USED, MEMORY_MAXIMUM, TENANT_WAITING, TENANT_HELD, OJS_ACTIVE),
-    *(OJS_WAITING, OJS_EXCEEDED, OJS_WAITS),
+    *(STARTS, REJECTIONS, LIMIT_HELD, LIMIT_MAXIMUM, LIMIT_SATURATED, LIMIT_SATURATED_SECONDS),
+    *(SHARE_RECEIVED, SHARE_ENTITLED, JAIN, EXPIRED, DEAD_LETTERS, DEAD_LETTERED, DROPPED),
+    *(LIBRARY_CALLS, LIBRARY_ERRORS, MEMORY_USED, MEMORY_MAXIMUM, TENANT_WAITING, TENANT_HELD),
+    *(OJS_ACTIVE, OJS_WAITING, OJS_EXCEEDED, OJS_WAITS),
 )

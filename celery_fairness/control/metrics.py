@@ -17,9 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import PARKED_QUEUES
-from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control import metric_table as table
 from celery_fairness.control.backlog import QueueBacklog, backlogs
 from celery_fairness.control.installation import Installation
@@ -29,14 +27,14 @@ from celery_fairness.control.scan import Command, batches
 from celery_fairness.control.views import QueueStatus, WorkerStatus
 from celery_fairness.control.workers import living
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.message.task_options import declared_limits
 from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.util.durations import seconds
 from celery_fairness.util.value import Value
 
 #: The labels of names that have none of their own, and of parked tasks.
 OTHER, PARKED = "_other", "_parked"
-#: Queues and keys that have a label of their own, and the longest label.
-QUEUES, KEYS, LABEL_LENGTH = 1000, 100, 120
+#: Queues that have a label of their own, and the longest label.
+QUEUES, LABEL_LENGTH = 1000, 120
 #: Queues whose delayed tasks and dead letters one transaction counts.
 BATCH = 250
 #: The histograms count the waits below so many powers of two, in ms.
@@ -347,7 +345,7 @@ class _Scrape:
             self._add(table.JAIN, index)
 
     def _add_totals(self) -> None:
-        limits = _declared(self._installation)
+        limits = self._installation.declared_limits()
         answer = self._installation.redis.totals(each.text for each in limits)
         keys = {each.key for each in limits}
         self._add_limits(answer)
@@ -375,10 +373,11 @@ class _Scrape:
             self._add(metric, counts.get(counter, 0))
 
     def _add_limits(self, answer: Mapping[str, Any]) -> None:
-        for key, held, maximum, waiting, why in answer.get("limits", ()):
+        for key, held, maximum, waiting, why, saturated_ms in answer.get("limits", ()):
             self._add(table.LIMIT_HELD, held, key)
             self._add(table.LIMIT_MAXIMUM, math.inf if maximum < 0 else maximum, key)
             self._add(table.LIMIT_SATURATED, int(bool(why)), key)
+            self._add(table.LIMIT_SATURATED_SECONDS, seconds(saturated_ms), key)
             self._add(table.OJS_ACTIVE, held, key)
             self._add(table.OJS_WAITING, waiting, key)
         # The keys of tenants: each task waits for the slot of its tenant, and holds it.
@@ -416,17 +415,6 @@ def _parsed(text: str) -> dict[str, Any]:
         elif name in ("used_memory", "maxmemory"):
             found[name] = int(value)
     return found
-
-
-def _declared(installation: Installation) -> list[Limit]:
-    """Return the limits that tasks and queues of the app declare, at most :data:`KEYS` of them."""
-    queues = installation.settings.queues
-    of_queues = [
-        Limit(queue_key(name), of=OF_QUEUE)
-        for name, policy in sorted(queues.items())
-        if policy.limits and not policy.partitioned
-    ]
-    return [*of_queues, *declared_limits(installation.app.tasks.values())][:KEYS]
 
 
 def _histogram(labels: tuple[str, ...], waits: Mapping[int, int]) -> Sample:

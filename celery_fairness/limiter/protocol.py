@@ -52,13 +52,22 @@ class Limiter(Protocol):
                 leases are registered again.
         """
 
-    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
+    def announce(
+        self,
+        worker: str,
+        epoch: int | None = None,
+        *,
+        ends: bool = False,
+        limits: Sequence[str] = (),
+    ) -> bool:
         """Report that a worker lives, for one more lease time.
 
         Args:
             worker: The worker's ``WorkerStatus`` as JSON. "" only checks the memory.
             epoch: The epoch of the last renewal. None if there was none.
             ends: The worker ends, and its entry is removed.
+            limits: The limits that the worker's app declares, as text. The limiter looks whether
+                they are used up.
 
         Returns:
             Whether the limiter has lost its memory since that epoch.

@@ -177,10 +177,17 @@ class RedisLimiter:
         # If the epoch changed between two calls, the next renewal registers the rest.
         return Renewal(gone, answers[0].epoch, entered)
 
-    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
-        lease_ms = self._rules.lease_ms
-        lives_ms = 0 if ends else lease_ms
-        args = calls.announce_args(lease_ms, worker, lives_ms, epoch, self._now_text())
+    def announce(
+        self,
+        worker: str,
+        epoch: int | None = None,
+        *,
+        ends: bool = False,
+        limits: Sequence[str] = (),
+    ) -> bool:
+        lives_ms = 0 if ends else self._rules.lease_ms
+        now_text = self._now_text()
+        args = calls.announce_args(self._rules, worker, lives_ms, epoch, now_text, limits)
         return calls.read_announce(self._call(calls.ANNOUNCE, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:

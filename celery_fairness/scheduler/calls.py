@@ -12,7 +12,7 @@ have the same names, and None stands for "". The other names mean the same in ev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
@@ -233,10 +233,20 @@ def renewal_of(leases: Sequence[T], answer: Sequence[Any], epoch: int | None) ->
 
 
 def announce_args(
-    lease_ms: int, worker: str, lives_ms: int, epoch: int | None, now_text: str = ""
+    rules: Rules,
+    worker: str,
+    lives_ms: int,
+    epoch: int | None,
+    now_text: str = "",
+    limits: Iterable[str] = (),
 ) -> list[str]:
-    """Return the arguments of an announcement."""
-    return [str(lease_ms), worker, str(lives_ms), _or_empty(epoch), now_text]
+    """Return the arguments of an announcement.
+
+    Args:
+        limits: The limits that the worker's app declares, as text.
+    """
+    begin = [str(rules.lease_ms), worker, str(lives_ms), _or_empty(epoch), now_text]
+    return [*begin, rules.enforcement, *limits]
 
 
 def read_acquire(answer: bytes | str) -> tuple[list[int], list[str]]:

@@ -123,9 +123,16 @@ class FakeLimiter(Limiter):
         self.leases.update((lease.id, lease) for lease in gone)
         return Renewal((), self.epoch, gone)
 
-    def announce(self, worker: str, epoch: int | None = None, *, ends: bool = False) -> bool:
+    def announce(
+        self,
+        worker: str,
+        epoch: int | None = None,
+        *,
+        ends: bool = False,
+        limits: Sequence[str] = (),
+    ) -> bool:
         """Return whether :meth:`lose_memory` was called since ``epoch``."""
-        self._record("announce", worker, epoch, ends)
+        self._record("announce", worker, epoch, ends, limits)
         return epoch is not None and epoch < self._lost_memory_at
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:

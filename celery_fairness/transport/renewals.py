@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -74,6 +74,8 @@ class Renewals:
         self.runs = False
         #: Returns the announcement of this process's worker; None without a worker.
         self.worker: Callable[[], str] | None = None
+        #: The limits that the worker's app declares, as text.
+        self.limits: Sequence[str] = ()
         self._announced = ""
         #: Called in the thread when Redis may have lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
@@ -113,9 +115,14 @@ class Renewals:
             self._settles_soon = True
             self._bell.ring()
 
-    def announce(self, worker: Callable[[], str]) -> None:
-        """Announce what ``worker`` returns now and with each renewal, even without a lease."""
-        self.worker, self._at_once = worker, True
+    def announce(self, worker: Callable[[], str], limits: Sequence[str] = ()) -> None:
+        """Announce what ``worker`` returns now and with each renewal, even without a lease.
+
+        Args:
+            worker: Returns the status of this process's worker.
+            limits: The limits that its app declares, as text.
+        """
+        self.worker, self.limits, self._at_once = worker, limits, True
         self.begin()
         self._bell.ring()
 
@@ -123,7 +130,7 @@ class Renewals:
         """End the worker's announcement."""
         worker, self._announced, self.worker = self._announced, "", None
         if worker:
-            call(calls.ANNOUNCE, calls.announce_args(self._lease_ms, worker, 0, None))
+            call(calls.ANNOUNCE, calls.announce_args(self._rules, worker, 0, None))
 
     def await_settled(self) -> None:
         """Wait until Redis has the ends that the thread has taken from the table."""
@@ -166,7 +173,8 @@ class Renewals:
         worker = self._announced = self.worker() if self.worker else ""
         if worker or changed:
             # The new epoch is stored only after this call, so that a failed call runs again.
-            args = calls.announce_args(self._lease_ms, worker, self._lease_ms, known)
+            limits = self.limits if worker else ()
+            args = calls.announce_args(self._rules, worker, self._lease_ms, known, limits=limits)
             lost = calls.read_announce(call(calls.ANNOUNCE, args))
         # If the epoch changed between two calls, the next renewal registers the rest.
         self.epoch = epoch

@@ -110,7 +110,8 @@ class ClaimStep(bootsteps.StartStopStep):
         session.start(_places(consumer, multiplier), places_by_queue, shares.borrow)
         if fairness is not None:
             owner = consumer.task_consumer.channel.claimant.owner
-            session.renewals.announce(partial(fairness.announcement, consumer.controller, owner))
+            status = partial(fairness.announcement, consumer.controller, owner)
+            session.renewals.announce(status, fairness.installation.declared_words())
         if consumer.hub is not None:
             maintain = consumer.pool.maintain_pool
             self._timer = consumer.hub.call_repeatedly(MAINTAIN_POOL_SECONDS, maintain)

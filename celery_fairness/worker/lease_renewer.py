@@ -86,6 +86,8 @@ class LeaseRenewer:
         self._epoch: int | None = None
         #: Returns the worker's announcement; None for no announcement.
         self.worker: Callable[[], str] | None = None
+        #: The limits that the worker's app declares, as text.
+        self.limits: Sequence[str] = ()
         self._announced = ""
         # Whether the thread checks pool children. Otherwise it sleeps until the next renewal.
         self._looks = False
@@ -184,7 +186,7 @@ class LeaseRenewer:
                 entered += amount
             # The new epoch is stored only after this call, so that a failed call runs again.
             self._announced = self.worker() if self.worker else ""
-            lost = limiter.announce(self._announced, self._epoch)
+            lost = limiter.announce(self._announced, self._epoch, limits=self.limits)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
             return min(AGAIN_SECONDS, self._every_seconds)

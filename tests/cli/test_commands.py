@@ -15,7 +15,7 @@ from celery import Celery
 from celery_fairness.cli.tables import table
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict
-from tests.cli.conftest import Installation
+from tests.cli.conftest import RULES, Installation
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
 
@@ -114,7 +114,7 @@ def test_a_worker_whose_queues_have_changed_is_listed_once_with_the_new_ones(cli
     same = {"name": "celery@web", "pid": 7, "path": "dispatch", "enforcement": "on"}
     for age_ms, queues in ((1, ["celery", "other"]), (0, ["celery"])):
         status = json.dumps({**same, "places": 4, "queues": queues})
-        installation.run(calls.ANNOUNCE, calls.announce_args(15_000, status, 15_000 - age_ms, None))
+        installation.run(calls.ANNOUNCE, calls.announce_args(RULES, status, 15_000 - age_ms, None))
     (worker,) = json.loads(run("status", "--json").stdout)["workers"]
     assert worker["queues"] == ["celery"]
 

@@ -26,7 +26,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Verdict
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import check_library, library, loaded
-from tests.cli.conftest import Installation
+from tests.cli.conftest import RULES, Installation
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
 
@@ -108,7 +108,7 @@ class Scene:
                 backend=diagnosis.app_facts(parts_of(Fairness.of(app)).installation).backend,
                 lease_seconds=15.0,
             ).model_copy(update=changes)
-            args = calls.announce_args(15_000, status.model_dump_json(), 15_000, None)
+            args = calls.announce_args(RULES, status.model_dump_json(), 15_000, None)
             self.installation.run(calls.ANNOUNCE, args)
 
     @property

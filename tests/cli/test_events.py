@@ -145,7 +145,7 @@ class Causes:
     def memory_lost(self):
         self.put()
         for _ in range(2):
-            args = calls.announce_args(15_000, "", 0, 86_400_000)
+            args = calls.announce_args(RULES, "", 0, 86_400_000)
             self.installation.run(calls.ANNOUNCE, args)
 
     def unpublished(self):

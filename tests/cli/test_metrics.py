@@ -43,8 +43,8 @@ def buckets(fairness, metric, *labels):
     return sample
 
 
-def announce(shop, now_ms):
-    shop.run(calls.ANNOUNCE, calls.announce_args(15_000, "", 0, None, str(now_ms)))
+def announce(shop, now_ms, *limits):
+    shop.run(calls.ANNOUNCE, calls.announce_args(RULES, "", 0, None, str(now_ms), limits))
 
 
 def claim_at(shop, now_ms, want=100, queue="celery", rules=RULES):
@@ -176,7 +176,7 @@ def test_the_load_is_of_startable_and_running_tasks_only(shop, fairness):
     shop.put("43", "u1", tier="free")
     shop.claim(1)
     worker = _worker("a@1", places=4, queues=("celery", "other"))
-    shop.run(calls.ANNOUNCE, calls.announce_args(15_000, worker, 15_000, None))
+    shop.run(calls.ANNOUNCE, calls.announce_args(RULES, worker, 15_000, None))
     # One of 42 runs, and its others are at the limit; that of 43 could start.
     assert read(fairness, table.LOAD)["celery",] == 0.5
     assert read(fairness, table.PLACES) == {("celery",): 4, ("other",): 4}
@@ -333,6 +333,101 @@ def test_keys_of_limits_leave_room_for_queues_in_the_totals(shop, fairness, clie
     assert buckets(fairness, table.OJS_WAITS, "_other").buckets[-1] == (math.inf, 2500)
 
 
+def test_minutes_with_few_starts_are_added_together(shop, client):
+    """With a lease of an hour a worker announces every twenty minutes."""
+    current = int(time.time()) // 60
+    announce(shop, (current - 50) * MINUTE_MS)
+    for minute in range(current - 50, current):
+        client.hset(f"{{fairness}}:minute:{minute}", "started free celery", 1)
+    announce(shop, current * MINUTE_MS)
+    assert int(client.hget("{fairness}:clock", "folded")) == current - 1
+    assert client.hget("{fairness}:totals", "started free celery") == "50"
+
+
+def test_a_minute_with_many_fields_is_the_last_that_a_call_adds(shop, client):
+    minute = int(time.time()) // 60 - 9
+    announce(shop, minute * MINUTE_MS)
+    for step in range(3):
+        fields = {f"refused free q{step}-{number}": 1 for number in range(250)}
+        client.hset(f"{{fairness}}:minute:{minute + step}", mapping=fields)
+    announce(shop, (minute + 5) * MINUTE_MS)
+    assert int(client.hget("{fairness}:clock", "folded")) == minute + 1
+
+
+def test_a_reader_adds_the_oldest_minutes_and_no_more_than_a_bound(shop, fairness, client):
+    """Nobody has announced for six hours in which tasks of many queues started."""
+    current = int(time.time()) // 60
+    client.hset("{fairness}:clock", "folded", current - 300)
+    for minute in range(current - 299, current):
+        fields = {f"started free q{number}": 1 for number in range(200)}
+        client.hset(f"{{fairness}}:minute:{minute}", mapping=fields)
+    before = sum(read(fairness, table.STARTS).values())
+    assert before == 1000
+    announce(shop, current * MINUTE_MS)
+    # The counter does not go back when minutes move to the totals.
+    assert sum(read(fairness, table.STARTS).values()) > before
+
+
+def test_the_time_in_which_a_limit_was_used_up_is_counted_by_announcements(shop, fairness):
+    """The app declares the key `narrow` with a concurrency of 1."""
+    word, now = Limit("narrow", 1).text, int(time.time() * 1000) - 120_000
+    rules = Rules(default_limit=None)
+
+    def saturated():
+        return read(fairness, table.LIMIT_SATURATED_SECONDS)["narrow",]
+
+    assert saturated() == 0
+    announce(shop, now, word)
+    fields = _waiting("42", "t1", "", write_limits([Limit("narrow", 1)]))
+    shop.run(calls.PUT, calls.put_args(fields, str(now)))
+    announce(shop, now + 2000, word)
+    assert saturated() == 0
+    (task,) = claim_at(shop, now + 3000, rules=rules)
+    announce(shop, now + 5000, word)
+    assert saturated() == 3
+    # Another worker looks soon after.
+    announce(shop, now + 5999, word)
+    assert saturated() == 3
+    announce(shop, now + 6000, word)
+    assert saturated() == 4
+    # An announcement of an app without the key does not look.
+    announce(shop, now + 7500, Limit("other", 1).text)
+    announce(shop, now + 8000, word)
+    assert saturated() == 6
+    # Nobody has looked for longer than a lease.
+    announce(shop, now + 60_000, word)
+    assert saturated() == 21
+    shop.run(calls.SETTLE, calls.settle_args([_end(task)], rules, str(now + 61_000)))
+    announce(shop, now + 65_000, word)
+    assert saturated() == 21
+
+
+def test_a_paused_limit_counts_as_used_up_and_one_that_is_not_enforced_does_not(shop, fairness):
+    word, now = Limit("narrow", 1).text, int(time.time() * 1000)
+    fairness.limits.pause("narrow")
+    for step in range(2):
+        announce(shop, now + step * 2000, word)
+    assert read(fairness, table.LIMIT_SATURATED_SECONDS)["narrow",] == 2
+    fairness.limits.resume("narrow")
+    shop.put("42", "t1", limits=write_limits([Limit("narrow", 1)]))
+    assert len(shop.claim(rules=Rules(default_limit=None))) == 1
+    observing = Rules(enforcement="observe")
+    for step in (3, 5):
+        args = calls.announce_args(observing, "", 0, None, str(now + step * 1000), [word])
+        shop.run(calls.ANNOUNCE, args)
+    assert read(fairness, table.LIMIT_SATURATED_SECONDS)["narrow",] == 2
+
+
+def test_the_keys_whose_time_is_counted_have_a_bound(shop, client):
+    now = int(time.time() * 1000)
+    for group in range(11):
+        announce(shop, now, *(Limit(f"k{group}-{number}", 1).text for number in range(101)))
+    names = client.hkeys("{fairness}:saturated")
+    assert len(names) == 1000
+    assert "k0-99" in names
+    assert "k0-100" not in names
+
+
 def test_a_queue_with_many_tenants_is_estimated_and_adds_up(shop, fairness):
     tenants = 3 * CALL_TENANTS
     for number in range(tenants):
@@ -416,7 +511,7 @@ def test_workers_are_counted_by_path_and_enforcement(shop, fairness):
         (("dispatch", "on"), ("dispatch", "on"), ("gate", "on"), ("gate", "observe"))
     ):
         worker = _worker(f"a@{number}", 4, ("celery",), path=path, enforcement=enforcement)
-        shop.run(calls.ANNOUNCE, calls.announce_args(15_000, worker, 15_000, None))
+        shop.run(calls.ANNOUNCE, calls.announce_args(RULES, worker, 15_000, None))
     assert read(fairness, table.WORKERS) == {
         ("dispatch", "on"): 2,
         ("gate", "on"): 1,

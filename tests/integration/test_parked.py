@@ -32,6 +32,7 @@ ONE = RateLimitPolicy(KEY, concurrency=1)
 #: The keys that stay when nothing waits, runs or has ended without its result.
 LASTING = {
     *("clock", "copy", "counts", "declared", "events", "totals"),
+    "saturated",
     *("idle", "minute", "kept_events", "reply", "sequence", "tenant"),
     *("tiers", "window", "workers"),
 }

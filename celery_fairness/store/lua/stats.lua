@@ -126,20 +126,25 @@ end
 --[[
   totals: the sums of all minutes.
 
-  `announce` adds each minute that is over to `totals`, once. A reader adds the minutes after that. `folded` in the clock
-  is the last minute that was added. A minute before the oldest one that may still be stored is lost.
+  `announce` adds each minute that is over to `totals`, once. A reader adds the minutes after that, the oldest first.
+  `folded` in the clock is the last minute that was added. A minute before the oldest one that may still be stored is
+  lost.
 
   `totals` has the fields of a minute, with one change. Waits have no queue, and each also counts as
   `started TIER QUEUE`. So the waits need few fields.
 
   Weakness: if the server's clock goes back, calls count in minutes that were added before. These counts are missing.
+  If nobody has announced for hours in which tasks started, a reader leaves out the last of these minutes.
 ]]
 
 -- If `totals` has more fields than this, the others count as those of one queue or key. Here too keys leave room for
 -- the queues.
 local TOTAL_FIELDS_AT_MOST, TOTAL_KEY_FIELDS_AT_MOST = 2000, 1000
--- One call looks at most at this many minutes, and adds at most one that is not empty.
-local MINUTES_AT_MOST = 60
+-- One call looks at most at this many minutes. It adds no minute after one with which it has added this many fields.
+local MINUTES_AT_MOST, ADDED_AT_MOST = 60, 500
+-- A reader adds no minute after one with which it has read this many fields. One field takes about a microsecond and a
+-- half.
+local READ_AT_MOST = 1000
 
 -- Returns the first minute that is not in `totals`, and the present one.
 local function minutes_left(ctx, now)
@@ -171,7 +176,7 @@ end
 
 function Stats.fold_minutes(ctx, now)
   local first, current = minutes_left(ctx, now)
-  local minute, last = first, math.min(current, first + MINUTES_AT_MOST) - 1
+  local minute, last, added = first, math.min(current, first + MINUTES_AT_MOST) - 1, 0
   if last < first then return end
   while minute <= last do
     local flat = redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute))
@@ -181,7 +186,8 @@ function Stats.fold_minutes(ctx, now)
       local most = most_of(field, TOTAL_FIELDS_AT_MOST, TOTAL_KEY_FIELDS_AT_MOST)
       count_in(ctx.prefix .. "totals", field, others[field], count, most)
     end
-    if #flat > 0 then last = minute end
+    added = added + #flat / 2
+    if added >= ADDED_AT_MOST then last = minute end
     minute = minute + 1
   end
   redis.call("HSET", ctx.prefix .. "clock", "folded", string.format("%.0f", last))
@@ -192,8 +198,12 @@ function Stats.totals_of(ctx, now)
   local sums, flat = {}, redis.call("HGETALL", ctx.prefix .. "totals")
   for index = 1, #flat, 2 do sums[flat[index]] = tonumber(flat[index + 1]) end
   local first, current = minutes_left(ctx, now)
+  local read = 0
   for minute = first, current do
-    add_minute(redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute)), sums, {})
+    local counts = redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute))
+    add_minute(counts, sums, {})
+    read = read + #counts / 2
+    if read >= READ_AT_MOST then break end
   end
   return sums
 end

@@ -11,9 +11,9 @@
   - now     the server's time in ms
   - totals  counts by field, as in `totals` (stats.lua)
   - counts  counts by field, as in `counts`
-  - limits  rows [KEY, HELD, MAXIMUM, WAITING, WHY]. MAXIMUM is the concurrency now, and -1 is unlimited. WAITING counts
-            the tasks that have a limit of this key. WHY is "paused", "cools", "full", "rate" or "throttle", or "" if a
-            task may start.
+  - limits  rows [KEY, HELD, MAXIMUM, WAITING, WHY, SATURATED_MS]. MAXIMUM is the concurrency now, and -1 is unlimited.
+            WAITING counts the tasks that have a limit of this key. WHY is "paused", "cools", "full", "rate" or
+            "throttle", or "" if a task may start. SATURATED_MS is the total of saturation.lua.
 ]]
 -- One limit takes about ten microseconds.
 local LIMITS_AT_MOST = 100
@@ -24,7 +24,8 @@ local function limit_row(ctx, word, rules)
   local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", limit.key) or 0)
   local queue = string.sub(limit.key, 1, 6) == "queue:" and Config.queue_of_key(ctx, limit.key)
   if queue then waiting = waiting + (redis.call("HGET", ctx.prefix .. "waiting", queue) or 0) end
-  return {limit.key, redis.call("ZCARD", ctx.prefix .. "leases:" .. limit.key), limit.concurrency or -1, waiting, why or ""}
+  return {limit.key, redis.call("ZCARD", ctx.prefix .. "leases:" .. limit.key), limit.concurrency or -1, waiting,
+    why or "", Saturation.total_ms(ctx, limit.key)}
 end
 
 register("totals", {"no-writes"}, function(keys, args)
