@@ -61,6 +61,28 @@ def connect(listener: Parts) -> Callable[[], None]:
     return disconnect
 
 
+def connect_runs(app: Any, run: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
+    """Call ``run`` with task and arguments before and after each body of ``app``.
+
+    Returns:
+        A function that disconnects it.
+    """
+
+    def ran(task: Any = None, args: Any = None, kwargs: Any = None, **_: Any) -> None:
+        if task is not None and task.app is app:
+            run(task, args, kwargs)
+
+    runs = (signals.task_prerun, signals.task_postrun)
+    for signal in runs:
+        signal.connect(ran, weak=False)
+
+    def disconnect() -> None:
+        for signal in runs:
+            signal.disconnect(ran)
+
+    return disconnect
+
+
 def _stamp_message(
     listener: Parts,
     name: str,

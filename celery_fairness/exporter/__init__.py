@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, and the load of queues for an autoscaler.
+"""Metrics for Prometheus and OpenTelemetry, and the load of queues for an autoscaler.
 
-The package needs prometheus-client only here. Import the other modules of this room after
-:func:`expect_client`.
+The package needs prometheus-client and opentelemetry-api only here. Import ``collector`` and
+``server`` after :func:`expect_client`.
 """
 
 from __future__ import annotations

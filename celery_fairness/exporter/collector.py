@@ -1,13 +1,9 @@
-"""The metrics of an installation in the form of prometheus-client.
-
-Invariant: an error of Redis is an answer with ``fairness_up`` 0, and never an error of the scrape.
-"""
+"""The metrics of an installation in the form of prometheus-client."""
 
 from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,15 +18,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from celery_fairness.app.fairness import Fairness
-from celery_fairness.control import metric_table as table
-from celery_fairness.control.metrics import Family, Sample
-from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.control.metrics import Family
+from celery_fairness.exporter.scrape import Scraper
 
 
 class FairnessCollector(Collector):
-    """Reads the metrics of one installation at each scrape.
-
-    Several threads may use it. One of them reads at a time.
+    """Reads the metrics of one installation at each scrape. Several threads may use it.
 
     Args:
         read: Returns the metrics.
@@ -42,28 +35,11 @@ class FairnessCollector(Collector):
         read: Callable[[], Sequence[Family]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._read, self._clock = read, clock
-        self._lock = threading.Lock()
-        self._read_at: float | None = None
+        self._scraper = Scraper(read, clock)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. If Redis does not answer, these are only the two of the scrape."""
-        with self._lock:
-            families: Sequence[Family] = ()
-            try:
-                families = self._read()
-                self._read_at = self._clock()
-            except LimiterUnavailable:
-                # The answer has no other metrics, so Prometheus marks these as stale.
-                pass
-            read_at = self._read_at
-        yield _family(Family(metric=table.UP, samples=(Sample((), float(bool(families))),)))
-        if read_at is not None:
-            age = Sample((), max(0.0, self._clock() - read_at))
-            yield _family(Family(metric=table.SCRAPE_AGE, samples=(age,)))
-        for family in families:
-            if family.samples:
-                yield _family(family)
+        yield from map(_family, self._scraper.families())
 
 
 class Exposition:

@@ -181,7 +181,7 @@ def _read_tasks(text: bytes) -> Iterator[Claimed]:
     while at < len(text):
         begins = text.index(b" ", at) + 1
         at = begins + int(text[at:begins])
-        lease, attempt, key, rank, length, rest = text[begins:at].split(b" ", 5)
+        lease, attempt, key, rank, waited, limit, length, rest = text[begins:at].split(b" ", 7)
         queue_ends = int(length)
         yield Claimed(
             lease.decode(),
@@ -190,6 +190,8 @@ def _read_tasks(text: bytes) -> Iterator[Claimed]:
             key.decode(),
             int(rank),
             rest[queue_ends:].decode(),
+            Milliseconds(int(waited)) if waited else None,
+            limit.decode(),
         )
 
 

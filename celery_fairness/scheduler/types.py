@@ -112,6 +112,8 @@ class Claimed(NamedTuple):
             joined by commas.
         rank: The task's priority.
         message: The message.
+        waited_ms: The time since the task began to wait. None if it is not known.
+        limit: The key of the last limit that was reported to reject it. "" if there is none.
     """
 
     lease: str
@@ -120,6 +122,8 @@ class Claimed(NamedTuple):
     key: str
     rank: int
     message: str
+    waited_ms: Milliseconds | None = None
+    limit: str = ""
 
     @property
     def tag(self) -> str:

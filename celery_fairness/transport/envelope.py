@@ -33,6 +33,8 @@ _notices = Notices(logging.getLogger("celery_fairness"))
 
 #: The header for the eta of a task that has waited in Redis.
 ETA_HEADER = "fairness_eta"
+#: The property for the wait of a claimed task. It belongs to one attempt, so no retry sends it.
+CLAIM_PROPERTY = "fairness_claim"
 #: Prefix of the names of Celery's own tasks.
 CELERY_PREFIX = "celery."
 
@@ -84,6 +86,7 @@ def message_of(task: Claimed) -> dict[str, Any]:
     message: dict[str, Any] = (_decode_typed if "__type__" in text else _decode_plain)(text)
     properties = message["properties"]
     properties["delivery_tag"] = task.lease
+    properties[CLAIM_PROPERTY] = {"waited_ms": task.waited_ms, "limit": task.limit}
     headers = message.get("headers")
     if isinstance(headers, dict):
         if headers.get("eta"):

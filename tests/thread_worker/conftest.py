@@ -120,6 +120,7 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def yard(
+    request: pytest.FixtureRequest,
     own_logging: None,
     redis_url: str,
     redis_server: RedisServer,
@@ -129,11 +130,14 @@ def yard(
         monkeypatch.setattr(place, name, getattr(place, name, None), raising=False)
     # Nobody subscribes to results: the subscription of a forgotten result outlives the test.
     monkeypatch.setattr(ResultConsumer, "consume_from", lambda self, task_id: None)
-    app = Celery("yard", broker=redis_url, backend=redis_url, set_as_current=False)
+    # A test may ask for "fairredis" by an indirect parameter.
+    fair = getattr(request, "param", "redis") == "fairredis"
+    broker = f"fair{redis_url}" if fair else redis_url
+    app = Celery("yard", broker=broker, backend=redis_url, set_as_current=False)
     app.conf.update(
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
-        broker_transport_options={"polling_interval": 0.05},
+        broker_transport_options={} if fair else {"polling_interval": 0.05},
         fairness={"snooze_seconds": SNOOZE_SECONDS, "snooze_jitter_seconds": 0},
     )
     fairness = Fairness(app, {})

@@ -127,6 +127,7 @@ def test_the_metadata_is_what_we_promise(wheel):
         "cli",
         "metrics",
         "top",
+        "otel",
         "dev",
     }
     assert any(item.endswith("/LICENSE") for item in wheel.namelist())

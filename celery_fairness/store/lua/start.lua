@@ -19,6 +19,13 @@ function Start.expected_of(fairness_by, cost, mean)
   return fairness_by == "cost" and tonumber(cost) or 1
 end
 
+-- Returns for how many ms a task waited, or "", then a space, and the key of the limit that rejected it, or "".
+function Start.waited(task, rules)
+  local put = string.match(task.put, "^%d+")
+  local waited = put and string.format("%.0f", math.max(0, rules.now - put)) or ""
+  return waited .. " " .. (string.match(task.blocked, "|(.*)$") or "")
+end
+
 -- Returns the lease and the message. `expected` is what the task charges before the weight. `charge` is the text by
 -- which its end corrects that, or "".
 function Start.lease_task(ctx, queue, found, task, expected, charge, rules)

@@ -1,0 +1,52 @@
+"""One read of the metrics at a time, with the two metrics about the read itself.
+
+Invariant: an error of Redis is an answer with ``fairness_up`` 0, and never an error of the scrape.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from celery_fairness.control import metric_table as table
+from celery_fairness.control.metrics import Family, Sample
+from celery_fairness.errors import LimiterUnavailable
+
+
+class Scraper:
+    """Reads the metrics of one installation. Several threads may use it.
+
+    Args:
+        read: Returns the metrics.
+        clock: Returns a time in seconds that never goes back.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Sequence[Family]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._lock = threading.Lock()
+        self._read_at: float | None = None
+
+    def families(self) -> list[Family]:
+        """Return the metrics. If Redis does not answer, these are only the two of the read."""
+        with self._lock:
+            read: Sequence[Family] = ()
+            try:
+                read = self._read()
+                self._read_at = self._clock()
+            except LimiterUnavailable:
+                # The answer has no other metrics, so Prometheus marks these as stale.
+                pass
+            read_at = self._read_at
+        found = [_single(table.UP, float(bool(read)))]
+        if read_at is not None:
+            found.append(_single(table.SCRAPE_AGE, max(0.0, self._clock() - read_at)))
+        return [*found, *(family for family in read if family.samples)]
+
+
+def _single(metric: table.Metric, value: float) -> Family:
+    return Family(metric=metric, samples=(Sample((), value),))
