@@ -101,11 +101,14 @@ def read_metrics(installation: Installation) -> tuple[Family, ...]:
 
 
 def read_load(installation: Installation, queue: str) -> QueueLoad:
-    """Return how busy the workers of one queue are.
+    """Return how busy the workers of one queue are. ``_parked`` is the name of all parked tasks.
 
     Raises:
         LimiterUnavailable: Redis does not answer.
     """
+    if queue == PARKED:
+        parked = [each for each in read_loads(installation) if each.queue == PARKED]
+        return parked[0] if parked else _load(PARKED, 0, 0, 0, False)
     reader = installation.reader
     waiting = int(reader.read("HGET", reader.keys.waiting, queue) or 0)
     judged = backlogs(installation, {queue: waiting}).get(queue, QueueBacklog(0, True, True))
@@ -399,7 +402,9 @@ class _Scrape:
 def _server_facts(installation: Installation) -> Mapping[str, Any]:
     """Return the calls of functions and the memory; nothing if the user may not ask."""
     try:
-        answer = installation.reader.read("INFO", "commandstats", "memory")
+        # A cluster has other nodes, which hold nothing of the installation.
+        limiter = installation.redis
+        answer = limiter.connection.read_there(limiter.prefix, "INFO", "commandstats", "memory")
     except LimiterUnavailable:
         return {}
     return answer if isinstance(answer, Mapping) else _parsed(str(answer))

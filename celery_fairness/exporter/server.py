@@ -11,6 +11,7 @@ import json
 import signal
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -56,6 +57,14 @@ class MetricsServer(ThreadingHTTPServer):
         # HTTPServer looks up its own name, which may take seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of an error, unless the client has gone away.
+
+        The probe of a load balancer does so, and a scrape that was given up.
+        """
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

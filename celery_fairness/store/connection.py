@@ -272,6 +272,10 @@ class Connection:
                 if tries_left <= self._other_servers:
                     self._use_next_server(client)
                 tries_left -= 1
+            except MovedError as error:
+                if not isinstance(client, redis.Redis):
+                    raise self.unavailable(error) from error
+                self._use_cluster()
             except MemoryLimit as error:
                 if not as_one:
                     raise self.unavailable(error) from error

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -167,6 +168,33 @@ def test_any_address_has_an_answer(serve, capsys, target):
         status = connection.makefile("rb").readline().split()[1]
     assert status in (b"200", b"400")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_client_that_goes_away_leaves_no_traceback(fairness, capsys, is_reset):
+    """As a scrape that was given up, and as the probe of a load balancer."""
+    server = MetricsServer(Exposition(fairness), "127.0.0.1", 0)
+    if is_reset:
+        client = socket.create_connection(server.server_address)
+        accepted, _ = server.get_request()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    else:
+        accepted, client = socket.socketpair()
+        client.sendall(b"GET /other HTTP/1.0\r\n\r\n")
+    client.close()
+    server.process_request_thread(accepted, ("127.0.0.1", 1))
+    server.server_close()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_the_server_itself_has_a_traceback(capsys):
+    server = MetricsServer(None, "127.0.0.1", 0)
+    accepted, client = socket.socketpair()
+    client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+    server.process_request_thread(accepted, ("127.0.0.1", 1))
+    client.close()
+    server.server_close()
+    assert "AttributeError" in capsys.readouterr().err
 
 
 def test_every_sample_of_every_metric_can_be_parsed(serve, installation, fairness):

@@ -187,6 +187,17 @@ def test_the_load_is_of_startable_and_running_tasks_only(shop, fairness):
     assert {"celery", "other"} <= {each.queue for each in fairness.stats.loads()}
 
 
+def test_the_load_of_parked_tasks_is_the_same_alone_and_in_the_list(shop, make_fairness, redis_url):
+    fairness = make_fairness(redis_url)
+    nothing = fairness.stats.load("_parked")
+    assert (nothing.tasks, nothing.places) == (0, 0)
+    for number in range(3):
+        shop.put(f"4{number}", f"t{number}", tier="free", queue="@parked:redis://stock")
+    load = fairness.stats.load("_parked")
+    assert load.startable == 3
+    assert load in fairness.stats.loads()
+
+
 def test_without_a_place_the_load_is_the_number_of_tasks(shop, fairness):
     shop.put("42", "t1", tier="free")
     shop.put("43", "t2", tier="free")

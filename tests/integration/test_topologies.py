@@ -120,6 +120,28 @@ def test_doctor_looks_at_the_node_of_a_cluster_that_has_the_limits(
         fairness.close()
 
 
+def test_metrics_have_the_memory_of_the_node_that_has_the_limits(
+    cluster: list[RedisServer],
+) -> None:
+    for number, node in enumerate(cluster):
+        with node.client() as client:
+            client.config_set("maxmemory", (number + 1) * 2**30)
+            if client.execute_command("CLUSTER", "KEYSLOT", "{fairness}:clock") > 8191:
+                expected = 2 * 2**30
+            else:
+                expected = 2**30
+    for node in cluster:
+        app = Celery("shop", broker="memory://", set_as_current=False)
+        fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
+        (found,) = (
+            each.samples
+            for each in fairness.stats.metrics()
+            if each.metric.name == "fairness_redis_memory_maximum_bytes"
+        )
+        assert [each.value for each in found] == [expected]
+        fairness.close()
+
+
 def test_a_password_and_a_database() -> None:
     with RedisServer() as server:
         with server.client() as client:
