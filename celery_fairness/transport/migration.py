@@ -25,6 +25,7 @@ from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.control.check import Progress
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiting
+from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.session import Claimant
@@ -72,7 +73,8 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
 
     Raises:
         ValueError: The name is no name of a queue, or the app has another broker.
-        LimiterUnavailable: Redis does not answer.
+        LimiterUnavailable: Redis does not answer, or answers with an error. The other tasks
+            wait where they were.
     """
     if not QUEUE_NAME.accepts(queue):
         raise ValueError(QUEUE_NAME.problem("queue", queue))
@@ -80,9 +82,12 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
     installation.expect_claims()
     # If Redis is away, kombu would try again for ever.
     installation.reader.read("PING")
-    with app.connection_for_write() as connection:
-        move = to_fair if to == "fairredis" else to_stock
-        return move(connection.default_channel, queue, progress)
+    move = to_fair if to == "fairredis" else to_stock
+    try:
+        with app.connection_for_write() as connection:
+            return move(connection.default_channel, queue, progress)
+    except REDIS_ERRORS as error:
+        raise installation.redis.connection.unavailable(error) from error
 
 
 def adopt(channel: Any, queues: list[str]) -> int:

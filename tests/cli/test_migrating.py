@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_fairness import Fairness
+from celery_fairness.transport import migration
 from tests.support.parts import parts_of
 
 
@@ -47,6 +48,24 @@ def test_tasks_that_a_pause_holds_do_not_move_and_the_exit_code_is_1(run, send, 
     done = run("queue", "migrate", "mail", "--to", "redis")
     assert done.exit_code == 1
     assert done.output.startswith("mail: 1 task moved to redis://\n1 task did not move: a pause")
+
+
+@pytest.mark.parametrize("to", ["redis", "fairredis"])
+def test_a_redis_that_dies_meanwhile_is_one_clear_line(run, send, redis_server, monkeypatch, to):
+    send("42")
+    if to == "fairredis":
+        assert run("queue", "migrate", "mail", "--to", "redis").exit_code == 0
+    step = migration._moved_queues
+
+    def die(channel):
+        redis_server.kill()
+        return step(channel)
+
+    monkeypatch.setattr(migration, "_moved_queues", die)
+    done = run("queue", "migrate", "mail", "--to", to)
+    assert done.exit_code == 69
+    assert done.output.startswith("celery fairness: redis://127.0.0.1:")
+    assert " does not answer: " in done.output
 
 
 @pytest.mark.parametrize(

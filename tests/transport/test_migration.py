@@ -7,6 +7,7 @@ import json
 import kombu
 import pytest
 from redis.exceptions import ConnectionError as ServerAway
+from redis.exceptions import ResponseError
 
 from celery_fairness.scheduler import calls
 from celery_fairness.transport import migration
@@ -243,6 +244,18 @@ def test_an_interrupted_move_gives_the_other_tasks_back_at_once(both, monkeypatc
             to_stock(fair.default_channel, "moves")
     assert consume(fair, 3) == [2, 3, 4]
     assert consume(stock, 2) == [0, 1]
+
+
+@pytest.mark.parametrize("headers", [{}, {"eta": FAR_AWAY}])
+def test_the_way_back_loses_nothing_to_a_key_of_another_type(both, client, headers):
+    _, fair = both
+    publish(fair, 3, headers=headers)
+    client.set("moves", "somebody's")
+    with pytest.raises(ResponseError, match="WRONGTYPE the key of the plain list moves"):
+        to_stock(fair.default_channel, "moves")
+    assert client.get("moves") == "somebody's"
+    client.delete("moves")
+    assert to_stock(fair.default_channel, "moves").moved == 3
 
 
 def test_the_tasks_of_a_paused_tenant_stay_and_are_counted(both, client):

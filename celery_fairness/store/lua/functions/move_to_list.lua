@@ -10,12 +10,18 @@
   args[9]  list       str  key of the plain list
   args[10] entry      str  the message, as the stock transport writes it
 
-  Returns 1 if the task moved. Returns 0 if it does not wait any more, or if the lease has ended.
+  Returns 1 if the task moved. Returns 0 if it does not wait any more, or if the lease has ended. If the key of the
+  plain list has another type of value, the call is an error and the task stays.
 ]]
 register("move_to_list", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms, lease, tag = {prefix = keys[1]}, args[6], args[7], args[8]
   local rules = Tenants.rules_of(ctx, args, 1, frozen_ms)
 
+  -- Redis undoes no write if the function fails later.
+  local kind = redis.call("TYPE", args[9]).ok
+  if kind ~= "none" and kind ~= "list" then
+    return redis.error_reply("WRONGTYPE the key of the plain list " .. args[9] .. " is a " .. kind)
+  end
   local moves
   if lease == "" then
     moves = Settle.withdraw(ctx, tag)
