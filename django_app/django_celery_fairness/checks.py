@@ -113,6 +113,8 @@ def check_installation(**_context: Any) -> list[checks.CheckMessage]:
     parts = wiring.wired()
     if parts is None:
         return []
+    # As a worker does at its start: some checks look at what tasks declare.
+    parts.app.loader.import_default_modules()
     try:
         found = at_start(parts.installation)
     except SettingsError:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from celery.signals import import_modules
 from django.core.checks import run_checks
 from django_celery_fairness.models import Tier
 from django_celery_fairness.resolver import tier_of
+
+from celery_fairness import FairTask
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.django_db
 
@@ -121,6 +125,23 @@ def test_a_check_before_a_deployment_finds_what_doctor_finds(wire, redis_url, re
 def test_a_check_before_a_deployment_without_redis_has_the_settings_alone(wire):
     wire("fairredis://127.0.0.1:1/0", redis_lost="open")
     assert list(found_before_a_deployment()) == ["celery_fairness.ignored"]
+
+
+def test_a_check_before_a_deployment_sees_tasks_that_nothing_imported(wire, redis_url):
+    app = parts_of(wire(f"fair{redis_url}", tier_resolver=None)).app
+
+    def load(sender, **_):
+        if sender is app:
+
+            @app.task(name="suite.report", base=FairTask, tenant="user")
+            def report(user):
+                """Do nothing."""
+
+    import_modules.connect(load)
+    try:
+        assert "celery_fairness.tiers" in found_before_a_deployment()
+    finally:
+        import_modules.disconnect(load)
 
 
 def test_a_check_before_a_deployment_bears_a_project_that_is_not_set_up(unwired):

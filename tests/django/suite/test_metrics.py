@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from celery.signals import import_modules
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import include, path
 from django_celery_fairness import tokens
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_fairness import Fairness, exporter
+from celery_fairness import Fairness, FairTask, RateLimitPolicy, exporter
 from tests.cli.conftest import Installation
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -112,3 +114,28 @@ def test_without_the_client_library_the_log_has_the_command(
     monkeypatch.setattr(exporter, "find_spec", lambda _: None)
     assert ask().status_code == 500
     assert "pip install 'celery-fairness[metrics]'" in caplog.text
+
+
+@pytest.fixture
+def a_module_with_tasks(claiming: Fairness) -> Iterator[None]:
+    """A module with tasks that no view imports; Celery finds it by ``autodiscover_tasks``."""
+    app = parts_of(claiming).app
+
+    def load(sender: Any, **_: Any) -> None:
+        if sender is app:
+
+            @app.task(
+                name="suite.call", base=FairTask, limits=[RateLimitPolicy("api", concurrency=3)]
+            )
+            def call() -> None:
+                """Do nothing."""
+
+    import_modules.connect(load)
+    yield
+    import_modules.disconnect(load)
+
+
+def test_declared_limits_are_labels_before_a_view_imports_their_tasks(
+    a_module_with_tasks: None, ask: Callable[..., Any]
+):
+    assert samples(ask())["fairness_limit_maximum", "api"] == 3
