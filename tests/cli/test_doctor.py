@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -614,6 +615,12 @@ def test_what_is_meant_or_cannot_be_known_is_no_symptom(
 ) -> None:
     sound(scene)
     assert scene.diagnose().symptoms == ()
+
+
+def test_the_name_of_a_queue_can_be_pasted_into_a_shell(scene: Scene) -> None:
+    scene.installation.put("42", "t1", queue="mail;reboot")
+    (symptom,) = scene.diagnose().symptoms
+    assert shlex.split(symptom.fix)[-2:] == ["-Q", "mail;reboot"]
 
 
 def test_a_problem_ends_the_command_with_1_and_the_verdict_is_its_last_line(scene: Scene) -> None:

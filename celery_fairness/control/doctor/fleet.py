@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -141,7 +142,7 @@ def queues(facts: Facts) -> Iterator[Found]:
         yield problem(
             f"no worker takes {_queues(names)}: {named(names)}",
             f"{_tasks(tasks)} there until one does",
-            f"start a worker with -Q {','.join(names[:1])}" if left[0] else "start a worker",
+            f"start a worker with -Q {shlex.quote(left[0])}" if left[0] else "start a worker",
         )
     idle = [name for name in facts.app.queues if name not in taken and name not in waiting]
     if idle and status.workers:
