@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
+from redis.exceptions import OutOfMemoryError as MemoryLimit
 
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Verdict
@@ -238,7 +239,17 @@ class QueueOperationsMixin(_Channel):
 
     def maybe_refresh_binding_expiry(self) -> None:
         """Keep consumed queues and end expired ones; kombu calls it once a second."""
-        super().maybe_refresh_binding_expiry()
+        try:
+            super().maybe_refresh_binding_expiry()
+        except MemoryLimit as error:
+            # kombu would log a traceback every second.
+            self.session.notices.error(
+                "full",
+                "%s is full: new tasks are rejected, and waiting ones start; raise its maxmemory: "
+                "%s",
+                self.session.address,
+                error,
+            )
         if self.fair_queues:
             self._bind_in_new_memory()
         if self.fair_queues and monotonic() >= self._look_at:

@@ -110,7 +110,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "throughput": lambda: throughput.rows(
             server, *((700, 1) if quick else (2_500, 7)), at_best=not quick
         ),
-        "network": lambda: network.rows(server, 2 if quick else 5, all_pools=not quick),
+        "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 800, 1) if quick else (20_000, 6_000, 4))),
     }
 

@@ -24,7 +24,7 @@ from tests.support.redis_server import RedisServer
 
 TENANTS = 9
 #: Round trips in ms, each with the tasks that wait: more than a worker starts in a window.
-ROUND_TRIPS = ((0, 24_000), (1, 24_000), (10, 12_000), (100, 3_000))
+ROUND_TRIPS = ((0, 15_000), (1, 12_000), (10, 6_000), (100, 2_000))
 POOLS = (
     ("solo", ("--pool=solo",)),
     ("threads -c 8", ("--pool=threads", "--concurrency=8")),

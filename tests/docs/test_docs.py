@@ -98,6 +98,18 @@ def test_a_link_from_a_name_to_a_module_names_something_in_it(page):
             assert name in names_in((page.parent / target).resolve()), f"{name} in {target}"
 
 
+def test_each_failure_on_its_page_names_its_tests():
+    page, tests = (ROOT / "docs/how-to/failures.md").read_text().split("\n## The tests\n")
+    failures, tested = (
+        re.findall(r"^\| (?!failure |-)(.+?) \| ", text, re.MULTILINE) for text in (page, tests)
+    )
+    assert len(failures) > 15
+    assert tested == failures
+    rows = re.findall(r"^\| (?!failure )(.+)$", tests, re.MULTILINE)
+    # Another test looks for each function in its file.
+    assert [row for row in rows if not re.search(r"\[test_\w+\]\(\S+\.py\)", row)] == []
+
+
 WALK = ROOT / "docs/explanation/walk-of-a-task.md"
 #: A function of a Lua file, or one that clients call.
 LUA_FUNCTION = re.compile(r'^(?:local )?function ([\w.]+)\(|^register\("(\w+)"', re.MULTILINE)

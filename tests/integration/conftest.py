@@ -63,11 +63,13 @@ class Shop:
         return worker
 
     def command(
-        self, *words: str, app: str = "tests.support.shop"
+        self, *words: str, app: str = "tests.support.shop", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run ``celery -A APP …`` to its end."""
         argv = [sys.executable, "-m", "celery", "-A", app, *words]
-        return self.fork_server("prefork").run(argv, {**clean_environment(), **self.env})
+        return self.fork_server("prefork").run(
+            argv, {**clean_environment(), **self.env, **(env or {})}
+        )
 
     def _hears(self, worker: WorkerNode) -> None:
         name = worker.hostname()
