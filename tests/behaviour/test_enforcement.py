@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -217,11 +218,15 @@ def test_a_worker_that_observes_shows_whom_limits_would_have_rejected(
     make_shop: Callable[..., Shop], path: str
 ) -> None:
     shop = make_shop(path, fairness={"lease_seconds": 1}, variables={"FAIRNESS_ENABLED": "observe"})
+    began = datetime.now(UTC)
     shop.worker(pool="threads", concurrency=8)
     results = [one(shop, "flood") for _ in range(5)] + [one(shop, "calm")]
     eventually(lambda: len(shop.runs()) == 6, RESULT_SECONDS)
     (shop.folder / "go").touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
+    (worker,) = shop.fairness.stats.status().workers
+    assert worker.started_at is not None
+    assert began <= worker.started_at <= datetime.now(UTC)
     text = command(shop, "observed")
     assert text.startswith("1 of 1 worker only observes; counted since ")
     assert re.search(r"^\d\d-\d\d \d\d:00  4  #{40}$", text, re.MULTILINE)
