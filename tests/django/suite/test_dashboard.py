@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django_celery_fairness import dashboard
 
+from celery_fairness.control.views import WorkerStatus
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
 from tests.django.suite.test_admin import read
@@ -95,6 +96,7 @@ def test_it_shows_what_workers_that_only_observe_would_have_rejected(
     page = read(answer)
     assert observed in page
     assert "0 of 0 workers only observe. Counted since" in page
+    assert "set FAIRNESS_ENABLED to true" not in page
     assert "free 1 3 1 4" in page
     assert "tenant:flood free 3 4" in page
     assert (
@@ -102,6 +104,13 @@ def test_it_shows_what_workers_that_only_observe_would_have_rejected(
         'at most 3 in one hour."'
     ) in answer.content.decode()
     assert answer.content.decode().count('<rect class="count"') == 1
+    worker = WorkerStatus(name="celery@web", pid=1, path="dispatch", enforcement="observe")
+    announced = calls.announce_args(15_000, worker.model_dump_json(), 15_000, None)
+    call(server, calls.ANNOUNCE, PREFIX, announced)
+    dashboard.shared.forget()
+    page = read(client.get(reverse(PAGE)))
+    assert "1 of 1 workers only observes." in page
+    assert "set FAIRNESS_ENABLED to true" in page
 
 
 def test_names_are_shown_as_text(client, operator, fairness, server):
