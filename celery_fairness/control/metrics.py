@@ -361,7 +361,9 @@ class _Scrape:
                 key = name if name in keys else OTHER
                 self._histograms[table.OJS_WAITS][(key,)][int(bits)] += count
             elif of == "started":
-                self._add(table.STARTS, count, self._label(name), _label(tier))
+                # Redis bounds these names. The queues with a label of their own change with the
+                # waiting tasks, and with them the count of `_other` would go down.
+                self._add(table.STARTS, count, _queue_label(name), _label(tier))
         counts: Mapping[str, Any] = answer["counts"]
         for field, count in counts.items():
             if field.startswith("exceeded "):

@@ -10,6 +10,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control import metric_table as table
+from celery_fairness.control import metrics
 from celery_fairness.control.backlog import CALL_TENANTS, NOT_JUDGED, TENANTS, backlogs
 from celery_fairness.control.metrics import POWERS, QUEUES
 from celery_fairness.control.stats_api import MINUTE_MS
@@ -269,6 +270,22 @@ def test_s53_waits_of_tasks_that_a_limit_had_rejected_by_key(shop, make_fairness
     assert dict(sample.buckets)[2.048] == 0
     assert dict(sample.buckets)[4.096] == 1
     assert sample.buckets[-1] == (math.inf, 1)
+
+
+def test_no_count_of_starts_goes_down_if_queues_are_more_than_labels(shop, fairness, monkeypatch):
+    monkeypatch.setattr(metrics, "QUEUES", 1)
+    for queue in ("a", "b"):
+        shop.put("42", f"{queue}1", tier="free", queue=queue)
+        (task,) = shop.claim(queue=queue)
+        shop.settle(task)
+    before: dict[tuple[str, ...], float] = {}
+    # The longest queue is another one each time.
+    for number, queue in enumerate("abba"):
+        shop.put("42", f"w{number}", tier="free", queue=queue)
+        now = read(fairness, table.STARTS)
+        assert all(now.get(labels, 0) >= count for labels, count in before.items())
+        before = now
+    assert before == {("a", "free"): 1, ("b", "free"): 1}
 
 
 def test_waits_are_apart_by_what_a_task_waited_behind(shop, fairness):

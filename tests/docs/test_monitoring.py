@@ -14,7 +14,7 @@ import yaml
 
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.metric_table import METRICS, Metric
-from celery_fairness.control.metrics import PARKED, QueueLoad
+from celery_fairness.control.metrics import OTHER, PARKED, QueueLoad
 from tests.docs.test_docs import COMMANDS, ROOT, anchors, blocks
 from tests.support.servers import NotInstalled, find_program
 from tests.support.services import missing
@@ -242,10 +242,12 @@ def test_an_alert_asks_for_metrics_of_the_table_and_names_the_next_step(rule):
     assert f"`{rule['alert']}`" in HOW_TO.read_text()
 
 
-def test_the_labels_of_parked_tasks_in_the_alerts_are_those_of_the_metrics():
-    assert {f'queue="{PARKED}"', f'queue!="{PARKED}"'} <= set(
-        re.findall(r'queue!?="\w+"', ALERTS.read_text())
-    )
+def test_the_labels_of_several_queues_in_the_alerts_are_those_of_the_metrics():
+    assert set(re.findall(r'queue[!=~]+"[^"]+"', ALERTS.read_text())) == {
+        f'queue!="{PARKED}"',
+        f'queue!="{OTHER}"',
+        f'queue=~"{PARKED}|{OTHER}"',
+    }
 
 
 def test_each_alert_has_a_test_where_it_fires_and_one_where_it_does_not():
