@@ -229,7 +229,8 @@ def _add_tasks(app: Celery) -> None:
         names = ("id", "retries", "expires", "timelimit", "root_id", "parent_id", "group", "origin")
         own = {k: v for k, v in (request.headers or {}).items() if k.startswith("x_")}
         facts = {name: getattr(request, name) for name in names}
-        return {**facts, "args": list(args), "kwargs": kwargs, "own_headers": own}
+        claim = (request.properties or {}).get("fairness_claim")
+        return {**facts, "args": list(args), "kwargs": kwargs, "own_headers": own, "claim": claim}
 
     @task(base=PlainBase, name="shop.plain")
     def plain() -> str:

@@ -22,7 +22,7 @@ class Watched(dict):
         return dict.__getitem__(self, name)
 os.environ = Watched(os.environ)
 import celery_fairness
-heavy = ("celery", "kombu", "redis", "django", "pydantic", "billiard", "vine")
+heavy = ("celery", "kombu", "redis", "django", "pydantic", "billiard", "vine", "opentelemetry")
 loaded = sorted(name for name in heavy if name in sys.modules)
 assert not loaded, loaded
 assert "logging" not in sys.modules, "logging"
