@@ -21,21 +21,53 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from inspect import cleandoc
-from operator import methodcaller
 from typing import Any, TypeVar
 
 import click
 
 from celery_fairness.app.fairness import Fairness
-from celery_fairness.cli import hints, show_limit, show_observed, show_task, tables, top
+from celery_fairness.cli import (
+    completion,
+    hints,
+    show_limit,
+    show_observed,
+    show_task,
+    tables,
+    top,
+)
+from celery_fairness.cli.answers import (
+    Answer,
+    ClearedOverride,
+    ClearedQueueLimit,
+    DeletedLibrary,
+    KeyPage,
+    Shown,
+    Verb,
+    verbs,
+)
 from celery_fairness.cli.format import count, printable, quoted
 from celery_fairness.cli.worker import run
+from celery_fairness.config.limit_spec import ACTIONS
 from celery_fairness.config.tiers import read_concurrency
-from celery_fairness.control.event_types import Event
+from celery_fairness.control.doctor.finding import Diagnosis
+from celery_fairness.control.event_types import Event, EventPage
 from celery_fairness.control.holding import person
-from celery_fairness.control.libraries import delete_library, libraries
+from celery_fairness.control.libraries import LibraryStatus, delete_library, libraries
 from celery_fairness.control.observed import TENANTS_AT_MOST
-from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.control.ojs_views import Inspection, KeyFacts
+from celery_fairness.control.views import (
+    Cancelled,
+    ChangedStops,
+    Check,
+    DeadLetterPage,
+    Explanation,
+    Observed,
+    Purged,
+    QueueLimit,
+    QueueState,
+    Requeued,
+    Status,
+)
 from celery_fairness.errors import (
     LimiterUnavailable,
     NotFound,
@@ -43,11 +75,11 @@ from celery_fairness.errors import (
     SettingsError,
     TenantInvalid,
     got,
+    suggestion,
 )
 from celery_fairness.exporter import expect_client
-from celery_fairness.limiter.types import KeyStops
 from celery_fairness.store.library import LibraryUnusable
-from celery_fairness.transport.migration import migrate
+from celery_fairness.transport.migration import Moved, migrate
 from celery_fairness.util.durations import parse_duration
 from celery_fairness.wiring import wired
 
@@ -56,8 +88,6 @@ USAGE = 2
 #: EX_UNAVAILABLE of sysexits.h, as Celery's own commands.
 AWAY = 69
 
-Shown = tuple[Any, list[str], int]
-Value = TypeVar("Value")
 Command = TypeVar("Command", bound=Callable[..., Any])
 #: The longest cool-down, in seconds.
 DAY_SECONDS = 86_400
@@ -65,8 +95,6 @@ DAY_SECONDS = 86_400
 SHORTEST_LOOK_SECONDS = 0.5
 #: The options that are a number of tasks at once.
 _COUNTS = {"concurrency", "global_limit", "local_limit"}
-#: The JSON form of a value.
-_dumped = methodcaller("model_dump", mode="json")
 
 
 def _help(text: str | None, *examples: str) -> str:
@@ -115,7 +143,7 @@ def _usage_errors() -> Iterator[None]:
 
 def _command(
     group: click.Group, name: str, *examples: str
-) -> Callable[[Callable[..., Shown]], click.Command]:
+) -> Callable[[Callable[..., Shown[Any]]], Verb]:
     """Make a command from a function that returns a value, its text, and the exit code.
 
     Each example is the words after the command's name.
@@ -123,7 +151,7 @@ def _command(
     words = f"{group.name} {name}" if group.name else name
     lines = [f"{words} {each}".rstrip() for each in examples or ("",)]
 
-    def make(ask: Callable[..., Shown]) -> click.Command:
+    def make(ask: Callable[..., Shown[Any]]) -> Verb:
         @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
         @click.pass_context
         @functools.wraps(ask)
@@ -137,30 +165,33 @@ def _command(
                 with _usage_errors():
                     value, lines, code = ask(of, **arguments)
                 if isinstance(value, Iterator):
-                    as_line = partial(json.dumps, default=_dumped) if as_json else tables.event_line
                     for each in value:
-                        click.echo(as_line(each))
+                        line = json.dumps(made.plain(each)) if as_json else tables.event_line(each)
+                        click.echo(line)
                     context.exit(code)
             if as_json:
-                click.echo(json.dumps(value, indent=2, default=_dumped))
+                click.echo(json.dumps(made.plain(value), indent=2))
             else:
                 # In colour only on a terminal, and not with --no-color.
                 click.echo("\n".join(lines), color=False if context.obj.no_color else None)
             context.exit(code)
 
-        return group.command(name, help=_help(ask.__doc__, *lines))(command)
+        made = click.command(name, cls=Verb, help=_help(ask.__doc__, *lines))(command)
+        made.ask = ask
+        group.add_command(made)
+        return made
 
     return make
 
 
 @_command(nouns, "status")
-def status(of: Fairness) -> Shown:
+def status(of: Fairness) -> Shown[Status]:
     """Show queues, who holds leases, tiers and counters."""
     return _shown(of.stats.status(), tables.status_lines)
 
 
 @_command(nouns, "doctor")
-def doctor(of: Fairness) -> Shown:
+def doctor(of: Fairness) -> Shown[Diagnosis]:
     """Check Redis, settings, workers, queues and limits, and show how to correct what is wrong.
 
     The exit code is 0 if nothing is wrong, also with advice, and 1 if something is.
@@ -176,7 +207,7 @@ def doctor(of: Fairness) -> Shown:
     default=20,
     help="How many tenants, those with the most tasks first; default 20.",
 )
-def observed(of: Fairness, top: int) -> Shown:
+def observed(of: Fairness, top: int) -> Shown[Observed]:
     """Show what workers that only observe would have rejected in the last day, by tenant."""
     return _shown(of.stats.observed(top=top), show_observed.observed_lines)
 
@@ -243,7 +274,7 @@ def _signed(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**others, "author": person(options.get("by"))}
 
 
-def _shown(value: Value, lines_of: Callable[[Value], list[str]]) -> Shown:
+def _shown(value: Answer, lines_of: Callable[[Answer], list[str]]) -> Shown[Answer]:
     return value, lines_of(value), 0
 
 
@@ -252,48 +283,51 @@ def _note(hint: str) -> None:
         click.echo(f"celery fairness: note: {hint}", err=True)
 
 
-def _inspected(found: Inspection) -> Shown:
+def _inspected(found: Inspection) -> Shown[KeyFacts]:
     code = 0 if found.known and not found.unknown else FOUND
-    return show_limit.inspection_plain(found), show_limit.inspection_lines(found), code
+    return found.facts, show_limit.inspection_lines(found), code
 
 
-def _overridden(found: Inspection, note: str) -> Shown:
+def _overridden(found: Inspection, note: str) -> Shown[KeyFacts]:
     _note(note)
-    return show_limit.inspection_plain(found), show_limit.overridden_lines(found), 0
+    return found.facts, show_limit.overridden_lines(found), 0
 
 
-def _override_cleared(key: str, clear: Callable[[], bool], others: Mapping[str, Any]) -> Shown:
+def _override_cleared(
+    key: str, clear: Callable[[], bool], others: Mapping[str, Any]
+) -> Shown[ClearedOverride]:
     """Clear an override, unless another option is given."""
     if others:
         raise click.UsageError("expected --clear alone, or numbers")
     cleared = clear()
     text = f"{key}: its numbers are its own again" if cleared else f"{key}: has no override"
-    return {"key": key, "cleared": cleared}, [text], 0 if cleared else FOUND
+    return ClearedOverride(key=key, cleared=cleared), [text], 0 if cleared else FOUND
 
 
-def _stopped(stops: KeyStops, note: str) -> Shown:
+def _stopped(stops: ChangedStops, note: str) -> Shown[ChangedStops]:
     _note(note)
     return _shown(stops, tables.stops_lines)
 
 
-def _resumed(of: Fairness, stops: KeyStops) -> Shown:
+def _resumed(of: Fairness, stops: ChangedStops) -> Shown[ChangedStops]:
     return stops, hints.resumed_lines(of, stops), 0
 
 
 @_command(limit_group, "list", "--page 2")
 @click.option("--page", type=int, default=1, help="The number of the page, from 1.")
 @click.option("--per-page", type=int, default=20, help="Keys on a page, 1 to 100.")
-def limit_list(of: Fairness, page: int, per_page: int) -> Shown:
+def limit_list(of: Fairness, page: int, per_page: int) -> Shown[KeyPage]:
     """List the known keys."""
     found = of.limits.list(page, per_page)
     unknown = any(each.unknown for each in found.items)
-    return show_limit.page_plain(found), show_limit.keys_lines(found), FOUND if unknown else 0
+    shown = KeyPage(items=tuple(each.facts for each in found.items), pagination=found.pagination)
+    return shown, show_limit.keys_lines(found), FOUND if unknown else 0
 
 
 @_command(limit_group, "show", "api.stripe.com", "api.stripe.com --page 2")
 @click.argument("key")
 @click.option("--page", type=int, default=1, help="A hundred leases at a time, from 1.")
-def limit_show(of: Fairness, key: str, page: int) -> Shown:
+def limit_show(of: Fairness, key: str, page: int) -> Shown[KeyFacts]:
     """Show what KEY holds, may hold and has waiting."""
     return _inspected(of.limits.inspect(key, page))
 
@@ -302,7 +336,7 @@ def limit_show(of: Fairness, key: str, page: int) -> Shown:
 @click.argument("key")
 @_ends
 @_by
-def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown:
+def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown[ChangedStops]:
     """Start nothing more under KEY; running tasks go on."""
     note = hints.unused_key(of, key)
     return _stopped(of.limits.pause(key, by=by, **ends), note)
@@ -311,7 +345,7 @@ def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown:
 @_command(limit_group, "resume", "api.stripe.com")
 @click.argument("key")
 @_by
-def limit_resume(of: Fairness, key: str, by: str | None) -> Shown:
+def limit_resume(of: Fairness, key: str, by: str | None) -> Shown[ChangedStops]:
     """End a pause of KEY."""
     return _resumed(of, of.limits.resume(key, by=by))
 
@@ -321,7 +355,9 @@ def limit_resume(of: Fairness, key: str, by: str | None) -> Shown:
 @_ends
 @_reason
 @_clear
-def limit_cool_down(of: Fairness, key: str, reason: str, clear: bool, **ends: Any) -> Shown:
+def limit_cool_down(
+    of: Fairness, key: str, reason: str, clear: bool, **ends: Any
+) -> Shown[ChangedStops]:
     """Start nothing under KEY for a time. A later call can only make it longer."""
     if len(_given({**ends, "clear": clear or None})) != 1:
         raise click.UsageError("expected --for DURATION, --until TIME or --clear")
@@ -345,7 +381,9 @@ def limit_cool_down(of: Fairness, key: str, reason: str, clear: bool, **ends: An
 @_rate
 @_throttle
 @_overrides
-def limit_override(of: Fairness, key: str, clear: bool, **options: Any) -> Shown:
+def limit_override(
+    of: Fairness, key: str, clear: bool, **options: Any
+) -> Shown[KeyFacts | ClearedOverride]:
     """Replace the numbers of KEY, for a time or until they are cleared."""
     given = _given(options)
     if clear:
@@ -357,7 +395,7 @@ def limit_override(of: Fairness, key: str, clear: bool, **options: Any) -> Shown
 @_command(tenant_group, "show", "42")
 @click.argument("tenant")
 @_service
-def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown:
+def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown[KeyFacts]:
     """Show what TENANT holds, may hold and has waiting."""
     return _inspected(of.tenants.inspect(tenant, service))
 
@@ -366,7 +404,7 @@ def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown:
 @click.argument("tenant")
 @_ends
 @_by
-def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown:
+def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown[ChangedStops]:
     """Start nothing more of TENANT; running tasks go on."""
     note = hints.unused_tenant(of, tenant)
     return _stopped(of.tenants.pause(tenant, by=by, **ends), note)
@@ -375,7 +413,7 @@ def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Show
 @_command(tenant_group, "resume", "42")
 @click.argument("tenant")
 @_by
-def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
+def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedStops]:
     """End a pause of TENANT."""
     return _resumed(of, of.tenants.resume(tenant, by=by))
 
@@ -387,7 +425,7 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown:
 @_overrides
 def tenant_override(
     of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
-) -> Shown:
+) -> Shown[KeyFacts | ClearedOverride]:
     """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
     given = _given(options)
     if clear:
@@ -401,12 +439,12 @@ def tenant_override(
 
 @_command(tenant_group, "tier", "42", "42 pro --concurrency 5", "42 --clear")
 @click.argument("tenant")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.tiers)
 @click.option("--concurrency", help="The tenant's own number, instead of its tier's.")
 @_clear
 def tenant_tier(
     of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
-) -> Shown:
+) -> Shown[KeyFacts]:
     """Show the tier of TENANT, or publish that it is NAME."""
     if not tenant:
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
@@ -423,12 +461,12 @@ def tenant_tier(
         _note(hints.unused_tenant(of, tenant))
     found = of.tenants.inspect(tenant)
     code = FOUND if found.unknown else 0
-    return show_limit.inspection_plain(found), show_limit.limit_lines(found), code
+    return found.facts, show_limit.limit_lines(found), code
 
 
 @_command(tenant_group, "purge", "42")
 @click.argument("tenant")
-def tenant_purge(of: Fairness, tenant: str) -> Shown:
+def tenant_purge(of: Fairness, tenant: str) -> Shown[Purged]:
     """Cancel all waiting tasks of TENANT; running tasks go on."""
     found = of.tenants.purge(tenant)
     _note("" if found.cancelled else hints.unused_tenant(of, tenant))
@@ -437,27 +475,29 @@ def tenant_purge(of: Fairness, tenant: str) -> Shown:
 
 
 @_command(queue_group, "list")
-def queue_list(of: Fairness) -> Shown:
+def queue_list(of: Fairness) -> Shown[tuple[QueueState, ...]]:
     """List the queues and their limits."""
     return _shown(of.queues.list(), tables.queues_lines)
 
 
 @_command(queue_group, "show", "mail")
-@click.argument("queue")
-def queue_show(of: Fairness, queue: str) -> Shown:
+@click.argument("queue", shell_complete=completion.queues)
+def queue_show(of: Fairness, queue: str) -> Shown[QueueState]:
     """Show what waits in QUEUE, and its limit."""
     return _shown(of.queues.inspect(queue), tables.queue_lines)
 
 
 @_command(queue_group, "limit", "mail --global-limit 20 --rate 100/m", "mail --clear")
-@click.argument("queue")
+@click.argument("queue", shell_complete=completion.queues)
 @click.option("--global-limit", help="At once in all workers: a number, 0 pauses, or unlimited.")
 @click.option("--local-limit", help="At once in one worker, likewise.")
 @_rate
 @_throttle
-@click.option("--on-limit", help="A task above it: wait, reschedule or drop.")
+@click.option("--on-limit", type=click.Choice(ACTIONS), help="What a task above it does.")
 @click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
-def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) -> Shown:
+def queue_limit(
+    of: Fairness, queue: str, clear: bool, **numbers: str | None
+) -> Shown[QueueLimit | ClearedQueueLimit]:
     """Set the limit of QUEUE; numbers that are not given are unlimited."""
     given = _given(numbers)
     if clear == bool(given):
@@ -465,14 +505,15 @@ def queue_limit(of: Fairness, queue: str, clear: bool, **numbers: str | None) ->
     if clear:
         ended = of.queues.clear_limit(queue)
         text = "its numbers are those of the settings again" if ended else "nothing was set"
-        return {"queue": queue, "cleared": ended}, [f"{queue}: {text}"], 0 if ended else FOUND
+        cleared = ClearedQueueLimit(queue=queue, cleared=ended)
+        return cleared, [f"{queue}: {text}"], 0 if ended else FOUND
     return _shown(of.queues.set_limit(queue, **given), tables.queue_limit_lines)
 
 
 @_command(queue_group, "migrate", "mail --to fairredis", "mail --to redis")
-@click.argument("queue")
+@click.argument("queue", shell_complete=completion.queues)
 @click.option("--to", type=click.Choice(["redis", "fairredis"]), required=True, help="The broker.")
-def queue_migrate(_: Fairness, queue: str, to: str) -> Shown:
+def queue_migrate(_: Fairness, queue: str, to: str) -> Shown[Moved]:
     """Move the waiting tasks of QUEUE between redis:// and fairredis://, while workers run."""
     progress = _show_moved if sys.stderr.isatty() else None
     try:
@@ -489,14 +530,14 @@ def _show_moved(tasks: int) -> None:
 
 @_command(task_group, "explain", "7f3c")
 @click.argument("task", metavar="ID")
-def task_explain(of: Fairness, task: str) -> Shown:
+def task_explain(of: Fairness, task: str) -> Shown[Explanation]:
     """Show where the task ID is, and why it does not start."""
     return _shown(of.tasks.explain(task), show_task.explanation_lines)
 
 
 @_command(task_group, "cancel", "7f3c")
 @click.argument("task", metavar="ID")
-def task_cancel(of: Fairness, task: str) -> Shown:
+def task_cancel(of: Fairness, task: str) -> Shown[Cancelled]:
     """Cancel the task ID while it waits; a running one goes on."""
     found = of.tasks.cancel(task)
     what, queue = f"task {printable(found.task_id)}", printable(found.queue)
@@ -507,17 +548,17 @@ def task_cancel(of: Fairness, task: str) -> Shown:
 
 
 @_command(task_group, "dead", "--queue mail", "--page 2")
-@click.option("--queue", help="Only those of this queue.")
+@click.option("--queue", shell_complete=completion.queues, help="Only those of this queue.")
 @click.option("--page", type=int, default=1, help="The number of the page, from 1.")
 @click.option("--per-page", type=int, default=20, help="Dead letters on a page, 1 to 100.")
-def task_dead(of: Fairness, queue: str | None, page: int, per_page: int) -> Shown:
+def task_dead(of: Fairness, queue: str | None, page: int, per_page: int) -> Shown[DeadLetterPage]:
     """List dead letters."""
     return _shown(of.tasks.dead_letters(queue, page, per_page), tables.dead_lines)
 
 
 @_command(task_group, "requeue", "7f3c")
 @click.argument("task", metavar="ID")
-def task_requeue(of: Fairness, task: str) -> Shown:
+def task_requeue(of: Fairness, task: str) -> Shown[Requeued]:
     """Put the dead letter ID back, last in its lane."""
     found = of.tasks.requeue(task)
     what, queue = f"task {printable(found.task_id)}", printable(found.queue)
@@ -530,7 +571,11 @@ def task_requeue(of: Fairness, task: str) -> Shown:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), help="How many after --after at most; default 100."
 )
-@click.option("--types", help="Only these, with commas, such as rate_limit.dropped.")
+@click.option(
+    "--types",
+    shell_complete=completion.event_types,
+    help="Only these, with commas, such as rate_limit.dropped.",
+)
 @click.option("--follow", is_flag=True, help="Go on with new ones; from now on, or --after.")
 def events(
     of: Fairness,
@@ -539,7 +584,7 @@ def events(
     limit: int | None,
     types: str | None,
     follow: bool,
-) -> Shown:
+) -> Shown[EventPage | Iterator[Event]]:
     """Show the newest events, or those after --after; the oldest of them first."""
     wanted = [each.strip() for each in types.split(",")] if types else None
     if last is not None and (after is not None or follow):
@@ -568,7 +613,7 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
         "worker mail --loglevel INFO",
     ),
 )
-@click.argument("service")
+@click.argument("service", shell_complete=completion.services)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY WORKER OPTIONS]...")
 @click.pass_context
 def _worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
@@ -647,9 +692,28 @@ def _top(context: click.Context, /, every: float, once: bool) -> None:
         TopScreen(of, every).run()
 
 
+@nouns.command(
+    "schema",
+    help=_help(
+        "Print the JSON Schema of what COMMAND prints with --json, or of all commands.\n\n"
+        "It needs neither an app nor Redis.",
+        "schema limit show",
+        "schema",
+    ),
+)
+@click.argument("command", nargs=-1)
+def _schema(command: tuple[str, ...]) -> None:
+    known, name = dict(verbs(nouns)), " ".join(command)
+    if command and name not in known:
+        problem = f"expected one that takes --json, such as limit show, got: {name!r}"
+        raise click.UsageError(f"COMMAND: {problem}{suggestion(name, known)}")
+    schemas = {each: verb.schema(each) for each, verb in known.items() if name in ("", each)}
+    click.echo(json.dumps(schemas[name] if name else schemas, indent=2))
+
+
 @_command(nouns, "library", "", "--delete cf_1a2b3c4d5e6f")
 @click.option("--delete", "library", help="The name of one to delete.")
-def library(_: Fairness, library: str | None) -> Shown:
+def library(_: Fairness, library: str | None) -> Shown[list[LibraryStatus] | DeletedLibrary]:
     """Show the function libraries of the server: each version of this package loads its own.
 
     Nothing deletes an old one by itself. Other installations may use the server: their last
@@ -658,13 +722,13 @@ def library(_: Fairness, library: str | None) -> Shown:
     limiter = wired(click.get_current_context().obj.app).installation.redis
     if library is not None:
         delete_library(limiter, library)
-        return {"deleted": library}, [f"deleted {library}"], 0
+        return DeletedLibrary(deleted=library), [f"deleted {library}"], 0
     return _shown(libraries(limiter), tables.libraries_lines)
 
 
 @_command(nouns, "check", "", "--repair")
 @click.option("--repair", is_flag=True, help="Repair what needs no guess, and show what was done.")
-def check(of: Fairness, repair: bool) -> Shown:
+def check(of: Fairness, repair: bool) -> Shown[Check]:
     """Compare the tables in Redis with each other, while workers go on.
 
     The exit code is 0 if nothing is left to do, and 1 if a finding is.

@@ -1,11 +1,10 @@
-"""The text and the JSON of a key: the fields of the Open Job Spec, and our own."""
+"""The text of a key."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
-from pydantic_core import to_jsonable_python
 
 from celery_fairness.cli.format import (
     PARKED,
@@ -21,7 +20,6 @@ from celery_fairness.cli.format import (
 from celery_fairness.cli.tables import numbers_text, page_line
 from celery_fairness.control.limit_in_force import time_text
 from celery_fairness.control.ojs_views import (
-    OF_SPEC,
     Inspection,
     InspectionPage,
     Override,
@@ -32,19 +30,6 @@ from celery_fairness.control.ojs_views import (
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "tenant")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
 _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
-
-
-def inspection_plain(found: Inspection) -> dict[str, Any]:
-    """Return a key as JSON: the form of the Open Job Spec, and our own fields."""
-    facts = {name: value for name, value in found if name not in (*OF_SPEC, "numbers")}
-    numbers = {"limit": found.limit, "held": found.held}
-    return {**found.model_dump(mode="json"), **numbers, **to_jsonable_python(facts)}
-
-
-def page_plain(page: InspectionPage) -> dict[str, Any]:
-    """Return a page of keys."""
-    items = [inspection_plain(each) for each in page.items]
-    return {"items": items, "pagination": page.pagination.model_dump(mode="json")}
 
 
 def inspection_lines(found: Inspection) -> list[str]:

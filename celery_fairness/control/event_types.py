@@ -237,6 +237,20 @@ WATCH_BEGINS = "task.watched"
 WATCHED = frozenset(each.name for each in TYPES.values() if each.stream == "task_events")
 
 
+_TEXT = {"type": "string"}
+#: The fields of the envelope, by JSON Schema.
+_ENVELOPE: Mapping[str, Any] = {
+    "specversion": _TEXT,
+    "id": _TEXT,
+    "type": {"type": "string", "description": f"One of {', '.join(TYPES)}."},
+    "source": _TEXT,
+    "time": {"type": "string", "format": "date-time"},
+    "subject": {"type": "string", "description": "The id of the task, if it is about one."},
+    "datacontenttype": _TEXT,
+    "data": {"type": "object"},
+}
+
+
 class Event(Value):
     """One event.
 
@@ -263,6 +277,12 @@ class Event(Value):
     def subject(self) -> str:
         """The id of its task; "" if it has no task."""
         return str(self.data.get("job_id", ""))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
+        """Return the schema of the envelope, which has other fields."""
+        required = [name for name in _ENVELOPE if name != "subject"]
+        return {"type": "object", "properties": dict(_ENVELOPE), "required": required}
 
     @model_serializer
     def _envelope(self) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic import computed_field, model_serializer
+from pydantic import SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.limit_in_force import LimitInForce
 from celery_fairness.limiter.types import HeldLease, KeyStops, WaitedLimit, WaitingLane
 from celery_fairness.util.value import Value
 
-#: The fields of :class:`Inspection` that the Open Job Spec has.
+#: The fields of :class:`KeyFacts` that the Open Job Spec has.
 OF_SPEC = ("key", "concurrency", "rate", "throttle", "waiting_count", "override")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -112,11 +112,8 @@ class Override(Value):
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-class Inspection(Value):
-    """The state of a key: its limits, leases and waiting tasks.
-
-    ``str()`` of it has a line for the key, its limit in force, and each lease. The dump has only
-    the fields of the Open Job Spec, up to ``override``.
+class KeyFacts(Value):
+    """All facts of a key: its limits, leases and waiting tasks. ``--json`` prints them.
 
     Attributes:
         key: The key in its form in Redis. A hash replaces a tenant that is not allowed in a key.
@@ -127,8 +124,6 @@ class Inspection(Value):
         waiting_count: Waiting tasks of the key in all places, without scheduled ones.
         override: The operator's numbers. Absent from the dump if there are none.
         in_force: The number of ``concurrency`` and the reasons for it.
-        numbers: The numbers of the key, or those of one limit of a task. An override counts, a
-            pause does not.
         known: Whether Redis has anything about the key, or this app declares it.
         tier: The tier whose numbers apply. "" if it is ``unknown`` or the key is no tenant's.
         unknown: Why the tenant's tier is unknown, for example because its resolver failed. "" if it
@@ -151,6 +146,8 @@ class Inspection(Value):
         full_in: Queues in which the tenant is blocked. "" is that of parked tasks.
         judged_by: Version of the published tiers by which the tenant was found at its limit. None
             if it is not, or if the next claim checks it again.
+        limit: Its concurrency.
+        held: Its live leases.
     """
 
     key: str
@@ -160,7 +157,6 @@ class Inspection(Value):
     waiting_count: int
     override: Override | None = None
     in_force: LimitInForce
-    numbers: Limit
     known: bool
     tier: str = ""
     unknown: str = ""
@@ -178,8 +174,41 @@ class Inspection(Value):
     full_in: tuple[str, ...] = ()
     judged_by: int | None = None
 
+    @computed_field(repr=False)  # type: ignore[prop-decorator]  # as above
+    @property
+    def limit(self) -> int | None:
+        """Its concurrency."""
+        return self.concurrency.limit
+
+    @computed_field(repr=False)  # type: ignore[prop-decorator]  # as above
+    @property
+    def held(self) -> int:
+        """Live leases."""
+        return self.concurrency.active
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        dumped: dict[str, Any] = dump(self)
+        # As the Open Job Spec has it: what a key does not have is left out.
+        absent = [name for name in OF_SPEC if dumped[name] is None]
+        return {name: value for name, value in dumped.items() if name not in absent}
+
+
+class Inspection(KeyFacts):
+    """The state of a key, with the facts as attributes.
+
+    ``str()`` of it has a line for the key, its limit in force, and each lease. The dump has only
+    the fields of the Open Job Spec, up to ``override``.
+
+    Attributes:
+        numbers: The numbers of the key, or those of one limit of a task. An override counts, a
+            pause does not.
+    """
+
+    numbers: Limit
+
     @model_serializer
-    def _dump_of_spec(self) -> dict[str, Any]:
+    def _dump(self) -> dict[str, Any]:  # type: ignore[override]  # plain: it has other fields
         values = {name: getattr(self, name) for name in OF_SPEC}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -194,14 +223,9 @@ class Inspection(Value):
         )
 
     @property
-    def limit(self) -> int | None:
-        """Its concurrency."""
-        return self.concurrency.limit
-
-    @property
-    def held(self) -> int:
-        """Live leases."""
-        return self.concurrency.active
+    def facts(self) -> KeyFacts:
+        """All facts of the key, whose dump has all of them."""
+        return KeyFacts(**{name: getattr(self, name) for name in KeyFacts.model_fields})
 
 
 def _lease_line(lease: HeldLease) -> str:

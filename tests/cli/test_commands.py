@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
 from celery_fairness.cli.tables import table
 from celery_fairness.scheduler import calls
@@ -369,30 +368,10 @@ def test_wrong_usage_exits_with_2_and_says_what_is_expected(fairness, run, args)
     assert "Usage:" in done.stderr
 
 
-@every_command
-def test_an_app_without_fairness_exits_with_2(run, args):
-    done = run(*args, app=Celery("plain", set_as_current=False))
-    assert done.exit_code == 2
-    assert "the Celery app 'plain' has no Fairness" in done.stderr
-
-
 def test_a_setting_that_cannot_be_meant_exits_with_2(make_fairness, run):
     done = run("status", of=make_fairness(fairness={"lease_second": 3}))
     assert done.exit_code == 2
     assert "lease_second" in done.stderr
-
-
-@every_command
-@pytest.mark.parametrize("as_json", [[], ["--json"]], ids=["text", "json"])
-def test_a_redis_that_is_away_exits_with_69_and_shows_no_password(
-    make_fairness, run, args, as_json
-):
-    away = make_fairness(url=f"fairredis://:{PASSWORD}@127.0.0.1:1/0")
-    done = run(*args, *as_json, of=away)
-    assert done.exit_code == 69
-    assert done.stdout == ""
-    assert "redis://127.0.0.1:1/0 does not answer" in done.stderr
-    assert PASSWORD not in done.stderr
 
 
 @every_command

@@ -76,7 +76,7 @@ def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fai
         (("--global-limit", "-1"), "global_limit: expected a whole number from 0"),
         (("--local-limit", "many"), "local_limit: expected a whole number from 0"),
         (("--rate", "5"), "rate: expected 'LIMIT/PERIOD'"),
-        (("--on-limit", "wiat"), "on_limit: expected 'wait', 'reschedule' or 'drop'"),
+        (("--on-limit", "wiat"), "'wiat' is not one of 'wait', 'reschedule', 'drop'"),
         (("--clear", "--rate", "unlimited"), "expected numbers, or --clear alone"),
     ],
 )

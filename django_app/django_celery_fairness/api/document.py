@@ -1,7 +1,7 @@
 """The OpenAPI document: ninja's own, with the schemas of values that a serializer writes.
 
-Pydantic has no schema of a serializer's answer. So :class:`Inspection`, :class:`Override` and
-:class:`Event` would be objects with any fields. Here they are described by their fields.
+Pydantic has no schema of a serializer's answer. So :class:`Inspection` and :class:`Override` would
+be objects with any fields. Here they are described by their fields.
 """
 
 from __future__ import annotations
@@ -12,23 +12,11 @@ from ninja import NinjaAPI
 from ninja.openapi.schema import REF_TEMPLATE, OpenAPISchema
 from ninja.operation import Operation
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema
 
-from celery_fairness.control.event_types import TYPES
+from celery_fairness.control.event_types import Event
+from celery_fairness.control.json_schema import ByFields
 from celery_fairness.control.ojs_views import OF_SPEC, Inspection, Override
 from django_celery_fairness.api.errors import MEDIA_TYPE
-
-_TEXT = {"type": "string"}
-_EVENT = {
-    "specversion": _TEXT,
-    "id": _TEXT,
-    "type": {"type": "string", "description": f"One of {', '.join(TYPES)}."},
-    "source": _TEXT,
-    "time": {"type": "string", "format": "date-time"},
-    "subject": {"type": "string", "description": "The id of the task, if it is about one."},
-    "datacontenttype": _TEXT,
-    "data": {"type": "object"},
-}
 
 
 class FairnessApi(NinjaAPI):
@@ -48,8 +36,7 @@ class FairnessApi(NinjaAPI):
         schemas = document["components"]["schemas"]
         for model, names in ((Inspection, OF_SPEC), (Override, tuple(Override.model_fields))):
             schemas.update(_by_fields(model, names))
-        required = [name for name in _EVENT if name != "subject"]
-        schemas["Event"] = {"type": "object", "properties": _EVENT, "required": required}
+        schemas["Event"] = Event.model_json_schema(mode="serialization")
         for path in document["paths"].values():
             for operation in path.values():
                 content = operation.get("requestBody", {}).get("content")
@@ -58,17 +45,10 @@ class FairnessApi(NinjaAPI):
         return document
 
 
-class _ByFields(GenerateJsonSchema):
-    """Describes a model by its fields, as if it had no serializer."""
-
-    def ser_schema(self, schema: Any) -> None:
-        return None
-
-
 def _by_fields(model: type[BaseModel], names: tuple[str, ...]) -> dict[str, Any]:
     """Return the schema of a model with some of its fields, and the schemas that it refers to."""
     found = model.model_json_schema(
-        mode="serialization", ref_template=REF_TEMPLATE, schema_generator=_ByFields
+        mode="serialization", ref_template=REF_TEMPLATE, schema_generator=ByFields
     )
     properties = {name: found["properties"][name] for name in names}
     kept = {"type": "object", "title": found["title"], "properties": properties}
