@@ -9,6 +9,7 @@ from celery_fairness.config.queue_limits import DECLARED
 from celery_fairness.config.queue_policy import QueuePolicy
 from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
 
@@ -31,6 +32,7 @@ def publish_tiers(limiter: Limiter, tiers: Mapping[str, Tier]) -> Mapping[str, T
                 _numbers(theirs),
                 source,
                 "the database" if source == "database" else "this worker's",
+                extra=about(tier=name),
             )
     return published or tiers
 
@@ -50,6 +52,7 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
                 "queue %r: this worker's settings declare another limit than Redis had; "
                 "this worker's holds",
                 name,
+                extra=about(queue=name),
             )
         limiter.limit_queue(DECLARED, name, numbers, policy.partitioned)
 

@@ -17,11 +17,13 @@ from typing import Any
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.control.installation import Installation
+from celery_fairness.control.limit_in_force import time_text
 from celery_fairness.control.snapshot import UNCHANGED, stops_of
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import got
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds, milliseconds
+from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
 
@@ -55,7 +57,16 @@ class Holding:
         why = reason[:REASON_CHARACTERS]
         args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
         stopped = calls.read_stop(self._installation.reader.call(calls.STOP, args))
-        return ChangedStops(**dict(stops_of(key, stopped)), known=known)
+        stops = ChangedStops(**dict(stops_of(key, stopped)), known=known)
+        who = by or "somebody"
+        if how == "pause":
+            until = "it is resumed" if stops.paused_until is None else time_text(stops.paused_until)
+            logger.info("%s is paused until %s, by %s", key, until, who, extra=about(key=key))
+        elif how == "resume":
+            logger.info("%s is resumed, by %s", key, who, extra=about(key=key))
+        elif how == "clear":
+            logger.info("the cool-down of %s is cleared", key, extra=about(key=key))
+        return stops
 
     def cools(self, key: str) -> bool:
         """Return whether a key cools down, or has done so until lately."""
@@ -94,7 +105,9 @@ class Holding:
         """Let no task of a key start for a time, and log it. The key has its form in Redis."""
         stops = self.stop("cool", key, milliseconds(wait_seconds), reason, known=known)
         why = reason or "no reason given"
-        logger.warning("%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why)
+        logger.warning(
+            "%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why, extra=about(key=key)
+        )
         return stops
 
     def clear(self, key: str) -> bool:

@@ -50,6 +50,7 @@ from celery_fairness.transport.queue_ops import QueueOperationsMixin
 from celery_fairness.transport.queue_shares import QueueShares, own_wakeup_list
 from celery_fairness.transport.scan_cursor import ScanCursor
 from celery_fairness.transport.session import SETTLE_AT_MOST, Claimant, Session, session_of
+from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
 
@@ -487,6 +488,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
                 "that has it; import its module here, or correct the name in its producer",
                 message.headers["task"],
                 held.queue,
+                extra=about(task_name=message.headers["task"], queue=held.queue),
             )
         session.lease_table.end(held, Verdict.HEAD, begun=False)
         self.acknowledged(message)

@@ -29,6 +29,7 @@ from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.transport.session import Claimant
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.value import Value
 from celery_fairness.wiring import wired
 
@@ -119,6 +120,7 @@ def adopt(channel: Any, queues: list[str]) -> int:
                 "'queue migrate %s --to fairredis' takes them back",
                 queue,
                 queue,
+                extra=about(queue=queue),
             )
             continue
         try:
@@ -127,7 +129,12 @@ def adopt(channel: Any, queues: list[str]) -> int:
                 raise entries
             moved += _adopt_list(channel, client, queue, key, entries[::-1])
         except ResponseError as error:
-            logger.error("messages in %s stay there for now, Redis rejects them: %s", key, error)
+            logger.error(
+                "messages in %s stay there for now, Redis rejects them: %s",
+                key,
+                error,
+                extra=about(queue=queue),
+            )
     return moved
 
 
@@ -166,6 +173,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 key,
                 there,
                 problem,
+                extra=about(queue=queue),
             )
     return moved + quarantined
 

@@ -27,6 +27,7 @@ from celery_fairness.scheduler.types import Claim, Claimed, Verdict
 from celery_fairness.transport.envelope import message_of
 from celery_fairness.transport.lease_table import Held
 from celery_fairness.transport.session import Claimant
+from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
 
@@ -73,6 +74,7 @@ class QueueOperationsMixin(_Channel):
                 held.lease,
                 held.queue,
                 type(error).__name__,
+                extra=about(queue=held.queue),
             )
             self._end(held, Verdict.UNREADABLE)
             return None

@@ -23,6 +23,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Renewal, Rules
 from celery_fairness.store.connection import Connection
 from celery_fairness.transport.lease_table import Held, LeaseTable
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices
 
@@ -205,7 +206,9 @@ class Renewals:
         for each in lost:
             each.lost = True
             logger.error(
-                "the lease %s has ended while its task runs: another worker may run it", each.lease
+                "the lease %s has ended while its task runs: another worker may run it",
+                each.lease,
+                extra=about(queue=each.queue),
             )
         if lost:
             self.on_leases_lost(lost)
@@ -219,6 +222,7 @@ class Renewals:
         every = self._lease_ms / 3000
         _set_timeouts(self._client, every)
         idle_renewals, renew_at, not_before = 0, monotonic() + every, 0.0
+        fails = False
         while not self._closed:
             self._sleeps = idle_renewals >= IDLE_RENEWALS_AT_MOST
             # A new lease either finds the thread awake or rings the bell.
@@ -249,7 +253,11 @@ class Renewals:
                 # While the worker makes a new connection, only this thread sends ends.
                 with self._settling:
                     self._settle(self._call)
+                if fails:
+                    fails = False
+                    logger.info("leases are renewed again")
             except Exception as error:  # noqa: BLE001 - leases would end
+                fails = True
                 text = error or type(error).__name__
                 self._notices.error("renew", "leases could not be renewed: %s", text)
                 renew_at = not_before = monotonic() + min(AGAIN_SECONDS, every)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 #: How often one kind of line is logged, in seconds.
 EVERY_SECONDS = 60.0
@@ -28,15 +28,32 @@ class Notices:
         self._clock = clock
         self._logged: dict[str, tuple[float, int]] = {}
 
-    def warning(self, kind: str, text: str, *args: object) -> None:
+    def info(
+        self, kind: str, text: str, *args: object, extra: Mapping[str, str] | None = None
+    ) -> None:
+        """Log a line of ``kind`` that asks for nothing."""
+        self._log(logging.INFO, kind, text, args, extra)
+
+    def warning(
+        self, kind: str, text: str, *args: object, extra: Mapping[str, str] | None = None
+    ) -> None:
         """Log a warning of ``kind``."""
-        self._log(logging.WARNING, kind, text, args)
+        self._log(logging.WARNING, kind, text, args, extra)
 
-    def error(self, kind: str, text: str, *args: object) -> None:
+    def error(
+        self, kind: str, text: str, *args: object, extra: Mapping[str, str] | None = None
+    ) -> None:
         """Log an error of ``kind``."""
-        self._log(logging.ERROR, kind, text, args)
+        self._log(logging.ERROR, kind, text, args, extra)
 
-    def _log(self, level: int, kind: str, text: str, args: tuple[object, ...]) -> None:
+    def _log(
+        self,
+        level: int,
+        kind: str,
+        text: str,
+        args: tuple[object, ...],
+        extra: Mapping[str, str] | None,
+    ) -> None:
         now = self._clock()
         logged_at, held_back = self._logged.get(kind, (float("-inf"), 0))
         if now - logged_at < EVERY_SECONDS:
@@ -47,4 +64,4 @@ class Notices:
         self._logged[kind] = (now, 0)
         if held_back:
             text, args = text + " (and %d more like it)", (*args, held_back)
-        self._logger.log(level, text, *args)
+        self._logger.log(level, text, *args, extra=extra)

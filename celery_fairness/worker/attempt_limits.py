@@ -19,6 +19,7 @@ from celery_fairness.message.limits import FIELD
 from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
 from celery_fairness.message.stamp import Message, Stamp
 from celery_fairness.message.task_options import source_of
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.throttled_log import Notices
 
 
@@ -86,4 +87,5 @@ def log_undeclared_limits(notices: Notices, task: Any, headers: Mapping[str, Any
             "docs/reference/message-headers.md shows",
             task.name,
             headers.get("id"),
+            extra=about(task_name=task.name, task_id=headers.get("id")),
         )

@@ -18,6 +18,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Reason, Rejected
 from celery_fairness.message.attribution import Attribution
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.throttled_log import Notices
 
 
@@ -53,6 +54,9 @@ def log_deadlock_risk(
             request.id,
             key,
             parent,
+            extra=about(
+                task_name=task.name, task_id=request.id, tenant=attribution.tenant, key=key
+            ),
         )
 
 

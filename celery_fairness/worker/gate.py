@@ -54,6 +54,7 @@ from celery_fairness.message.headers import (
     was_accepted,
 )
 from celery_fairness.util.ids import new_lease_id
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import expires_ms
 from celery_fairness.worker.attempt import Attempt, current_attempt
@@ -226,7 +227,14 @@ class Gate:
             message = self._resender.take(task, context, asked.copy, known.get("content_type"))
             text, expires = json.dumps(message), expires_ms(message["headers"].get("expires"))
         except (EncodeError, TypeError, ValueError) as error:
-            logger.info("task %s[%s] cannot be parked: %r", task.name, context.id, error)
+            self._notices.warning(
+                f"park:{task.name}",
+                "task %s[%s] cannot be parked: %r",
+                task.name,
+                context.id,
+                error,
+                extra=_about(task, context, attribution, outcome),
+            )
             return outcome
         rank = self._resender.rank_of(message)
         try:
@@ -237,8 +245,14 @@ class Gate:
             return Rejected(Reason.LIMITER_UNAVAILABLE)
         if parking is Parking.SUPERSEDED:
             return replace(outcome, reason=Reason.SUPERSEDED)
-        text = _rejection_text(attribution, outcome)
-        logger.info("task %s[%s] is parked: %s", task.name, context.id, text)
+        self._notices.info(
+            f"parked:{_cause(attribution, outcome)}",
+            "task %s[%s] is parked: %s",
+            task.name,
+            context.id,
+            _rejection_text(attribution, outcome),
+            extra=_about(task, context, attribution, outcome),
+        )
         return None
 
     def _is_parked(self, rejected: Rejected) -> bool:
@@ -297,6 +311,7 @@ class Gate:
             "task %s is attributed to the tenant _invalid: %s",
             task.name,
             attribution.problem,
+            extra=about(task_name=task.name, tenant=attribution.tenant),
         )
 
     def _without_limiter(self, task: Any, error: LimiterUnavailable) -> Attempt | Rejected:
@@ -346,6 +361,7 @@ class Gate:
                 "task %s[%s]: this copy is dropped, another copy has started or is waiting",
                 task.name,
                 context.id,
+                extra=_about(task, context, asked.attribution, rejected),
             )
             return _ignored()
         wait = self.countdown_seconds(rejected)
@@ -360,12 +376,14 @@ class Gate:
             return self._cannot_send(task, context, error)
         if not sent:
             return self._cannot_send(task, context, None)
-        logger.info(
+        self._notices.info(
+            f"waits:{_cause(attribution, rejected)}",
             "task %s[%s] waits %.1f s: %s",
             task.name,
             context.id,
             wait,
             _rejection_text(attribution, rejected),
+            extra=_about(task, context, attribution, rejected),
         )
         return _ignored()
 
@@ -381,6 +399,7 @@ class Gate:
             context.id,
             who,
             rejected.key,
+            extra=_about(task, context, attribution, rejected),
         )
         return _failed(task, context, error)
 
@@ -389,7 +408,8 @@ class Gate:
         place = context.delivery_info or {}
         exchange, key = (str(place.get(each) or "") for each in ("exchange", "routing_key"))
         error = PublishFailed(task.name, context.id or "", exchange, key, str(problem))
-        logger.error("%s", error)
+        fields = about(task_name=task.name, task_id=context.id, queue=key)
+        logger.error("%s", error, extra=fields)
         return _failed(task, context, error)
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
@@ -403,6 +423,7 @@ class Gate:
             context.id,
             error,
             whole_message(task, context),
+            extra=about(task_name=task.name, task_id=context.id),
         )
         return _ignored()
 
@@ -436,6 +457,26 @@ def _rejection_text(attribution: Attribution, rejected: Rejected) -> str:
     if rejected.reason is Reason.PAUSED:
         return f"tenant {attribution.tenant!r} ({rejected.tier}) is paused"
     return f"tenant {attribution.tenant!r} ({rejected.tier}) is at its limit of {rejected.limit}"
+
+
+def _cause(attribution: Attribution, rejected: Rejected) -> str:
+    """Return the kind of a line on a rejection: a flood rejects many tasks for one cause."""
+    return f"{rejected.key or attribution.key}:{rejected.reason.name}"
+
+
+def _about(
+    task: Any, context: Context, attribution: Attribution, rejected: Rejected
+) -> dict[str, str]:
+    """Return the fields of a line on a rejected task."""
+    place = context.delivery_info or {}
+    return about(
+        task_name=task.name,
+        task_id=context.id,
+        tenant=attribution.tenant,
+        tier=rejected.tier,
+        queue=str(place.get("routing_key") or ""),
+        key=rejected.key or attribution.key,
+    )
 
 
 def _complete(task: Any, context: Context, attribution: Attribution, rejected: Rejected) -> None:

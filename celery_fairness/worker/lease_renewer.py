@@ -14,6 +14,7 @@ lock stops this thread too.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Lease
 from celery_fairness.util.threads import Bell, start_thread
 from celery_fairness.util.throttled_log import Notices
+
+logger = logging.getLogger("celery_fairness")
 
 #: How often the thread checks the processes that hold leases, in seconds.
 LOOK_SECONDS = 0.2
@@ -91,6 +94,8 @@ class LeaseRenewer:
         self._announced = ""
         # Whether the thread checks pool children. Otherwise it sleeps until the next renewal.
         self._looks = False
+        # Whether the last renewal failed.
+        self._fails = False
         # Attempts that children have accepted. A change keeps the thread checking, without a bell.
         self._accepted = 0
 
@@ -189,7 +194,11 @@ class LeaseRenewer:
             lost = limiter.announce(self._announced, self._epoch, limits=self.limits)
         except LimiterUnavailable as error:
             self._notices.error("renewal", "leases could not be renewed: %s", error)
+            self._fails = True
             return min(AGAIN_SECONDS, self._every_seconds)
+        if self._fails:
+            self._fails = False
+            logger.info("leases are renewed again")
         if lost:
             self._notices.error(
                 "memory",

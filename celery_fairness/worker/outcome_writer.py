@@ -38,6 +38,7 @@ from celery_fairness.errors import (
 )
 from celery_fairness.message.headers import HEADER, parse_header
 from celery_fairness.scheduler.types import Outcome
+from celery_fairness.util.log_fields import about
 from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.parked_message import read_parked
 
@@ -225,6 +226,7 @@ def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
             headers["task"],
             headers["id"],
             error or type(error).__name__,
+            extra=about(task_name=headers["task"], task_id=headers["id"], queue=outcome.queue),
         )
         body, decoded = ((), {}, {}), True
     return LostRequest(
@@ -263,6 +265,7 @@ def write(outcome: Outcome, consumer: Any) -> None:
             "a lost task of queue %s has no result, its message cannot be read: %s",
             outcome.queue,
             error or type(error).__name__,
+            extra=about(queue=outcome.queue),
         )
         return
     name, task_id = request.name, request.id
@@ -272,23 +275,37 @@ def write(outcome: Outcome, consumer: Any) -> None:
     result = ended.error(request, outcome)
     end = request.stored_end(result)
     if end:
-        logger.info("task %s[%s] had ended before its worker was lost: %s", name, task_id, end)
+        logger.info(
+            "task %s[%s] had ended before its worker was lost: %s",
+            name,
+            task_id,
+            end,
+            extra=about(task_name=name, task_id=task_id, queue=outcome.queue),
+        )
         return
-    who = tenant_of(outcome, request.request_dict)
+    tenant = tenant_of(outcome, request.request_dict)
+    who = f"tenant {tenant!r}" if tenant else "no tenant"
     if isinstance(result, TaskRevokedError):
         request.revoke(result, expired=outcome.state == "expired")
     else:
         request.fail(result)
     shown = (getattr(outcome, field) for field in ended.shown)
-    logger.log(ended.level, ended.text, name, task_id, who, *shown)
+    fields = about(
+        task_name=name,
+        task_id=task_id,
+        tenant=tenant,
+        queue=outcome.queue,
+        key=outcome.owner if outcome.state == "dropped" else "",
+    )
+    logger.log(ended.level, ended.text, name, task_id, who, *shown, extra=fields)
 
 
 def tenant_of(outcome: Outcome, headers: Mapping[str, Any]) -> str:
-    """Return the tenant as text for the log."""
+    """Return the tenant as its producer names it; "" for a system task."""
     if not outcome.tenant:
-        return "no tenant"
+        return ""
     try:
         tenant = parse_header(headers.get(HEADER)).tenant
     except (HeaderInvalid, TenantInvalid):
         tenant = None
-    return f"tenant {tenant or outcome.tenant!r}"
+    return tenant or outcome.tenant

@@ -30,6 +30,7 @@ from kombu.exceptions import OperationalError
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Promoted
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.threads import Bell, start_thread
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.resend import NotAccepted
@@ -95,7 +96,8 @@ class Promoter:
                 headers = json.loads(task.message)["headers"]
                 name = f"{headers.get('task')}[{headers.get('id')}]"
                 text = "parked task %s could not be published, it is tried again: %r"
-                self._notices.error("publish", text, name, error)
+                fields = about(task_name=headers.get("task"), task_id=headers.get("id"))
+                self._notices.error("publish", text, name, error, extra=fields)
                 limiter.end_promotion(
                     task, "refused" if isinstance(error, NotAccepted) else "unsent"
                 )

@@ -17,6 +17,7 @@ from celery_fairness.control.holding import Holding
 from celery_fairness.control.limits_api import LimitsApi
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
+from celery_fairness.util.log_fields import about
 from celery_fairness.util.retry_after import wait_after, wait_until
 from celery_fairness.worker.attempt_limits import (
     lacks_declared_limits,
@@ -82,7 +83,7 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
                 LimitsApi(fairness.installation).cool_down(key, for_seconds=wait, reason=reason)
         except (LimiterUnavailable, ValueError) as problem:
             # Only this task waits.
-            logger.warning("%s does not cool down: %s", got(key), problem)
+            logger.warning("%s does not cool down: %s", got(key), problem, extra=about(key=key))
 
 
 def _attribution(fairness: Any, task: Any) -> Attribution:

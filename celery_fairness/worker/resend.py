@@ -45,6 +45,7 @@ from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import COPY_HEADER, Copy, new_serial
 from celery_fairness.message.priority import rank_of
+from celery_fairness.util.log_fields import about
 from celery_fairness.worker.parked_message import CapturingProducer, publish
 
 logger = logging.getLogger("celery_fairness")
@@ -139,6 +140,7 @@ class Resender:
                     request.id,
                     error,
                     pause,
+                    extra=about(task_name=task.name, task_id=request.id),
                 )
             self._wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

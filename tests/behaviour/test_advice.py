@@ -139,6 +139,8 @@ def test_the_log_of_a_worker_whose_redis_went_away_advises_what_helps(
     lines = [line for line in log.splitlines() if "does not answer" in line]
     assert lines
     assert named("\n".join(lines), ineffective(path)) == set()
+    own_server.restart()
+    worker.wait_for_log("leases are renewed again")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -23,6 +23,7 @@ from celery_fairness.control.queues_api import QueuesApi
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
+from celery_fairness.util.log_fields import FIELDS
 from celery_fairness.worker import outcome_writer as lost
 from tests.docs import tables
 from tests.support.local_process import clean_environment
@@ -206,6 +207,40 @@ def test_every_log_line_is_explained():
             pattern = ".{0,120}?".join(literals)
             missing += [] if re.search(pattern, told) else [text]
     assert missing == [], "explain these lines in docs/reference/log-lines.md"
+
+
+def log_calls() -> Iterator[tuple[Path, ast.Call]]:
+    """Each call that logs a line."""
+    for package in PACKAGES:
+        for file in sorted(package.rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                    continue
+                speaker = ast.unparse(node.func.value).lstrip("_").rpartition(".")[2].lstrip("_")
+                if speaker in ("logger", "notices") and node.func.attr != "getLogger":
+                    yield file, node
+
+
+def test_a_line_that_names_one_task_has_fields():
+    bare = [
+        f"{file.name}:{node.lineno}"
+        for file, node in log_calls()
+        if "%s[%s]" in ast.unparse(node) and "extra" not in {each.arg for each in node.keywords}
+    ]
+    assert bare == []
+
+
+def test_every_field_of_a_log_line_is_explained_and_no_line_has_another():
+    page = (ROOT / "docs/reference/log-fields.md").read_text()
+    assert [name for name in FIELDS if f"| `{name}` |" not in page] == []
+    made = {
+        ast.unparse(each.value).partition("(")[0]
+        for _, node in log_calls()
+        for each in node.keywords
+        if each.arg == "extra"
+    }
+    # The others pass on what comes from `about`, which takes no other names.
+    assert made == {"about", "_about", "fields", "extra"}
 
 
 LOG_PAGES = sorted((ROOT / "docs").rglob("log-lines*.md"))

@@ -17,6 +17,7 @@ from celery_fairness.message.headers import HEADER
 from celery_fairness.scheduler import calls as calls
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.throttled_log import Notices
+from tests.support.json_log import json_lines
 from tests.unit.test_gate import World, a_task, is_ignored
 
 ONE = {"key": "api", "concurrency": 1}
@@ -145,6 +146,35 @@ def test_a_key_that_cools_down_is_said_so(world, clock, caplog):
     assert "the limit 'api' cools down" in caplog.text
 
 
+PLACE = {"delivery_info": {"exchange": "", "routing_key": "emails"}}
+
+
+@pytest.mark.parametrize(
+    ("limit", "key"),
+    [({**ONE, "on_limit": "reschedule"}, "api"), (ONE, "api"), (None, "tenant:42")],
+    ids=["goes back", "is parked", "is at its tier's limit"],
+)
+def test_a_flood_of_rejections_is_one_line_with_its_fields(world, limit, key):
+    occupy(world, "api|1|||w")
+    if limit is None:
+        world.occupy()
+    with json_lines() as log:
+        for number in range(5):
+            deliver(world, *([limit] if limit else []), id=f"t{number}", **PLACE)
+    fields = {"task_name": "shop.t", "task_id": "t0", "tenant": "42", "tier": "free"}
+    assert log.fields == [{**fields, "queue": "emails", "key": key}]
+    assert log.lines[0]["level"] == "INFO"
+
+
+def test_another_limit_is_another_line(world):
+    occupy(world, "api|1|||w")
+    occupy(world, "db|1|||w")
+    with json_lines() as log:
+        deliver(world, ONE, **PLACE)
+        deliver(world, {"key": "db", "concurrency": 1}, **PLACE)
+    assert [each["key"] for each in log.fields] == ["api", "db"]
+
+
 class TestDropped:
     """A task that a limit drops has its error as its result, and its body does not run."""
 
@@ -180,6 +210,12 @@ class TestDropped:
         assert (world.ran, world.resender.sent) == ([], [])
         assert held(world, "tenant:42", "api") == [0, 1]
         assert "task shop.t[t1] of tenant '42' was dropped by the limit api" in caplog.text
+
+    def test_its_line_has_fields(self, world, task):
+        with json_lines() as log:
+            self.drop(world, task, **PLACE)
+        fields = {"task_name": "shop.t", "task_id": "t1", "tenant": "42", "tier": "free"}
+        assert log.fields == [{**fields, "queue": "emails", "key": "api"}]
 
     @pytest.mark.parametrize(("even_if", "stored"), [(False, False), (True, True)])
     def test_a_result_that_is_ignored_is_not_stored(self, world, task, written, even_if, stored):
@@ -228,7 +264,7 @@ class TestParents:
     def test_a_parent_may_have_an_unusual_id(self, world, parent, monkeypatch, name):
         parent("api", name=name)
         told = []
-        monkeypatch.setattr(Notices, "error", lambda _, *args: told.append(args[-1]))
+        monkeypatch.setattr(Notices, "error", lambda _, *args, **__: told.append(args[-1]))
         assert is_ignored(deliver(world, ONE, parent_id=name))
         assert told == [name]
 

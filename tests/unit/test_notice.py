@@ -59,3 +59,9 @@ def test_kinds_without_end_are_forgotten_oldest_first(frozen, caplog):
 def test_a_percent_sign_in_a_value_is_harmless(frozen, caplog):
     frozen.warning("kind", "%s", "100 % of it")
     assert lines(caplog) == [("WARNING", "100 % of it")]
+
+
+def test_a_line_has_its_fields_and_a_level_that_asks_for_nothing(frozen, caplog):
+    frozen.info("waits", "task %s waits", "a", extra={"task_name": "a"})
+    (record,) = caplog.records
+    assert (record.levelname, record.task_name) == ("INFO", "a")

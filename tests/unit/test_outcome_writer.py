@@ -23,6 +23,7 @@ from celery_fairness.scheduler.types import Outcome
 from celery_fairness.worker import outcome_reporter
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.outcome_writer import write
+from tests.support.json_log import json_lines
 from tests.support.waiting import eventually
 
 ID = "id1"
@@ -234,6 +235,34 @@ def test_a_task_that_a_limit_dropped_failed_and_names_the_limit(app, consumer, s
     assert said() == [("INFO", f"{text}it has not run")]
     ((name, fields),) = consumer.event_dispatcher.sent
     assert (name, "RateLimitDropped" in fields["exception"]) == ("task-failed", True)
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "more"),
+    [
+        ("acked", "ERROR", {}),
+        ("dead", "ERROR", {}),
+        ("unreadable", "ERROR", {}),
+        ("cancelled", "INFO", {}),
+        ("expired", "INFO", {}),
+        ("dropped", "INFO", {"key": "1-a"}),
+    ],
+)
+def test_the_line_of_an_end_has_fields(consumer, state, level, more):
+    header = {"v": 1, "tenant": "user@example.org"}
+    with json_lines() as log:
+        write(outcome_of(state, tenant="h_0", fairness=header), consumer)
+    assert [each["level"] for each in log.lines] == [level]
+    fields = {"task_name": "shop.work", "task_id": ID, "tenant": "user@example.org"}
+    assert log.fields == [{**fields, "queue": "q", **more}]
+
+
+def test_the_line_of_a_parked_task_has_its_own_queue_and_of_none_no_tenant(consumer):
+    with json_lines() as log:
+        write(parked_of("cancelled"), consumer)
+        write(outcome_of(tenant=""), consumer)
+    assert [each.get("queue") for each in log.fields] == ["emails", "q"]
+    assert "tenant" not in log.fields[1]
 
 
 @pytest.mark.parametrize("queue", ["q", "@parked:b"])
