@@ -190,9 +190,9 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     """
     keys = reader.keys
     for table in (keys.changes, keys.queue_limits):
-        # A field is `pause KEY`, `override KEY`, `key KEY` or `queue QUEUE`.
+        # A field is `pause KEY`, `override KEY`, `key KEY`, `queue QUEUE` or `moved QUEUE`.
         fields = (field.partition(" ") for field, _ in reader.pairs("HSCAN", table))
-        yield from (key for kind, _, key in fields if kind != "queue")
+        yield from (key for kind, _, key in fields if kind not in ("queue", "moved"))
     tables = [("ZSCAN", keys.cooled), ("HSCAN", keys.waiting_at)]
     for queue, _ in reader.pairs("HSCAN", keys.waiting):
         tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]

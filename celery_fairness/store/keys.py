@@ -34,7 +34,6 @@ class Names:
         self.queue_limits = prefix + "queue_limits"
         self.queues = prefix + "queues"
         self.running = prefix + "running"
-        self.moved_queues = prefix + "stock_queues"
         self.task_events = prefix + "task_events"
         self.tasks = prefix + "tasks"
         self.tiers = prefix + "tiers"

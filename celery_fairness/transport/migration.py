@@ -100,15 +100,17 @@ def adopt(channel: Any, queues: list[str]) -> int:
     Returns:
         The number of entries that left their lists, or 0 if there is nothing to do now.
     """
+    if not queues:
+        return 0
     client = Redis(connection_pool=channel.pool)
     lists = [(queue, key) for queue in queues for key in _lists(channel, queue)]
     with client.pipeline(transaction=False) as pipe:
-        pipe.smembers(_moved_queues(channel))
+        pipe.hmget(_queue_table(channel), [f"moved {queue}" for queue in queues])
         for _, key in lists:
             # The oldest entries stand at the end.
             pipe.lrange(key, -AT_MOST, -1)
         stay, *found = pipe.execute(raise_on_error=False)
-    stay = {bytes_to_str(queue) for queue in stay}
+    stay = {queue for queue, moved_away in zip(queues, stay, strict=True) if moved_away}
     moved = 0
     for (queue, key), entries in zip(lists, found, strict=True):
         if not entries:
@@ -199,7 +201,7 @@ def to_fair(channel: Any, queue: str, progress: Progress | None = None) -> Moved
         progress: Called after each step with the number of moved tasks.
     """
     client: Any = Redis(connection_pool=channel.pool)
-    client.srem(_moved_queues(channel), queue)
+    client.hdel(_queue_table(channel), f"moved {queue}")
     moved = 0
 
     def read(command: str, *args: int) -> list[Any]:
@@ -249,7 +251,7 @@ def to_stock(channel: Any, queue: str, progress: Progress | None = None) -> Move
     claimant, moved = Claimant(), 0
     held_by: set[str] = set()
     client: Any = Redis(connection_pool=channel.pool)
-    client.sadd(_moved_queues(channel), queue)
+    client.hset(_queue_table(channel), f"moved {queue}", "redis")
     waits_until: float | None = None
     while True:
         args = calls.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
@@ -319,6 +321,6 @@ def _lists(channel: Any, queue: str) -> list[str]:
     ]
 
 
-def _moved_queues(channel: Any) -> str:
-    """Return the key of the queues that an operator has moved to ``redis://``."""
-    return f"{channel.session.prefix}moved_queues"
+def _queue_table(channel: Any) -> str:
+    """Return the key of the hash with a field ``moved QUEUE`` for each queue on ``redis://``."""
+    return f"{channel.session.prefix}queue_limits"

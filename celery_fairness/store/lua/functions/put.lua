@@ -36,7 +36,7 @@
   args[8+] bound      str  the bindings that the caller holds, each as kombu writes it
 
   Returns a code. If a tenant or a queue has no room for the task, returns {key, limit, waiting} of it.
-    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE
+    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE   5 STAYS
 ]]
 local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?)$"
 
@@ -117,7 +117,7 @@ local function put(keys, args)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" then
-    if redis.call("SISMEMBER", ctx.prefix .. "moved_queues", queue) == 1 then return 5 end
+    if redis.call("HEXISTS", ctx.prefix .. "queue_limits", "moved " .. queue) == 1 then return 5 end
     if redis.call("LREM", plain, -1, entry) == 0 then return 4 end
   end
   if not Tasks.add_message(ctx, task, message) then return 0 end
