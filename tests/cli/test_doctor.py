@@ -18,11 +18,14 @@ from redis import Redis
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.cli.commands import fairness as group
+from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tenants import INVALID
 from celery_fairness.control.doctor import diagnosis
 from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
 from celery_fairness.control.doctor.facts import ServerFacts
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
 from celery_fairness.control.views import WorkerStatus
+from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Verdict
 from celery_fairness.store.connection import Connection
@@ -444,9 +447,18 @@ def _(scene: Scene) -> None:
     assert len(scene.installation.claim(want=2)) == 2
 
 
-@breaks("tenants", "problem", "3 tasks had no valid tenant")
+@breaks("tenants", "problem", "3 tasks had no valid tenant, the last one at ")
 def _(scene: Scene) -> None:
-    scene.client.hset(scene.installation.key("counts"), "invalid", 3)
+    for tag in ("t1", "t2", "t3"):
+        scene.installation.put("_invalid", tag)
+
+
+@breaks("tenants", "problem", "1 task had no valid tenant, the last one at ")
+def _(scene: Scene) -> None:
+    scene.on_gate()
+    limiter = parts_of(Fairness.of(scene.app)).limiter
+    limiter.acquire(SlotRequest(Lease("l1", "tenant:_invalid"), INVALID, "free"), Enforcement.ON)
+    limiter.count("invalid")
 
 
 @breaks("partitions", "advice", "1 task waits in queue celery without a value for repo")
@@ -570,6 +582,12 @@ def shared_tasks_without_tenants(scene: Scene) -> None:
     scene.installation.claim()
 
 
+def invalid_tenants_of_the_past(scene: Scene) -> None:
+    scene.installation.put("_invalid", "t1")
+    clock, before = scene.installation.key("clock"), 16 * 60_000
+    scene.client.hset(clock, "invalid_at", int(scene.client.hget(clock, "invalid_at")) - before)
+
+
 def a_library_in_use(scene: Scene) -> None:
     BREAKS[next(case for case in BREAKS if case[0] == "old_libraries")](scene)
     now = int(scene.client.time()[0]) * 1000
@@ -603,6 +621,7 @@ def a_worker_of_an_older_version(scene: Scene) -> None:
         tasks_without_tenants,
         a_chosen_order,
         shared_tasks_without_tenants,
+        invalid_tenants_of_the_past,
         a_library_in_use,
         a_disabled_prefetch,
         a_long_lease_of_long_tasks,

@@ -106,6 +106,7 @@ class StoredFacts:
         task_seconds: Mean time of the last tasks, by name.
         tenant_published: Whether the tier of a tenant was ever published.
         tiers: Published tiers. Empty if there are none.
+        invalid_at: When the last task without a valid tenant came, or None if there was none.
     """
 
     now: datetime
@@ -113,6 +114,7 @@ class StoredFacts:
     task_seconds: Mapping[str, float]
     tenant_published: bool
     tiers: Mapping[str, Tier]
+    invalid_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,14 +273,15 @@ def stored_facts(installation: Installation) -> StoredFacts:
         LimiterUnavailable: Redis does not answer.
     """
     reader = installation.reader
-    fields = ("began", "took", "tenant_published")
-    began, took, published = reader.read("HMGET", reader.keys.clock, *fields)
+    fields = ("began", "took", "tenant_published", "invalid_at")
+    began, took, published, invalid = reader.read("HMGET", reader.keys.clock, *fields)
     means = (each.rpartition("~")[::2] for each in (took or "").split())
     return StoredFacts(
         now=at_ms(server_now(reader)),
         began=None if began is None else at_ms(int(began)),
         task_seconds={name: int(mean) / 1000 for name, mean in means},
         tenant_published=bool(published),
+        invalid_at=None if invalid is None else at_ms(int(invalid)),
         tiers=installation.redis.published_tiers()[1],
     )
 

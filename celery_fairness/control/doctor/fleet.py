@@ -20,6 +20,8 @@ OLD_LIBRARY = timedelta(days=1)
 OBSERVED_FOR = timedelta(days=1)
 #: A limit that was not reached in this time may be too high.
 UNREACHED_FOR = timedelta(days=7)
+#: A task without a valid tenant is a problem for this long.
+LATELY = timedelta(minutes=LAST_MINUTES)
 _COMMAND = "celery -A APP fairness"
 
 
@@ -204,10 +206,12 @@ def tenants(facts: Facts) -> Iterator[Found]:
             "no tier limits them, and they count as one tenant in the turns",
             "declare tenant= for these tasks, or set no_tenant to 'shared' or 'error'",
         )
-    invalid = facts.fleet.status.counts.get("invalid", 0)
-    if invalid:
+    stored, invalid = facts.stored, facts.fleet.status.counts.get("invalid", 0)
+    last = stored.invalid_at if stored is not None else None
+    if stored is not None and last is not None and stored.now - last <= LATELY:
         yield problem(
-            f"{invalid:,} tasks had no valid tenant",
+            f"{invalid:,} {'task' if invalid == 1 else 'tasks'} had no valid tenant, the last one "
+            f"at {last:%H:%M} UTC",
             "together they share one limit of the default tier",
             "correct the producer that logs: is attributed to the tenant _invalid",
         )

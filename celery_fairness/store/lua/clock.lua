@@ -90,6 +90,11 @@ function Clock.tick(ctx, lease_ms, frozen_ms)
   return logical, now, epoch, said
 end
 
+-- A task without a valid tenant has come.
+function Clock.note_invalid(ctx, now)
+  redis.call("HSET", ctx.prefix .. "clock", "invalid_at", string.format("%.0f", now))
+end
+
 --[[
   The server that holds the memory: every process of Redis gives itself a `run_id`.
 

@@ -51,6 +51,7 @@ local function acquire(keys, args)
   local limits = words ~= "" and Rates.of_one_key(Limits.limits_now(ctx, words, rules)) or {}
 
   local tier, limit, held = "", -1, 0
+  if tenant_key == "tenant:_invalid" then Clock.note_invalid(ctx, of_worker.now) end
   if key ~= "" then
     tier, limit = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, args[9], args[10],
       of_worker.default_tier, of_worker.default_limit, {}, of_worker.now)

@@ -124,7 +124,10 @@ local function put(keys, args)
   if limits ~= "" then declare(ctx, limits, is_new ~= "") end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
-  if tenant == "_invalid" then redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1) end
+  if tenant == "_invalid" then
+    redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1)
+    Clock.note_invalid(ctx, now)
+  end
   task.seq, task.queue = Tasks.next_seq(ctx), queue
   if watched and tonumber(watched) > now then
     Events.tell_put(ctx, task, math.max(now, eta_ms))
