@@ -588,6 +588,12 @@ def invalid_tenants_of_the_past(scene: Scene) -> None:
     scene.client.hset(clock, "invalid_at", int(scene.client.hget(clock, "invalid_at")) - before)
 
 
+def a_loss_of_long_ago(scene: Scene) -> None:
+    scene.announce()
+    scene.client.hset(scene.installation.key("counts"), "memory_lost", 1)
+    _age(scene, days=8)
+
+
 def a_library_in_use(scene: Scene) -> None:
     BREAKS[next(case for case in BREAKS if case[0] == "old_libraries")](scene)
     now = int(scene.client.time()[0]) * 1000
@@ -622,6 +628,7 @@ def a_worker_of_an_older_version(scene: Scene) -> None:
         a_chosen_order,
         shared_tasks_without_tenants,
         invalid_tenants_of_the_past,
+        a_loss_of_long_ago,
         a_library_in_use,
         a_disabled_prefetch,
         a_long_lease_of_long_tasks,

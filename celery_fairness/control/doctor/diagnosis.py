@@ -125,7 +125,12 @@ CHECKS = (
         at_start=False,
     ),
     DoctorCheck("letters", "there are dead letters", fleet.letters, at_start=False),
-    DoctorCheck("memory_lost", "Redis has lost its memory", fleet.memory_lost, at_start=False),
+    DoctorCheck(
+        "memory_lost",
+        "Redis has lost its memory in the last week",
+        fleet.memory_lost,
+        at_start=False,
+    ),
     DoctorCheck(
         "old_libraries",
         "the server has function libraries that the installation has not used for a day",

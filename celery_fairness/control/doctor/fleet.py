@@ -20,6 +20,8 @@ OLD_LIBRARY = timedelta(days=1)
 OBSERVED_FOR = timedelta(days=1)
 #: A limit that was not reached in this time may be too high.
 UNREACHED_FOR = timedelta(days=7)
+#: A lost memory is a symptom for this long.
+LOSS_FOR = timedelta(days=7)
 #: A task without a valid tenant is a problem for this long.
 LATELY = timedelta(minutes=LAST_MINUTES)
 _COMMAND = "celery -A APP fairness"
@@ -262,12 +264,14 @@ def letters(facts: Facts) -> Iterator[Found]:
 
 
 def memory_lost(facts: Facts) -> Iterator[Found]:
-    """Find that Redis has lost the memory before this one."""
-    if facts.fleet is not None and facts.fleet.status.counts.get("memory_lost"):
-        began = facts.stored.began if facts.stored is not None else None
-        when = f" on {began:%Y-%m-%d at %H:%M} UTC" if began is not None else ""
+    """Find that Redis has lately lost the memory before this one."""
+    stored = facts.stored
+    if facts.fleet is None or stored is None or stored.began is None:
+        return
+    is_recent = stored.now - stored.began <= LOSS_FOR
+    if is_recent and facts.fleet.status.counts.get("memory_lost"):
         yield advice(
-            f"Redis lost its memory{when}",
+            f"Redis lost its memory on {stored.began:%Y-%m-%d at %H:%M} UTC",
             "tasks that waited there, pauses and overrides are gone",
             "send lost tasks again, and follow docs/how-to/recover-redis.md",
         )
