@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -83,3 +85,15 @@ def test_a_monitor_on_the_stock_transport_sees_workers_and_events_but_no_length(
             finally:
                 receiver.should_stop = True
                 listens.join()
+
+
+def test_a_program_that_only_has_the_address_does_not_know_the_transport() -> None:
+    """An app of celery-exporter imports no module of the user."""
+    code = (
+        "from celery import Celery\n"
+        "with Celery(broker='fairredis://127.0.0.1:1/0').connection() as connection:\n"
+        "    connection.info()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "No such transport: fairredis" in done.stderr
