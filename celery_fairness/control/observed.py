@@ -2,7 +2,7 @@
 
 Invariant: the number of commands does not grow with the tenants.
 
-Weakness: of each hour the first five hundred tenants are counted by name.
+Weakness: of each hour at most five hundred tenants are counted by name, those that came first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.views import Observed, ObservedHour, ObservedTenant, ObservedTier
 from celery_fairness.control.workers import living
 
-HOUR_MS = 3_600_000
+#: The fields of a minute with these counts. The first minute of an hour has those of the hour.
+OBSERVED = "observed "
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 #: Hours whose numbers the function library keeps.
 HOURS_KEPT = 24
 #: Most tenants in an answer.
@@ -75,15 +77,19 @@ def _read(reader: Reader, hours: int) -> dict[datetime, Counts]:
     """Return the counts of each hour, the oldest first."""
     now = server_now(reader) // HOUR_MS
     numbers = range(now - hours + 1, now + 1)
-    found = reader.together([("HGETALL", reader.keys.of("observed", str(n))) for n in numbers])
+    minutes = [str(number * (HOUR_MS // MINUTE_MS)) for number in numbers]
+    found = reader.together([("HGETALL", reader.keys.of("minute", each)) for each in minutes])
     return {
-        at_ms(number * HOUR_MS): dict(map(_count, fields.items()))
+        at_ms(number * HOUR_MS): dict(
+            _count(name.removeprefix(OBSERVED), value)
+            for name, value in fields.items()
+            if name.startswith(OBSERVED)
+        )
         for number, fields in zip(numbers, found, strict=True)
     }
 
 
-def _count(field: tuple[str, str]) -> tuple[tuple[str, str], tuple[int, int]]:
-    name, value = field
+def _count(name: str, value: str) -> tuple[tuple[str, str], tuple[int, int]]:
     tier, key = name.split(" ", 1)
     over_limit, at_once = value.split(" ")
     return (tier, key), (int(over_limit), int(at_once))

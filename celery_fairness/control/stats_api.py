@@ -14,7 +14,7 @@ from celery_fairness.control.doctor.diagnosis import diagnose
 from celery_fairness.control.doctor.finding import Diagnosis
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.metrics import Family, QueueLoad, read_load, read_loads, read_metrics
-from celery_fairness.control.observed import HOURS_KEPT, TENANTS_AT_MOST, read_observed
+from celery_fairness.control.observed import HOURS_KEPT, OBSERVED, TENANTS_AT_MOST, read_observed
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_status import fairness_index, owners_of, queues_of
 from celery_fairness.control.scan import Command, Reader, batches, server_now
@@ -193,16 +193,16 @@ def _minutes(reader: Reader, last: int) -> Iterator[Minute]:
             ("HGETALL", reader.keys.of("minute", str(each))) for each in some
         ]
         for number, fields in zip(some, reader.together(commands), strict=True):
-            if fields:
-                at = at_ms(number * MINUTE_MS)
-                yield Minute(at=at, counts=tuple(_counts(fields)))
+            # The first minute of an hour may have nothing but what workers observed in the hour.
+            if counts := tuple(_counts(fields)):
+                yield Minute(at=at_ms(number * MINUTE_MS), counts=counts)
 
 
 def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:
     found: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for field, count in fields.items():
         what, tier, queue = field.split(" ", 2)
-        if not what.startswith(LIMITED):
+        if not what.startswith((LIMITED, OBSERVED.strip())):
             found[queue, tier][what] = int(count)
     for (queue, tier), counts in sorted(found.items()):
         refused = counts.pop("refused", 0)

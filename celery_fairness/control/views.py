@@ -341,7 +341,7 @@ class Observed(Value):
         hours: The last hours, the oldest first. The last one still counts.
         tiers: A row for each tier with such a task, the most tasks first.
         tenants: The tenants with the most of these tasks, the most first.
-        others: Tasks of all other tenants. An hour has five hundred tenants by name.
+        others: Tasks of all other tenants. An hour has at most five hundred by name.
     """
 
     observing: int

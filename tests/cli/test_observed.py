@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_fairness.control import observed as module
+from celery_fairness.control import stats_api
 from celery_fairness.control.observed import HOUR_MS
 from celery_fairness.control.views import ObservedTenant, ObservedTier, WorkerStatus
 from celery_fairness.scheduler import calls
@@ -32,15 +33,17 @@ def now(monkeypatch) -> int:
 
 def note(shop, now, hours_ago: int, **counts: str) -> None:
     """Let an hour have counts of tenants of the tier free."""
-    key = shop.key(f"observed:{now // HOUR_MS - hours_ago}")
-    shop.client.hset(key, mapping={f"free tenant:{name}": each for name, each in counts.items()})
+    key = shop.key(f"minute:{(now // HOUR_MS - hours_ago) * 60}")
+    shop.client.hset(
+        key, mapping={f"observed free tenant:{name}": each for name, each in counts.items()}
+    )
 
 
 def announce(shop, enforcement: str, started_at: datetime | None, name: str = "celery@a") -> None:
     status = WorkerStatus(
         name=name, pid=1, path="dispatch", enforcement=enforcement, started_at=started_at
     )
-    shop.run(calls.ANNOUNCE, calls.announce_args(15_000, status.model_dump_json(), 15_000, None))
+    shop.run(calls.ANNOUNCE, calls.announce_args(Rules(), status.model_dump_json(), 15_000, None))
 
 
 def test_what_a_worker_observed_is_summed_by_hour_tier_and_tenant(shop, fairness, now):
@@ -68,7 +71,7 @@ def test_what_a_worker_observed_is_summed_by_hour_tier_and_tenant(shop, fairness
 
 def test_those_who_are_not_named_are_counted_together(shop, fairness, now):
     note(shop, now, 0, a="3 2", b="2 2", c="1 2")
-    shop.client.hset(shop.key(f"observed:{now // HOUR_MS}"), "free _other", "7 30")
+    shop.client.hset(shop.key(f"minute:{now // HOUR_MS * 60}"), "observed free _other", "7 30")
     found = fairness.stats.observed(top=2)
     assert [each.key for each in found.tenants] == ["tenant:a", "tenant:b"]
     assert (found.others, found.over_limit) == (8, 13)
@@ -76,7 +79,7 @@ def test_those_who_are_not_named_are_counted_together(shop, fairness, now):
 
 
 def test_a_tier_that_is_not_known_now_has_no_limit(shop, fairness, now):
-    shop.client.hset(shop.key(f"observed:{now // HOUR_MS}"), "gone tenant:a", "1 2")
+    shop.client.hset(shop.key(f"minute:{now // HOUR_MS * 60}"), "observed gone tenant:a", "1 2")
     assert fairness.stats.observed().tiers[0].concurrency is None
 
 
@@ -137,6 +140,16 @@ def test_the_command_names_what_counts_if_nothing_was_counted(shop, fairness, ru
     assert "workers that are started with FAIRNESS_ENABLED=observe count such tasks" in text
     announce(shop, "observe", None)
     assert "FAIRNESS_ENABLED" not in run("observed").stdout
+
+
+def test_the_first_minute_of_an_hour_has_its_own_counts_too(shop, fairness, now, monkeypatch):
+    first = now // HOUR_MS * HOUR_MS
+    monkeypatch.setattr(stats_api, "server_now", lambda _reader: first)
+    shop.client.hset(shop.key(f"minute:{first // 60_000}"), "started free celery", 7)
+    note(shop, now, 0, a="1 2")
+    ((counted,),) = (each.counts for each in fairness.stats.minutes(1))
+    assert (counted.tier, counted.started, counted.refused) == ("free", 7, 0)
+    assert fairness.stats.observed().over_limit == 1
 
 
 def test_it_takes_the_same_commands_however_many_tenants(shop, fairness, now, client):

@@ -48,8 +48,11 @@ def test_nothing_is_cut_off_and_axe_finds_nothing_serious(
     live_site.send(3, 1)
     hour = int(shop.client.time()[0]) // 3600
     for ago, count in ((0, 1_204_567), (1, 3), (5, 90_000), (23, 7_000)):
-        fields = (f"free tenant:{'customer-with-a-long-name' * (ago + 1)}", "free _other")
-        key = shop.key(f"observed:{hour - ago}")
+        fields = (
+            f"observed free tenant:{'customer-with-a-long-name' * (ago + 1)}",
+            "observed free _other",
+        )
+        key = shop.key(f"minute:{(hour - ago) * 60}")
         shop.client.hset(key, mapping=dict.fromkeys(fields, f"{count} 37"))
     page.goto(DASHBOARD)
     expect(page.get_by_role("row", name="tenant:flood")).to_be_visible()

@@ -9,9 +9,10 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.observed import HOUR_MS
+from celery_fairness.control.observed import HOUR_MS, MINUTE_MS
 from celery_fairness.limiter.types import Admitted, Job, Lease, SlotRequest
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
 from celery_fairness.store.keys import Names
 from tests.lua.dispatching import NOW, PREFIX, Dispatch
@@ -21,9 +22,18 @@ NAMES = Names("fairness")
 FIELDS_AT_MOST = 500
 #: An hour of these counts is read for a day, and until its own hour has passed.
 KEPT_MS = 25 * HOUR_MS
-HOUR = f"observed:{NOW // HOUR_MS}"
+HOUR = f"minute:{NOW // HOUR_MS * 60}"
 
 _ids = itertools.count(1)
+
+
+def observed(client):
+    """Return the fields of all hours together, without the word before them."""
+    fields = {}
+    for key in client.scan_iter("*minute:*"):
+        fields |= client.hgetall(key)
+    word = "observed "
+    return {name[len(word) :]: each for name, each in fields.items() if name.startswith(word)}
 
 
 def claims(client, enforcement="observe"):
@@ -54,19 +64,19 @@ def test_a_claim_counts_each_task_above_the_limit_and_the_most_at_once(client, r
             dispatch.put(tenant, tier="free")
     tasks = dispatch.claim_all(want)
     assert len(tasks) == 6
-    assert client.hgetall(PREFIX + HOUR) == {"free tenant:a": "2 3", "free tenant:c": "1 2"}
+    assert observed(client) == {"free tenant:a": "2 3", "free tenant:c": "1 2"}
     dispatch.settle(tasks)
     for _ in range(2):
         dispatch.put("a", tier="free")
     dispatch.claim_all(want)
-    assert client.hget(PREFIX + HOUR, "free tenant:a") == "3 3"
+    assert observed(client)["free tenant:a"] == "3 3"
 
 
 def test_a_gate_counts_each_task_above_the_limit_and_the_most_at_once(limiter, client, clock):
     for tenant in ("a", "b", "a", "a"):
         admit(limiter, tenant)
-    key = NAMES.of("observed", str(clock.now_ms // HOUR_MS))
-    assert client.hgetall(key) == {"free tenant:a": "2 3"}
+    key = NAMES.of("minute", str(clock.now_ms // HOUR_MS * 60))
+    assert observed(client) == {"free tenant:a": "2 3"}
     assert KEPT_MS - 1000 < client.pttl(key) <= KEPT_MS
 
 
@@ -74,7 +84,7 @@ def test_another_limit_is_not_counted(limiter, client):
     for _ in range(2):
         admit(limiter, "a", Enforcement.OBSERVE, Limit("api", 0))
         limiter.publish_tenant("a", "free", 9)
-    assert client.keys("*observed*") == []
+    assert observed(client) == {}
 
 
 @pytest.mark.parametrize("enforcement", ["on", "off"])
@@ -85,14 +95,14 @@ def test_a_worker_that_does_not_observe_counts_nothing(limiter, client, enforcem
     dispatch.claim_all()
     admit(limiter, "b", Enforcement(enforcement))
     limiter.acquire(SlotRequest(Lease("again", "tenant:b"), "b", "free"), Enforcement(enforcement))
-    assert client.keys("*observed*") == []
+    assert observed(client) == {}
 
 
 def test_a_tenant_that_may_run_nothing_waits_and_is_not_counted(client, redis_url):
     dispatch = Dispatch(client, Rules(enforcement="observe", default_limit=0))
     dispatch.put("a", tier="free")
     assert dispatch.claim_all() == []
-    assert client.keys("*observed*") == []
+    assert observed(client) == {}
 
 
 def test_a_promotion_counts_nothing_because_its_gate_does(make_limiter, client):
@@ -104,17 +114,17 @@ def test_a_promotion_counts_nothing_because_its_gate_does(make_limiter, client):
     limiter.park(parked, "message")
     observing = make_limiter(frozen=True, tier_on_limit="wait", enabled="observe")
     (task,) = observing.promote(1, Enforcement.OBSERVE).tasks
-    assert client.keys("*observed*") == []
+    assert observed(client) == {}
     observing.acquire(replace(parked, copy=task.copy), Enforcement.OBSERVE)
-    (key,) = client.keys("*observed*")
-    assert client.hgetall(key) == {"free tenant:a": "1 2"}
+    assert observed(client) == {"free tenant:a": "1 2"}
 
 
 @pytest.mark.parametrize("path", ["claim", "gate"])
 def test_of_too_many_tenants_the_others_of_a_tier_are_one(limiter, client, clock, path):
     clock.now_ms = NOW
     key = PREFIX + HOUR
-    client.hset(key, mapping={f"free tenant:{n}": "1 2" for n in range(FIELDS_AT_MOST - 1)})
+    many = {f"observed free tenant:{n}": "1 2" for n in range(FIELDS_AT_MOST - 1)}
+    client.hset(key, mapping=many)
     dispatch = claims(client)
     for tenant in ("x", "y", "x", "z"):
         for _ in range(3):
@@ -124,8 +134,8 @@ def test_of_too_many_tenants_the_others_of_a_tier_are_one(limiter, client, clock
                 dispatch.put(tenant, tier="free")
         dispatch.claim_all()
     # Nothing has ended, so a tenant that comes again has more tasks at once.
-    assert client.hmget(key, "free tenant:x", "free tenant:y") == ["5 6", None]
-    assert client.hget(key, "free _other") == "4 3"
+    assert client.hmget(key, "observed free tenant:x", "observed free tenant:y") == ["5 6", None]
+    assert client.hget(key, "observed free _other") == "4 3"
     assert client.hlen(key) == FIELDS_AT_MOST + 1
 
 
@@ -136,6 +146,25 @@ def test_each_hour_has_counts_of_its_own(client, redis_url):
         for _ in range(2):
             dispatch.put("a", tier="free")
         dispatch.settle(dispatch.claim_all())
-    keys = sorted(client.scan_iter("*observed*"))
-    assert keys == [f"{PREFIX}observed:{NOW // HOUR_MS + n}" for n in (0, 1)]
-    assert [client.hgetall(key) for key in keys] == [{"free tenant:a": "1 2"}] * 2
+    keys = [f"{PREFIX}minute:{(NOW // HOUR_MS + number) * 60}" for number in (0, 1)]
+    assert [client.hgetall(key) for key in keys] == [{"observed free tenant:a": "1 2"}] * 2
+
+
+def test_it_is_neither_in_the_sums_of_minutes_nor_lost_in_the_first_of_them(client, redis_url):
+    dispatch = claims(client)
+    dispatch.now = first = NOW // HOUR_MS * HOUR_MS
+    for now in (first, first + MINUTE_MS):
+        dispatch.now = now
+        for _ in range(2):
+            dispatch.put("a", tier="free")
+        dispatch.settle(dispatch.claim_all())
+    key = f"{PREFIX}minute:{first // MINUTE_MS}"
+    assert client.hget(key, "observed free tenant:a") == "2 2"
+    assert KEPT_MS - 5_000 < client.pttl(key) <= KEPT_MS
+    client.hset(f"{PREFIX}clock", "folded", str(first // MINUTE_MS - 1))
+    for _ in range(2):
+        args = calls.announce_args(Rules(), "{}", 15_000, None, str(first + 2 * MINUTE_MS))
+        dispatch.run(calls.ANNOUNCE, args)
+    totals = client.hgetall(f"{PREFIX}totals")
+    assert totals["refused free q"] == "2"
+    assert not [field for field in totals if "observed" in field]

@@ -136,7 +136,12 @@ class Observer:
     def _added(self, name: str, fields: Mapping[str, str]) -> dict[str, int]:
         """Return what was added to the counts of a key since they were read last."""
         before = self.counts.get(name, {})
-        now = self.counts[name] = {field: int(number) for field, number in fields.items()}
+        now = self.counts[name] = {
+            field: int(number)
+            for field, number in fields.items()
+            # Two numbers, of the whole hour.
+            if not field.startswith("observed ")
+        }
         added = {field: number - before.get(field, 0) for field, number in now.items()}
         return {field: number for field, number in added.items() if number}
 

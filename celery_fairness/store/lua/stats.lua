@@ -22,6 +22,9 @@ end
 
 -- A minute in ms of the server's time, and how long its numbers are kept.
 local MINUTE_MS, KEPT_MS = 60000, 21660000
+-- The first minute of an hour also has what workers observed in the hour (observed). It is kept for one hour more than
+-- the day that people look at.
+local MINUTES_OF_HOUR, FIRST_KEPT_MS = 60, 90000000
 -- If a minute has more fields than this, the others count as those of one queue.
 local MINUTE_FIELDS_AT_MOST, OTHER_QUEUES = 1000, "_other"
 -- Keys of limits may be many, so they leave room for the queues.
@@ -52,9 +55,14 @@ local function most_of(field, of_queues, of_keys)
   return string.sub(field, 1, 8) == "limited:" and of_keys or of_queues
 end
 
+local function keep_minute(minute_key)
+  local is_first = tonumber(string.match(minute_key, "%d+$")) % MINUTES_OF_HOUR == 0
+  redis.call("PEXPIRE", minute_key, is_first and FIRST_KEPT_MS or KEPT_MS)
+end
+
 function Stats.count_in_minute(minute_key, field, other, count)
   local most = most_of(field, MINUTE_FIELDS_AT_MOST, KEY_FIELDS_AT_MOST)
-  if count_in(minute_key, field, other, count, most) then redis.call("PEXPIRE", minute_key, KEPT_MS) end
+  if count_in(minute_key, field, other, count, most) then keep_minute(minute_key) end
 end
 
 -- Counts a task that a gate starts or rejects. `job` is nil if the caller has no task.
@@ -168,7 +176,7 @@ local function add_minute(flat, sums, others)
       add(what, tier, "", count)
       others[what .. " " .. tier .. " "] = what .. " " .. tier .. " "
       add("started", tier, queue, count)
-    else
+    elseif what ~= "observed" then
       add(what, tier, queue, count)
     end
   end
@@ -212,27 +220,26 @@ end
   observed: the tasks that workers started above their tier's limit in one hour of the server's time, because these
   workers only observe.
 
-  The hash of an hour has a field `TIER KEY` for each tenant. Its value is "COUNT MOST": how many such tasks started,
-  and how many tasks the tenant ran at once at most. A call that does not observe runs no command for this.
+  The first minute of the hour has a field `observed TIER KEY` for each tenant. Its value is "COUNT MOST": how many such
+  tasks started, and how many tasks the tenant ran at once at most. `totals` leaves these fields out. A call that does
+  not observe runs no command for this.
 
   Weakness: an hour has the tenants that came first, which may not be those with the most tasks.
 ]]
 
--- An hour in ms of the server's time. Its numbers are kept for one hour more than the day that people look at.
-local HOUR_MS, OBSERVED_KEPT_MS = 3600000, 90000000
--- If an hour has this many fields, a new tenant counts as the key `_other` of its tier.
-local OBSERVED_AT_MOST = 500
-
--- Counts a task that starts above its tier's limit. `held` is how many tasks its tenant then runs.
+-- Counts a task that starts above its tier's limit. `held` is how many tasks its tenant then runs. If there are too many
+-- fields, a new tenant counts as the key `_other` of its tier.
 function Stats.count_observed(ctx, rules, tier, key, held)
-  local hour = ctx.prefix .. "observed:" .. string.format("%.0f", math.floor(rules.now / HOUR_MS))
-  local field = tier .. " " .. key
-  local known = redis.call("HGET", hour, field)
-  if not known and redis.call("HLEN", hour) >= OBSERVED_AT_MOST then
-    field = tier .. " " .. OTHER_KEYS
-    known = redis.call("HGET", hour, field)
+  local minute = math.floor(rules.now / MINUTE_MS)
+  local first = minute - minute % MINUTES_OF_HOUR
+  local first_minute = ctx.prefix .. "minute:" .. string.format("%.0f", first)
+  local field, other = Stats.minute_field("observed", tier, key)
+  local known = redis.call("HGET", first_minute, field)
+  if not known and redis.call("HLEN", first_minute) >= KEY_FIELDS_AT_MOST then
+    field = other
+    known = redis.call("HGET", first_minute, field)
   end
   local count, most = string.match(known or "0 0", "^(%d+) (%d+)$")
-  redis.call("HSET", hour, field, string.format("%.0f %.0f", count + 1, math.max(most, held)))
-  if not known then redis.call("PEXPIRE", hour, OBSERVED_KEPT_MS) end
+  redis.call("HSET", first_minute, field, string.format("%.0f %.0f", count + 1, math.max(most, held)))
+  if not known then keep_minute(first_minute) end
 end

@@ -105,7 +105,7 @@ def test_it_shows_what_workers_that_only_observe_would_have_rejected(
     ) in answer.content.decode()
     assert answer.content.decode().count('<rect class="count"') == 1
     worker = WorkerStatus(name="celery@web", pid=1, path="dispatch", enforcement="observe")
-    announced = calls.announce_args(15_000, worker.model_dump_json(), 15_000, None)
+    announced = calls.announce_args(Rules(), worker.model_dump_json(), 15_000, None)
     call(server, calls.ANNOUNCE, PREFIX, announced)
     dashboard.shared.forget()
     page = read(client.get(reverse(PAGE)))
