@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test lowest check lint format types imports bench chaos foreign mutants lock clean
+.PHONY: help setup demo site test lowest check lint format types imports bench chaos moves foreign mutants lock clean
 
 # Each process of the tests would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -50,6 +50,10 @@ bench: setup ## Measure against plain Celery in one run
 
 chaos: setup ## Kill and freeze workers, break Redis, and count what it did (ARGS=--quick: 2 minutes)
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
+moves: setup ## Move a queue of 10,000 tasks each way under load: ten minutes
+	@MOVED_TASKS=10000 $(PYTHON_IN_VENV) -m pytest tests/behaviour/test_from_stock_redis.py \
+		-k moves_while -n 2 -o timeout=1200 $(ARGS)
 
 foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: three minutes)
 	@$(PYTHON_IN_VENV) -m tests.foreign $(ARGS)

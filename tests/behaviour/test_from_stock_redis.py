@@ -81,7 +81,7 @@ def test_a_queue_moves_while_workers_of_both_brokers_run(
     redis_url: str,
     to: str,
 ) -> None:
-    """Producers go on too: no task is lost or runs twice. CI moves MOVED_TASKS=10000 too."""
+    """Producers go on too: no task is lost or runs twice. ``make moves`` moves 10,000."""
     tasks = int(os.environ.get("MOVED_TASKS", "400"))
     conf = {"task_ignore_result": True}
     stock = make_shop("redis", conf=conf, fairness={"enabled": False})
