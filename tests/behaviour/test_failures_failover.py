@@ -87,8 +87,8 @@ def test_a_failover_under_load_loses_no_acknowledged_task_and_exceeds_no_limit(
     workers = [shop.worker(pool="threads", concurrency=4) for _ in range(2)]
     gate = shop.gate_file()
     running = [shop.send("work", user=user, gate=str(gate)) for user in ("a", "b")]
-    behind = [shop.send("work", user=user) for user in "ab" * 5]
     eventually(lambda: len(shop.ledger("start")) == 2)
+    behind = [shop.send("work", user=user) for user in "ab" * 5]
     with Load(shop) as load:
         eventually(lambda: len(load.accepted) >= 20)
         acknowledged = list(load.accepted)
