@@ -539,10 +539,10 @@ class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[mis
     """
 
     connection: Any
-    socket_timeout: float | None = 3.0
-    socket_connect_timeout: float | None = 3.0
+    socket_timeout: float | None = 2.0
+    socket_connect_timeout: float | None = 2.0
     #: An answer that is overdue by so many seconds ends the connection of the worker's loop.
-    health_check_interval = 3
+    health_check_interval = 2
 
     def _connection_key(self) -> tuple[str, ...]:
         client = self.connection.client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, Self
 import pytest
 from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
+from redis.connection import AbstractConnection
 
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import RESULT_SECONDS, Shop
@@ -21,8 +23,9 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
 
-#: How soon tasks must start again after the master is lost, in seconds.
-AGAIN_SECONDS = 10.0
+#: How soon tasks must start again after the master is lost, in seconds: ten, and as much again for
+#: a machine that runs many tests at once.
+AGAIN_SECONDS = 20.0
 #: The options that docs/how-to/connect-redis.md gives.
 OPTIONS = {"master_name": MASTER_NAME}
 
@@ -34,6 +37,9 @@ def group(tmp_path: Path) -> Iterator[SentinelGroup]:
     folder.mkdir()
     with SentinelGroup(folder) as made:
         yield made
+        # This process is a producer, whose connections live as long as it does.
+        for each in [each for each in gc.get_objects() if isinstance(each, AbstractConnection)]:
+            each.disconnect()
 
 
 def shop_on(group: SentinelGroup, make_shop: Callable[..., Shop], path: str) -> Shop:
@@ -102,7 +108,7 @@ def test_a_failover_under_load_loses_no_acknowledged_task_and_exceeds_no_limit(
             # Sent after the loss, and started on the new master.
             assert [at for at in again if at > lost_at + 0.5]
 
-        eventually(works_again, 3 * AGAIN_SECONDS)
+        eventually(works_again, 2 * AGAIN_SECONDS)
         again_after = time.time() - lost_at
     with group.writer() as client:
         assert client.info("replication")["role"] == "master"
