@@ -42,7 +42,7 @@ from celery_fairness.limiter.types import (
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Settled, Verdict
-from celery_fairness.store.connection import REDIS_ERRORS, Connection
+from celery_fairness.store.connection import REDIS_ERRORS, Connection, mapping_of
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
@@ -361,7 +361,7 @@ class RedisLimiter:
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         flat = self.connection.read("HGETALL", self.names.tiers)
-        table = {name: json.loads(row) for name, row in _pairs(flat)}
+        table = {name: json.loads(row) for name, row in mapping_of(flat).items()}
         tiers = {
             name: Tier(
                 name,
@@ -410,7 +410,7 @@ class RedisLimiter:
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
         flat = self.connection.read("HGETALL", self.names.queue_limits)
-        rows = ((field.partition(" ")[::2], row) for field, row in _pairs(flat))
+        rows = ((field.partition(" ")[::2], row) for field, row in mapping_of(flat).items())
         return {queue: read_row(row) for (kind, queue), row in rows if kind == "queue"}
 
     def config_version(self) -> int:
@@ -420,7 +420,7 @@ class RedisLimiter:
         self.connection.read("HINCRBY", self.names.counts, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
-        rows = _pairs(self.connection.read("HGETALL", self.names.counts))
+        rows = mapping_of(self.connection.read("HGETALL", self.names.counts)).items()
         # The others are the rejections by key.
         return {name: int(total) for name, total in rows if not name.startswith("exceeded ")}
 
@@ -468,9 +468,3 @@ def job_text(job: Job | None) -> str:
 def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
     for start in range(0, len(leases), BATCH):
         yield leases[start : start + BATCH]
-
-
-def _pairs(reply: Any) -> list[tuple[str, str]]:
-    if isinstance(reply, Mapping):
-        return [(str(name), str(value)) for name, value in reply.items()]
-    return list(zip(reply[::2], reply[1::2], strict=True))

@@ -14,7 +14,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,6 +40,16 @@ REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
 
 #: For so long after an answer a connection may send a command whose answer is read later, in s.
 TRUST_SECONDS = 1.0
+
+
+def mapping_of(answer: Any) -> dict[str, str]:
+    """Return a hash that Redis sent.
+
+    redis-py makes a mapping of some answers. Others are flat lists, as in a cluster's pipeline.
+    """
+    if not isinstance(answer, Mapping):
+        answer = dict(zip(answer[::2], answer[1::2], strict=True))
+    return {str(name): str(value) for name, value in answer.items()}
 
 
 @dataclass(slots=True)
@@ -250,7 +260,7 @@ class Connection:
             raise self.unavailable(error) from error
 
     def read_together(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run plain reads in one transaction, and return their answers in order.
+        """Run plain reads in one transaction, and return their answers in order, hashes as dicts.
 
         A Redis at its memory limit rejects transactions. There the reads are sent one after the
         other, and writes of other clients may come between them.
@@ -265,7 +275,11 @@ class Connection:
                 pipeline = client.pipeline(transaction=as_one)
                 for command in commands:
                     pipeline.execute_command(*command)
-                return list(pipeline.execute())
+                answers = zip(commands, pipeline.execute(), strict=True)
+                return [
+                    mapping_of(answer) if command[0] == "HGETALL" else answer
+                    for command, answer in answers
+                ]
             except (ConnectionLost, AnswerLate, OSError) as error:
                 if not tries_left:
                     raise self.unavailable(error) from error

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as NotYet
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
@@ -115,6 +115,11 @@ def test_doctor_looks_at_the_node_of_a_cluster_that_has_the_limits(
     for node in cluster:
         app = Celery("shop", broker="memory://", set_as_current=False)
         fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
+        for lease in ("l1", "l2"):
+            job = Job(lease, "shop.pay", "mail")
+            request = SlotRequest(Lease(lease, "tenant:42"), "42", "free", job=job)
+            parts_of(fairness).limiter.acquire(request)
+        assert fairness.stats.minutes(2)
         found = [each.check for each in fairness.stats.doctor().symptoms]
         assert found == ["eviction", "persistence", "workers"]
         fairness.close()

@@ -31,6 +31,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.redelivery import visibility_seconds
 from celery_fairness.message.task_options import source_of
 from celery_fairness.store.address import address_from_broker, address_from_url
+from celery_fairness.store.connection import mapping_of
 
 if TYPE_CHECKING:
     from celery_fairness.control.stats_api import StatsApi
@@ -260,7 +261,7 @@ def server_facts(limiter: RedisLimiter, *, with_config: bool) -> ServerFacts:
     config = _allowed(lambda: ask("CONFIG", "GET", *CONFIG)) if with_config else None
     return ServerFacts(
         info=None if info is None else _fields_of_info(info),
-        config=None if config is None else _pairs(config),
+        config=None if config is None else mapping_of(config),
         ahead_seconds=int(seconds) + int(micros) / 1_000_000 - here,
         ping_seconds=min(times),
     )
@@ -334,12 +335,3 @@ def _fields_of_info(answer: Any) -> dict[str, str]:
         return {str(name): str(value) for name, value in answer.items()}
     rows = (line.partition(":") for line in str(answer).splitlines())
     return {name: value for name, colon, value in rows if colon}
-
-
-def _pairs(answer: Any) -> dict[str, str]:
-    pairs = (
-        answer.items()
-        if isinstance(answer, Mapping)
-        else zip(answer[::2], answer[1::2], strict=True)
-    )
-    return {str(name): str(value) for name, value in pairs}
