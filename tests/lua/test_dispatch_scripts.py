@@ -63,9 +63,9 @@ def test_full_tenants_cost_a_claim_and_a_settle_nothing(dispatch, client, comman
     client.config_set("slowlog-log-slower-than", LONGEST_CALL_US)
     for size in (100, CROWD):
         client.flushall()
-        client.slowlog_reset()
         dispatch.now = NOW
         crowd(dispatch, size)
+        client.slowlog_reset()
         assert client.zcard(PREFIX + "full:q") == size
         # A first and a second one: what the clock notes is noted.
         for turn in range(2):
