@@ -38,6 +38,8 @@ def group(tmp_path: Path) -> Iterator[SentinelGroup]:
     folder.mkdir()
     with SentinelGroup(folder) as made:
         yield made
+        # A result that is collected later would open a connection for its unsubscription.
+        gc.collect()
         # This process is a producer, whose connections live as long as it does.
         for each in [each for each in gc.get_objects() if isinstance(each, AbstractConnection)]:
             each.disconnect()
