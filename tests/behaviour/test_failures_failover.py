@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
 
-#: How soon tasks must start again after the master is lost, in seconds. It takes 3 to 8 on an idle
+#: How soon tasks must start again after the master is lost, in seconds. It takes less on an idle
 #: machine. A worker tries again 2, 6, 12 and 20 seconds after the loss. So a slow Sentinel costs
 #: one step more, and a second failover on a busy machine two.
 AGAIN_SECONDS = 24.0
