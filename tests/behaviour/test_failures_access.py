@@ -21,7 +21,7 @@ from tests.transport.test_places import make_certificate
 
 pytestmark = pytest.mark.redis
 
-#: What an operator runs; "42" is a tenant, and "api" a limit.
+#: Commands of an operator. "42" is a tenant, and "api" a limit.
 COMMANDS = (
     "status",
     "check",
@@ -129,7 +129,7 @@ def test_no_secret_is_in_a_log_a_repr_or_an_error(
         client.config_set("requirepass", PASSWORD)
     url = own_server.url.replace("://", f"://:{FORMS[1]}@")
     options = at(path, url)
-    # Nobody reads it here, and everybody prints it.
+    # No code needs it here, and much code prints it.
     given = {"sentinel_kwargs": {"password": "sentinel-secret"}}
     options["conf"] = {"broker_transport_options": given} if path == "fairredis" else {}
     shop = make_shop(**options)

@@ -115,7 +115,7 @@ def test_a_failover_under_load_loses_no_acknowledged_task_and_exceeds_no_limit(
         again_after = time.time() - lost_at
     with group.writer() as client:
         assert client.info("replication")["role"] == "master"
-    # What ran before the loss holds its slot on the new master.
+    # Tasks that ran before the loss hold their slots on the new master.
     assert [shop.held(user) for user in "ab"] == [1, 1]
     assert {each.id for each in behind} & set(shop.runs()) == set()
     gate.touch()
@@ -169,7 +169,7 @@ def test_a_replica_that_lagged_becomes_the_master_and_limits_hold_what_runs(
             client.set("written", 1)
             assert client.wait(1, 5_000) == 1
         wire.hang()
-        # The replica knows neither the lease of the second nor the task that waits behind it.
+        # The replica has neither the lease of the second nor the task that waits behind it.
         second = shop.send("work", user="second", gate=str(gate))
         eventually(lambda: len(shop.ledger("start")) == 2)
         missed = shop.send("work", user="second")
@@ -192,7 +192,7 @@ def test_a_replica_that_lagged_becomes_the_master_and_limits_hold_what_runs(
         assert shop.fairness.check().findings == ()
 
 
-#: What a worker logs when a replica without all of its leases is the master.
+#: Log lines of a worker when a replica without all of its leases is the master.
 REGISTERED = {
     "fairredis": "Redis has an older memory without all leases held here; registered again: 1",
     "redis": "the limiter's Redis did not have all leases of this worker; registered again: 1",

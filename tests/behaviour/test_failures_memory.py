@@ -117,7 +117,7 @@ def test_a_redis_that_deleted_its_keys_is_found_and_works_again(
     assert found["eviction"].level == "problem"
     gate.touch()
     assert running.get(timeout=RESULT_SECONDS) == "done"
-    # What the page for operators tells them to do.
+    # These are the steps of the page for operators.
     own_client.config_set("maxmemory", 0)
     own_client.config_set("maxmemory-policy", "noeviction")
 

@@ -50,6 +50,14 @@ def test_tasks_that_a_pause_holds_do_not_move_and_the_exit_code_is_1(run, send, 
     assert done.output.startswith("mail: 1 task moved to redis://\n1 task did not move: a pause")
 
 
+def test_a_queue_that_was_moved_away_is_no_limit(run, send):
+    send("42")
+    assert run("queue", "migrate", "mail", "--to", "redis").exit_code == 0
+    listed = run("limit", "list", "--json")
+    assert listed.exit_code == 0
+    assert '"mail"' not in listed.stdout
+
+
 @pytest.mark.parametrize("to", ["redis", "fairredis"])
 def test_a_redis_that_dies_meanwhile_is_one_clear_line(run, send, redis_server, monkeypatch, to):
     send("42")
