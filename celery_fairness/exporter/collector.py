@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -23,19 +22,10 @@ from celery_fairness.exporter.scrape import Scraper
 
 
 class FairnessCollector(Collector):
-    """Reads the metrics of one installation at each scrape. Several threads may use it.
+    """Makes metrics of prometheus-client from each scrape."""
 
-    Args:
-        read: Returns the metrics.
-        clock: Returns a time in seconds that never goes back.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], Sequence[Family]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._scraper = Scraper(read, clock)
+    def __init__(self, scraper: Scraper) -> None:
+        self._scraper = scraper
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics. If Redis does not answer, these are only the two of the scrape."""
@@ -52,7 +42,7 @@ class Exposition:
     def __init__(self, fairness: Fairness) -> None:
         self._fairness = fairness
         self._registry = CollectorRegistry()
-        self._registry.register(FairnessCollector(fairness.stats.metrics))
+        self._registry.register(FairnessCollector(Scraper(fairness.stats.metrics)))
 
     def metrics(self, accept: str = "") -> tuple[str, bytes]:
         """Return the content type and the text of the metrics.

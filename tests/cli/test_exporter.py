@@ -22,6 +22,7 @@ from celery_fairness.control import metric_table as table
 from celery_fairness.control.metrics import Family, Sample
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.exporter.collector import Exposition, FairnessCollector
+from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.exporter.server import MetricsServer
 from tests.support.waiting import eventually
 
@@ -217,7 +218,7 @@ def test_the_age_grows_while_redis_is_away():
             raise LimiterUnavailable("redis://x", "gone")
         return answer
 
-    collector = FairnessCollector(read, lambda: next(times))
+    collector = FairnessCollector(Scraper(read, lambda: next(times)))
     assert [each.name for each in collector.collect()] == [
         "fairness_up",
         "fairness_scrape_age_seconds",
