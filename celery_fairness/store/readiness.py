@@ -64,11 +64,20 @@ class _Attentive(_Connection):
             ServerNotReady: The server does not run such a command now. The connection is closed.
         """
         try:
-            return super().read_response(*args, **kwargs)
+            answer = super().read_response(*args, **kwargs)
         except (exceptions.ResponseError, exceptions.BusyLoadingError) as error:
-            outage = not_ready(error)
-            if outage is None:
-                raise
+            self._raise_outage(error)
+            raise
+        if type(answer) is list:
+            # The answer of a transaction has the errors of its commands.
+            for each in answer:
+                if isinstance(each, exceptions.ResponseError):
+                    self._raise_outage(each)
+        return answer
+
+    def _raise_outage(self, error: Exception) -> None:
+        outage = not_ready(error)
+        if outage is not None:
             self.disconnect()
             raise outage from error
 

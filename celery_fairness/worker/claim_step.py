@@ -26,6 +26,7 @@ from celery_fairness.wiring import find
 from celery_fairness.worker.claimed_request import ClaimedRequestMixin
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.pool_handoff import tasks_kept
+from celery_fairness.worker.reconnect import reconnect_quickly
 
 #: How often the pool checks for dead children, in seconds. Celery checks every five seconds, and a
 #: dead child's slot would stay taken until then.
@@ -83,6 +84,7 @@ class ClaimStep(bootsteps.StartStopStep):
         consumer.on_unknown_task = on_unknown_task
         # Celery also calls this one for every new rate limit.
         consumer.bucket_for_task = bucket_for_task
+        reconnect_quickly(consumer, had_connection=lambda: self._session is not None)
 
         self._session: Any = None
         self._timer: Any = None

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 from celery_fairness import Fairness
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.readiness import ServerNotReady
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.fork_server import ForkServer
 from tests.support.proxy import Proxy
@@ -276,3 +277,18 @@ def test_a_gate_defers_until_its_server_takes_commands(
     assert shop.runs() == {result.id: 1 for result in (running, *waiting)}
     assert shop.most_at_once("1") == 1
     assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize("refusal", ["NOREPLICAS"], indirect=True)
+def test_a_script_that_is_refused_in_a_transaction_is_an_outage(
+    refusal: Refusal, connect: Connect
+) -> None:
+    """kombu keeps the bindings of queues that expire by such scripts."""
+    channel = connect(f"fair{refusal.url}").default_channel
+    with channel.conn_or_acquire() as client:
+        write = client.register_script("return redis.call('SET', KEYS[1], 1)")
+        refusal.takes_none()
+        with client.pipeline() as pipe:
+            write(keys=["written"], client=pipe)
+            with pytest.raises(ServerNotReady, match=r"^NOREPLICAS"):
+                pipe.execute()

@@ -152,6 +152,10 @@ class Shop:
         self.fairness.close()
         self.app.close()
         pools.reset()
+        self.close_backend()
+
+    def close_backend(self) -> None:
+        """Close the connections of this thread's result backend."""
         backend: Any = self.app.backend
         if not hasattr(backend, "result_consumer"):
             return
