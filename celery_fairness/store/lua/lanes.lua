@@ -54,7 +54,7 @@ end
 Lanes.AFTER_ALL = 2 ^ 49
 
 function Lanes.order_of(lane, seq)
-  return string.format("%.0f", (9 - tonumber(string.sub(lane, 1, 1))) * Lanes.AFTER_ALL + seq)
+  return (9 - tonumber(string.sub(lane, 1, 1))) * Lanes.AFTER_ALL + seq
 end
 
 -- Returns the tag of the first task of a lane and its sequence number.
@@ -174,8 +174,8 @@ end
 -- If it did not wait before, `since` is the server time from which it does.
 function Lanes.enqueue(ctx, queue, task, is_put, since)
   local key, lane = task.key, Lanes.lane_of(task)
-  local tier, closed, waiting = unpack(
-    redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "closed", "q:" .. queue))
+  local account = ctx.prefix .. "account:" .. key
+  local tier, closed, waiting = unpack(redis.call("HMGET", account, "tier", "closed", "q:" .. queue))
   if since and (task.put or "") == "" then task.put = string.format(waiting and "%d+" or "%d", since) end
   task.queue = queue
   Tasks.write(ctx, task)
@@ -187,13 +187,15 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
     redis.call("SADD", ctx.prefix .. Lanes.names_name(key, Lanes.class_of(lane), queue), task.name)
   end
   if is_first and waiting then Lanes.note_alone(ctx, queue, key, order, lane) end
-  Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if task.limits ~= "" then Lanes.count_limits(ctx, queue, lane, 1) end
   redis.call("HINCRBY", ctx.prefix .. "waiting", queue, 1)
-  if redis.call("HINCRBY", ctx.prefix .. "account:" .. key, "q:" .. queue, 1) == 1 then
-    Active.enter(ctx, queue, key)
-    return
+  if not (tier or waiting) then
+    -- The account is new.
+    redis.call("HSET", account, "tier", task.tier, "tenant", task.tenant, "q:" .. queue, 1)
+    return Active.enter(ctx, queue, key)
   end
+  Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
+  if redis.call("HINCRBY", account, "q:" .. queue, 1) == 1 then return Active.enter(ctx, queue, key) end
   Priorities.rank_again(ctx, queue, key)
   if group then
     -- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
