@@ -27,7 +27,7 @@ from celery_fairness.control.metric_table import Metric
 from celery_fairness.control.metrics import Sample
 from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.message.attribution import attribution_of
-from celery_fairness.message.headers import HEADER
+from celery_fairness.message.headers import COPY_HEADER, HEADER
 from celery_fairness.message.task_options import service_of
 from celery_fairness.transport.envelope import CLAIM_PROPERTY
 from celery_fairness.wiring import wired
@@ -105,14 +105,15 @@ def span_attributes(
     of_message = {HEADER: headers[HEADER]} if HEADER in headers else {}
     source, service = getattr(task, "tenant_source", None), service_of(task)
     attribution = attribution_of(of_message, tuple(args), kwargs, source, service, settings)
-    claim = (request.properties or {}).get(CLAIM_PROPERTY) or {}
-    waited_ms = claim.get("waited_ms")
+    # A gate gets them with the copy of a task that was parked.
+    waits = (request.properties or {}).get(CLAIM_PROPERTY) or headers.get(COPY_HEADER) or {}
+    waited_ms = waits.get("waited_ms")
     found = {
         "fairness.tenant": attribution.tenant,
         "fairness.tier": attribution.tier,
         "fairness.queue": queue_of({"delivery_info": request.delivery_info}),
         "fairness.wait_seconds": None if waited_ms is None else waited_ms / 1000,
-        "fairness.limit": claim.get("limit"),
+        "fairness.limit": waits.get("limit"),
     }
     return {name: value for name, value in found.items() if value not in (None, "")}
 

@@ -230,7 +230,10 @@ class RedisLimiter:
         claim = calls.read_claim(self._call(calls.CLAIM, args))
         # If the answer is lost, the next call repeats the number, and gets the same tasks.
         self._promotions += 1
-        tasks = (Promoted(Copy(task.tag, task.lease), task.message) for task in claim.tasks)
+        tasks = (
+            Promoted(Copy(task.tag, task.lease), task.message, task.waited_ms, task.limit)
+            for task in claim.tasks
+        )
         return Promotion(tuple(tasks), seconds(claim.sleep_ms))
 
     def end_promotion(self, promoted: Promoted, how: PromotionEnd) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 from celery_fairness.message.headers import Copy
+from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.value import Value
 
 
@@ -170,10 +171,14 @@ class Promoted:
         copy: The copy of its message. Only this serial may be published. It is the name of the
             lease that keeps the task's slots for the copy.
         message: The parked message.
+        waited_ms: How long it was parked. None if that is not known.
+        limit: The key of the limit for which it waited. "" if there was none.
     """
 
     copy: Copy
     message: str
+    waited_ms: Milliseconds | None = None
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

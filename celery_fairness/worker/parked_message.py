@@ -103,7 +103,12 @@ def publish(
     """
     message = json.loads(promoted.message)
     copy, headers = promoted.copy, message["headers"]
-    headers[COPY_HEADER] = {"message": copy.message, "serial": copy.serial}
+    headers[COPY_HEADER] = {
+        "message": copy.message,
+        "serial": copy.serial,
+        "waited_ms": promoted.waited_ms,
+        "limit": promoted.limit,
+    }
     place = {"routing_key": message["routing_key"], "exchange": message["exchange"]}
     place.update(destination(message))
     producer.publish(

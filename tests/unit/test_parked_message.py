@@ -35,14 +35,16 @@ def test_it_is_published_as_it_would_have_been(resender, work, content_type):
     sent = raw()
     assert sent["content-type"] == content_type
     message = resender.take(work, request(), OLD, content_type)
-    resender.promote(Promoted(Copy("m1", "p1"), json.dumps(message)))
+    resender.promote(Promoted(Copy("m1", "p1"), json.dumps(message), 1_500, "api"))
     back = raw()
+    waits = {"waited_ms": 1_500, "limit": "api"}
+    assert back["headers"]["fairness_copy"] == {"message": "m1", "serial": "p1", **waits}
+    back["headers"]["fairness_copy"] = sent["headers"]["fairness_copy"]
     for message in (sent, back):
         message["properties"].pop("delivery_tag")
         message["properties"].pop("expiration", None)
         message["headers"].pop("eta", None)
     assert back == sent
-    assert back["headers"]["fairness_copy"] == {"message": "m1", "serial": "p1"}
     assert back["headers"]["fairness"] == HEADER
     assert back["headers"]["expires"] == EXPIRES
     assert back["properties"]["priority"] == 7
