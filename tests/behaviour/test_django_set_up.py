@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.local_process import ROOT, clean_environment
 from tests.support.nodes import WorkerNode
+from tests.support.services import only_in_ci
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.redis
@@ -80,6 +81,7 @@ def project(tmp_path: Path, redis_url: str) -> Project:
     return made
 
 
+@only_in_ci
 def test_the_page_sets_up_a_project_whose_commands_show_the_tiers_of_the_database(
     project: Project, start_worker: Callable[..., WorkerNode]
 ) -> None:

@@ -13,6 +13,7 @@ from tests.cli.conftest import Installation
 from tests.django.browsing import ADMIN, ROWS, SOON_MS, problems_of
 from tests.django.demo_ledger import Ledger
 from tests.django.live_site import LiveSite
+from tests.support.services import only_in_ci
 from tests.support.waiting import eventually
 
 FLOOD = f"{ADMIN}/limitkey/tenant_3Aflood/change/"
@@ -154,7 +155,10 @@ ROW_PATHS = (
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("paths", [PATHS, ROW_PATHS], ids=["redis", "rows"])
+@pytest.mark.parametrize(
+    "paths",
+    [pytest.param(PATHS, id="redis"), pytest.param(ROW_PATHS, id="rows", marks=only_in_ci)],
+)
 def test_no_page_is_cut_off_and_axe_finds_nothing_serious(
     paths: tuple[str, ...], page: Page, shop: Installation, live_site: LiveSite
 ) -> None:

@@ -21,6 +21,7 @@ from tests.django.conftest import PROJECT
 from tests.django.demo_ledger import Ledger
 from tests.support.local_process import LocalProcess, clean_environment
 from tests.support.redis_server import ReservedPort
+from tests.support.services import only_in_ci
 from tests.support.waiting import eventually
 
 START_SECONDS = 60
@@ -187,6 +188,7 @@ def test_something_happens_on_every_page_and_ctrl_c_leaves_nothing_behind(
     assert list(folder.iterdir()) == []
 
 
+@only_in_ci
 def test_the_gate_has_the_same_pages_and_a_worker_that_dies_ends_the_site(
     start: Callable[..., LocalProcess], port: int, folder: Path
 ) -> None:

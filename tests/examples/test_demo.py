@@ -122,6 +122,7 @@ def test_a_short_demo_from_start_to_end(start_demo: StartDemo, tmp_path: Path, w
     assert marked(mark_of(process)) == {}
 
 
+@only_in_ci
 def test_without_enforcement_the_run_is_found_unfair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,9 @@ from tests.mutants.making import KINDS, LUA, files, reached_by
 from tests.mutants.words import words_of
 from tests.reference.budget import Budget
 from tests.reference.walk import library_of
+from tests.support.services import only_in_ci
+
+pytestmark = only_in_ci
 
 #: They are made once: one process has all tests of mutants.
 mutants_of = functools.cache(making.mutants_of)

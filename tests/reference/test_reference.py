@@ -20,9 +20,10 @@ from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
 from tests.reference.operations import Operation, Scene
 from tests.reference.scenes import LENGTH, strict_scene
 from tests.reference.walk import Walk
+from tests.support.services import in_ci
 from tests.support.tables import assert_sums_agree, findings
 
-OPERATIONS = int(os.environ.get("REFERENCE_OPERATIONS", "6000"))
+OPERATIONS = int(os.environ.get("REFERENCE_OPERATIONS", "6000" if in_ci() else "3000"))
 SEED = int(os.environ.get("REFERENCE_SEED", "0"))
 #: Runs in which a failing sequence is made shorter.
 SHORTER_AT_MOST = int(os.environ.get("REFERENCE_SHORTER", "400"))

@@ -36,6 +36,11 @@ def in_ci() -> bool:
 only_in_ci = pytest.mark.skipif(not in_ci(), reason="takes long; .ci/run runs it (CI=1)")
 
 
+def examples(count: int) -> int:
+    """Return how many random values a test tries: a fifth of them outside CI."""
+    return count if in_ci() else count // 5
+
+
 def missing(reason: str) -> NoReturn:
     """Skip the test on a laptop, fail it in CI."""
     if in_ci():

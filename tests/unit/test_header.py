@@ -20,6 +20,7 @@ from celery_fairness.message.headers import (
     parse_copy,
     parse_header,
 )
+from tests.support.services import examples
 
 NAME = "expected 1 to 100 letters, digits, '_' or '-'"
 
@@ -36,7 +37,7 @@ headers = st.builds(
 
 
 @given(headers)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_what_is_written_is_read_back_through_json(header):
     assert parse_header(json.loads(json.dumps(header.to_wire()))) == header
 

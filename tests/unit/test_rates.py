@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.config.rates import MAX_PERIOD_SECONDS, MAX_RATE_LIMIT, Rate
 from celery_fairness.errors import PolicyInvalid
+from tests.support.services import examples
 
 DAYS_366_MS = 366 * 86_400_000
 PERIOD = "expected 1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years), got: "
@@ -251,7 +252,7 @@ def test_S20_a_rate_of_the_open_job_spec_is_an_object(value):
 
 
 @given(rates)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_is_written_is_read_back(rate):
     assert Rate.parse(str(rate)) == rate
     assert Rate.parse(rate.to_ojs()) == rate

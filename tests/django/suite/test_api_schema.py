@@ -23,6 +23,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import from_schema
 
 from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer
+from tests.support.services import only_in_ci
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -102,6 +103,7 @@ def served_app() -> Iterator[Callable[..., list[bytes]]]:
         connection.close()
 
 
+@only_in_ci
 # Hypothesis writes some of its values into messages, and warns that they are long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 def test_schemathesis_finds_nothing(api, served_app, wait_in):
