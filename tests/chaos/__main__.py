@@ -131,11 +131,12 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
 
 def _print_table(plan: Plan, runs: Sequence[Run], verdicts: Sequence[Verdict]) -> None:
     tables = [_rows(plan, run, verdict) for run, verdict in zip(runs, verdicts, strict=True)]
-    names = "".join(f"{run.name:66}" for run in runs)
-    print(f"\n{'':47}{'asked':9}{names}".rstrip())
-    for row in zip(*tables, strict=True):
-        seen = "".join(f"{cell[2]:66}" for cell in row)
-        print(f"{row[0][0]:47}{row[0][1]:9}{seen}".rstrip())
+    head = ("", "asked", *(run.name for run in runs))
+    rows = [(*row[0][:2], *(cell[2] for cell in row)) for row in zip(*tables, strict=True)]
+    widths = [max(map(len, column)) + 2 for column in zip(head, *rows, strict=True)]
+    print()
+    for row in (head, *rows):
+        print("".join(map(str.ljust, row, widths)).rstrip())
     for run in runs:
         if run.stock:
             print(
