@@ -339,6 +339,25 @@ def declared_limits(tasks: Iterable[Any]) -> list[Limit]:
     return sorted(merge(limit for source in sources for limit in source.fixed()))
 
 
+def ignored_options(task: Any) -> tuple[str, ...]:
+    """Return the options of a FairTask that a task of another class has. They have no effect.
+
+    If the task's base class has an attribute of this name, as FairTask has, the option is meant for
+    that class.
+    """
+    own, parent = vars(type(task)), type(task).__mro__[1]
+    # Celery makes a class from the decorator's options. In a user's class a method is no option.
+    decorated = "_decorated" in own
+    return tuple(
+        name
+        for name, kind in OPTIONS.items()
+        if isinstance(value := own.get(name), kind)
+        and value
+        and (decorated or not hasattr(value, "__get__"))
+        and not hasattr(parent, name)
+    )
+
+
 def service_of(task: Any) -> str | None:
     """Return the service of a FairTask; None for another task, also if it has such an attribute."""
     return task.service if hasattr(task, "tenant_source") else None

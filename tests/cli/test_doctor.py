@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 from redis import Redis
@@ -363,6 +363,26 @@ def _(scene: Scene) -> None:
     scene.task["priority"] = 9
 
 
+@breaks("base", "problem", "task shop.work has tenant= without base=FairTask")
+def _(scene: Scene) -> None:
+    scene.task["base"] = Task
+
+
+@breaks(
+    "base",
+    "problem",
+    "2 tasks have tenant= and limits= without base=FairTask: shop.pay, shop.work",
+)
+def _(scene: Scene) -> None:
+    scene.task["base"] = Task
+
+    class Pay(Task):
+        name = "shop.pay"
+        limits = (RateLimitPolicy("api", concurrency=1),)
+
+    scene.app.register_task(Pay())
+
+
 @breaks("tiers", "advice", "there is no tier_resolver")
 def _(scene: Scene) -> None:
     del scene.fairness["tier_resolver"]
@@ -571,6 +591,22 @@ def tasks_without_tenants(scene: Scene) -> None:
     del scene.task["tenant"]
 
 
+def options_that_another_class_knows(scene: Scene) -> None:
+    class Audited(Task):
+        abstract = True
+        tenant = service = ""
+
+    class Report(Task):
+        name = "shop.report"
+
+        def tenant(self) -> str:
+            """Return what is a FairTask's option elsewhere."""
+            return "42"
+
+    scene.task.update(base=Audited, service="books")
+    scene.app.register_task(Report())
+
+
 def a_chosen_order(scene: Scene) -> None:
     scene.task["priority"] = 9
     scene.fairness["priority_order"] = "high_first"
@@ -625,6 +661,7 @@ def a_worker_of_an_older_version(scene: Scene) -> None:
         a_limit_that_is_young,
         a_published_tenant,
         tasks_without_tenants,
+        options_that_another_class_knows,
         a_chosen_order,
         shared_tasks_without_tenants,
         invalid_tenants_of_the_past,
@@ -742,8 +779,13 @@ def test_a_start_runs_the_checks_that_need_no_worker(scene: Scene) -> None:
 def test_a_start_without_redis_runs_the_checks_of_the_app(scene: Scene) -> None:
     scene.url = "fairredis://127.0.0.1:1/0"
     scene.environ["FAIRNESS_FREE_LIMITS"] = "3"
+    scene.task.update(base=Task, service="mail")
     found = at_start(parts_of(Fairness.of(scene.app)).installation)
-    assert [each.check for each in found] == ["variables"]
+    assert [each.check for each in found] == ["variables", "base"]
+    assert str(found[1]) == (
+        "task shop.work has tenant= and service= without base=FairTask: Celery ignores these "
+        "options: no tenant is charged and no tier chooses the queue; set base=FairTask"
+    )
 
 
 def test_after_a_day_of_observing_it_leads_to_the_table_and_before_it_waits(scene: Scene) -> None:

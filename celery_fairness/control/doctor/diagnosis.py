@@ -79,6 +79,11 @@ CHECKS = (
         settings.priorities,
     ),
     DoctorCheck(
+        "base",
+        "a task has `tenant`, `limits`, `service` or `scheduled`, and its class is not `FairTask`",
+        settings.base,
+    ),
+    DoctorCheck(
         "tiers",
         "tasks have tenants, `tier_resolver` is not set, and no tenant's tier was ever published",
         settings.tiers,

@@ -29,7 +29,7 @@ from celery_fairness.control.views import Minute, Observed, Status
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.redelivery import visibility_seconds
-from celery_fairness.message.task_options import source_of
+from celery_fairness.message.task_options import ignored_options, source_of
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.store.connection import mapping_of
 
@@ -63,6 +63,7 @@ class AppFacts:
         eta_task_limit: The setting ``worker_eta_task_limit``. 0 is none.
         prioritised: What sets a priority: names of tasks and settings.
         has_tenants: Whether a task declares a tenant.
+        ignored_options: Options of FairTask by the name of their task, which is no FairTask.
         limit_keys: Keys of declared limits that do not depend on a task's arguments.
     """
 
@@ -77,6 +78,7 @@ class AppFacts:
     eta_task_limit: int
     prioritised: tuple[str, ...]
     has_tenants: bool
+    ignored_options: Mapping[str, tuple[str, ...]]
     limit_keys: tuple[str, ...]
 
 
@@ -188,6 +190,11 @@ def app_facts(installation: Installation) -> AppFacts:
         eta_task_limit=int(conf.get("worker_eta_task_limit") or 0),
         prioritised=tuple(_prioritised(app)),
         has_tenants=any(getattr(each, "tenant_source", None) for each in app.tasks.values()),
+        ignored_options={
+            name: options
+            for name, task in sorted(app.tasks.items())
+            if (options := ignored_options(task))
+        },
         limit_keys=tuple(sorted(_limit_keys(app, settings))),
     )
 

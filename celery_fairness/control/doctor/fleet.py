@@ -206,7 +206,7 @@ def tenants(facts: Facts) -> Iterator[Found]:
         yield advice(
             f"{without:,} of {total:,} tasks of the last {LAST_MINUTES} minutes had no tenant",
             "no tier limits them, and they count as one tenant in the turns",
-            "declare tenant= for these tasks, or set no_tenant to 'shared' or 'error'",
+            "give these tasks base=FairTask and tenant=, or set no_tenant to 'shared' or 'error'",
         )
     stored, invalid = facts.stored, facts.fleet.status.counts.get("invalid", 0)
     last = stored.invalid_at if stored is not None else None

@@ -17,6 +17,13 @@ TASKS_IN_A_LEASE = 10
 LONG_TASK_SECONDS = 10.0
 #: Names that one sentence has.
 NAMED = 3
+#: The effect of each option on a task that is no FairTask.
+_WITHOUT_BASE = {
+    "tenant": "no tenant is charged",
+    "limits": "no limit of the task holds",
+    "service": "no tier chooses the queue",
+    "scheduled": "no tier chooses the queue",
+}
 
 
 def named(names: tuple[str, ...] | list[str]) -> str:
@@ -154,6 +161,24 @@ def priorities(facts: Facts) -> Iterator[Found]:
             "set priority_order to 'low_first' for the order of redis://, or to 'high_first' to "
             "keep this one",
         )
+
+
+def base(facts: Facts) -> Iterator[Found]:
+    """Find tasks with options that only a FairTask has."""
+    tasks = facts.app.ignored_options
+    if not tasks:
+        return
+    given = {option for options in tasks.values() for option in options}
+    options = [name for name in _WITHOUT_BASE if name in given]
+    which = f"task {named([*tasks])} has" if len(tasks) == 1 else f"{len(tasks)} tasks have"
+    more = f": {named([*tasks])}" if len(tasks) > 1 else ""
+    effects = dict.fromkeys(_WITHOUT_BASE[name] for name in options)
+    yield problem(
+        f"{which} {' and '.join(f'{name}=' for name in options)} without base=FairTask{more}",
+        f"Celery ignores {'this option' if len(options) == 1 else 'these options'}: "
+        f"{' and '.join(effects)}",
+        "set base=FairTask",
+    )
 
 
 def tiers(facts: Facts) -> Iterator[Found]:
