@@ -187,7 +187,8 @@ class TenantsApi:
             raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {got(tier)}")
         number = "" if isinstance(concurrency, Unset) else Tier("own", concurrency).concurrency
         keep = self._settings.tier_resolver is None
-        self._limiter.publish_tenant(reserved(name), tier, number, keep=keep)
+        version = self._limiter.publish_tenant(reserved(name), tier, number, keep=keep)
+        self._installation.directory.set_version(version)
         self.reroute([name])
         kept = timedelta(seconds=2 * self._settings.tier_cache_seconds)
         until = None if keep or number != "" else datetime.now(UTC) + kept
@@ -200,7 +201,8 @@ class TenantsApi:
         """
         name = _named(tenant)
         keep = self._settings.tier_resolver is None
-        self._limiter.publish_tenant(reserved(name), None, "", keep=keep)
+        version = self._limiter.publish_tenant(reserved(name), None, "", keep=keep)
+        self._installation.directory.set_version(version)
         self.reroute([name])
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
@@ -219,6 +221,7 @@ class TenantsApi:
         """
         before = self._limiter.published_tiers()[1] or self._settings.tiers
         self._limiter.publish_tiers(tiers, source)
+        self._installation.directory.set_version(self._limiter.config_version())
         Rerouting(self._installation).of_changed_tiers(before)
 
     def reroute(self, tenants: Iterable[str]) -> int:

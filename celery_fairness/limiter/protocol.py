@@ -155,7 +155,7 @@ class Limiter(Protocol):
         *,
         keep: bool = False,
         ends_ms: int | None = None,
-    ) -> None:
+    ) -> int:
         """Publish one tenant's tier.
 
         Args:
@@ -166,6 +166,9 @@ class Limiter(Protocol):
                 expires when the caches of all resolvers have expired.
             ends_ms: Server time from which the tenant has the default tier, in Unix ms. None for no
                 end.
+
+        Returns:
+            The config version.
         """
 
     def published_tenant(self, tenant: str) -> str | None:

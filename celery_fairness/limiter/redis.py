@@ -386,12 +386,12 @@ class RedisLimiter:
         *,
         keep: bool = False,
         ends_ms: int | None = None,
-    ) -> None:
+    ) -> int:
         number = concurrency if isinstance(concurrency, str) else calls.limit_text(concurrency)
         keep_ms = 0 if keep and ends_ms is None else 2 * self._cache_ms + 1000
         ends = "" if ends_ms is None else ends_ms
         args = (self._tenant_key(tenant), tier or "", number, keep_ms, ends)
-        self._call(calls.PUBLISH_TENANT, args)
+        return int(self._call(calls.PUBLISH_TENANT, args))
 
     def published_tenant(self, tenant: str) -> str | None:
         record = self.connection.read("HMGET", self.names.tenant(tenant), "tier", "ends_ms")

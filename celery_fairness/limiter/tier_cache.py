@@ -12,8 +12,8 @@ unknown.
 
 An entry is valid for ``tier_cache_seconds``, or until the config version in Redis changes: every
 publication raises it. Workers receive the version with every answer of the limiter. Producers read
-it at most once a second, without a thread. If Redis hangs, a producer waits once for a bounded
-time, and then does not call Redis for a while.
+it at most once a second, without a thread. A process that publishes empties its cache at once. If
+Redis hangs, a producer waits once for a bounded time, and then does not call Redis for a while.
 """
 
 from __future__ import annotations

@@ -198,14 +198,15 @@ class FakeLimiter(Limiter):
         *,
         keep: bool = False,
         ends_ms: int | None = None,
-    ) -> None:
-        """Keep a tenant's tier."""
+    ) -> int:
+        """Keep a tenant's tier, and return the number of publications."""
         self._record("publish_tenant", tenant, tier, concurrency, keep, ends_ms)
         self._version += 1
         if tier is None:
             self._tenants.pop(tenant, None)
         else:
             self._tenants[tenant] = tier
+        return self._version
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return a tenant's tier."""

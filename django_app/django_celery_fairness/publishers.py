@@ -99,13 +99,14 @@ def _write_tenant(parts: Parts, tenant: str, state: TenantState | None) -> None:
     state = state or TenantState(parts.settings.default_tier)
     number = "" if state.concurrency is None else state.concurrency
     # ``tenants.set_tier`` would reject a tier that Redis does not have, and move tasks one by one.
-    parts.limiter.publish_tenant(
+    version = parts.limiter.publish_tenant(
         tenant,
         state.tier,
         number,
         keep=state.valid_from is not None or state.valid_until is not None,
         ends_ms=_unix_ms(state.valid_until),
     )
+    parts.directory.set_version(version)
 
 
 def _kept_tenants(alias: str) -> Iterable[str]:

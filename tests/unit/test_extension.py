@@ -345,10 +345,27 @@ class TestSteering:
         shop.fairness.tenants.set_tier("42", "enterprise")
         assert shop.fairness.limits.inspect("tenant:42").limit == 5
 
+    def test_a_process_that_publishes_a_tier_has_no_older_one_in_its_cache(self, shop):
+        tenants, directory = shop.fairness.tenants, parts_of(shop.fairness).directory
+
+        def known() -> tuple[str, str]:
+            # The answers for a producer in this process, and for an operator.
+            directory.look()
+            return directory.tier_of("42"), tenants.inspect("42").tier
+
+        assert known() == ("free", "free")
+        tenants.set_tier("42", "enterprise")
+        assert known() == ("enterprise", "enterprise")
+        tenants.clear_tier("42")
+        assert known() == ("free", "free")
+        tenants.set_tier("42", "pro")
+        assert known() == ("pro", "pro")
+        tenants.publish_tiers([Tier("free", 1)])
+        assert known() == ("free", "free")
+
     def test_a_tenant_can_be_forgotten(self, shop):
         shop.fairness.tenants.set_tier("42", "enterprise", concurrency=9)
         shop.fairness.tenants.clear_tier("42")
-        parts_of(shop.fairness).directory.set_version(shop.limiter.config_version())
         assert shop.limiter.published_tenant("42") is None
         assert shop.fairness.limits.inspect("tenant:42").limit == 1
 
