@@ -23,6 +23,10 @@ from redis.exceptions import ResponseError
 
 from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.control.check import Progress
+from celery_fairness.control.installation import Installation
+from celery_fairness.control.queues_api import QueuesApi
+from celery_fairness.control.workers import living
+from celery_fairness.errors import NotFound, suggestion
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiting
 from celery_fairness.store.connection import REDIS_ERRORS
@@ -74,6 +78,7 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
 
     Raises:
         ValueError: The name is no name of a queue, or the app has another broker.
+        NotFound: Nothing names the queue, and it never had a task.
         LimiterUnavailable: Redis does not answer, or answers with an error. The other tasks
             wait where they were.
     """
@@ -86,9 +91,38 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
     move = to_fair if to == "fairredis" else to_stock
     try:
         with app.connection_for_write() as connection:
+            _expect_known(installation, connection.default_channel, queue)
             return move(connection.default_channel, queue, progress)
     except REDIS_ERRORS as error:
         raise installation.redis.connection.unavailable(error) from error
+
+
+def _expect_known(installation: Installation, channel: Any, queue: str) -> None:
+    """Raise ``NotFound`` if neither the app nor a worker nor one of the brokers has the queue.
+
+    Most likely the name is misspelled, and its tasks would stay where they are.
+    """
+    client: Any = Redis(connection_pool=channel.pool)
+    # Workers and producers on redis:// bind the queues that they declare.
+    binding = channel.global_keyprefix + channel.keyprefix_queue % queue
+    if client.exists(binding, *_lists(channel, queue)):
+        return
+    if client.hexists(_queue_table(channel), f"moved {queue}"):
+        return
+    known = {*installation.settings.queues, *installation.app_queues()}
+    known.update(name for worker in living(installation.reader) for name in worker.queues)
+    if queue in known:
+        return
+    try:
+        QueuesApi(installation).inspect(queue)
+    except NotFound:
+        near = suggestion(queue, {*known, *installation.known_queues()})
+        raise NotFound(
+            "queue",
+            queue,
+            "is not known: expected one that the app or a worker names, or that has or had tasks "
+            f"on fairredis:// or redis://{near}",
+        ) from None
 
 
 def adopt(channel: Any, queues: list[str]) -> int:

@@ -8,7 +8,9 @@ import pytest
 from celery import Celery
 
 from celery_fairness import Fairness
+from celery_fairness.control.views import WorkerStatus
 from celery_fairness.transport import migration
+from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 
 
@@ -56,6 +58,77 @@ def test_a_queue_that_was_moved_away_is_no_limit(run, send):
     listed = run("limit", "list", "--json")
     assert listed.exit_code == 0
     assert '"mail"' not in listed.stdout
+
+
+@pytest.mark.parametrize("to", ["redis", "fairredis"])
+def test_a_misspelled_queue_is_named_and_nothing_is_written(run, send, client, to):
+    send("42")
+    done = run("queue", "migrate", "mial", "--to", to)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr == (
+        "celery fairness: queue 'mial' is not known: expected one that the app or a worker names, "
+        "or that has or had tasks on fairredis:// or redis://, did you mean 'mail'?\n"
+    )
+    assert not client.exists("{fairness}:queue_limits")
+
+
+def in_a_setting(run_in, _client):
+    run_in({"queues": {"emails": {"global_limit": 1}}})
+
+
+def with_a_plain_list(_run_in, client):
+    client.lpush("emails\x06\x169", "{}")
+
+
+def with_a_binding(_run_in, client):
+    client.sadd("_kombu.binding.emails", "emails\x06\x16\x06\x16emails")
+
+
+def with_a_limit_of_an_operator(run_in, _client):
+    run_in().queues.set_limit("emails", global_limit=1)
+
+
+def of_a_worker(run_in, _client):
+    installation = parts_of(run_in()).installation
+    status = WorkerStatus(name="w", pid=1, path="dispatch", enforcement="on", queues=("emails",))
+    installation.limiter.announce(status.model_dump_json())
+
+
+def moved_before(run_in, client):
+    client.hset("{fairness}:queue_limits", "moved emails", "redis")
+
+
+def with_a_delayed_task_alone(_run_in, client):
+    Installation(client).put("42", "t1", queue="emails", eta_ms=9_000_000_000_000)
+
+
+@pytest.mark.parametrize("to", ["redis", "fairredis"])
+@pytest.mark.parametrize(
+    "known",
+    [
+        in_a_setting,
+        with_a_plain_list,
+        with_a_binding,
+        with_a_limit_of_an_operator,
+        of_a_worker,
+        moved_before,
+        with_a_delayed_task_alone,
+    ],
+)
+def test_a_queue_that_anything_names_moves_also_if_it_is_empty(
+    run, make_fairness, client, known, to
+):
+    of = []
+
+    def run_in(fairness=None):
+        of.append(make_fairness(fairness=fairness))
+        return of[-1]
+
+    known(run_in, client)
+    done = run("queue", "migrate", "emails", "--to", to, of=of[-1] if of else None)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("emails: ")
 
 
 @pytest.mark.parametrize("to", ["redis", "fairredis"])
