@@ -176,14 +176,10 @@ def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     It has the strictest of each number: the smallest concurrency, every window that no other
     window implies, and the throttle with the widest spacing. Its action is the first of ``drop``,
     ``reschedule`` and ``wait``. The result does not depend on the order of ``limits``.
-
-    Raises:
-        PolicyInvalid: There are more than 16 keys.
     """
     by_key: dict[str, list[Limit]] = {}
     for limit in limits:
         by_key.setdefault(limit.key, []).append(limit)
-    check_keys(by_key)
     merged = (_strictest(key, same) for key, same in by_key.items())
     return tuple(sorted(merged, key=lambda limit: (not limit.private, limit.key)))
 

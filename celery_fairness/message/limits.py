@@ -103,6 +103,7 @@ def _parse(text: str) -> tuple[Limit, ...]:
     limits, problems = _each(json.loads(text), _parse_one)
     if problems:
         raise PolicyInvalid(*problems)
+    check_keys({limit.key for limit in limits})
     return merge(limits)
 
 

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery, Task
 from celery.concurrency.solo import TaskPool as SoloPool
 
-from celery_fairness import Fairness, FairTask
+from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
@@ -180,6 +180,20 @@ class TestSecrets:
         # Nobody is there, which is said too.
         assert "the limiter's Redis at redis://127.0.0.1:1/1 does not answer" in caplog.text
         assert SECRET not in caplog.text
+
+
+def test_the_keys_that_all_tasks_declare_together_may_be_more_than_those_of_one_task(make_shop):
+    """A worker reads them at its start, and each scrape of the metrics."""
+    shop = make_shop()
+
+    def body():
+        pass
+
+    for number in range(20):
+        limits = [RateLimitPolicy(f"api-{number:02}", concurrency=1)]
+        shop.task(base=FairTask, name=f"shop.t{number}", limits=limits)(body)
+    words = parts_of(shop.fairness).installation.declared_words()
+    assert [word.partition("|")[0] for word in words] == [f"api-{n:02}" for n in range(20)]
 
 
 class TestWiring:

@@ -16,7 +16,7 @@ from kombu.utils.json import dumps, loads
 
 from celery_fairness.config.key_templates import KeyValues
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, merge
+from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, check_keys, merge
 from celery_fairness.config.rates import Rate
 from celery_fairness.errors import KeyMissing, PolicyInvalid
 from celery_fairness.message.limits import read_policies
@@ -366,13 +366,13 @@ def test_spacings_that_floats_do_not_tell_apart_are_told_apart():
     )
 
 
-def test_a_task_has_at_most_16_limits():
-    limits = [Limit(f"k{n:02}") for n in range(MAX_LIMITS)]
+def test_limits_of_many_tasks_merge_and_one_task_has_at_most_16():
+    limits = [Limit(f"k{n:02}") for n in range(MAX_LIMITS + 1)]
     assert merge(limits + limits) == tuple(limits)
-    assert problems_of(merge, [*limits, Limit("one-more")]) == (
-        "limits: expected at most 16 keys a task, got: 17",
-    )
     assert merge([]) == ()
+    keys = {limit.key for limit in limits}
+    assert problems_of(check_keys, keys) == ("limits: expected at most 16 keys a task, got: 17",)
+    check_keys(keys - {"k00"})
 
 
 few_windows = st.tuples(st.integers(1, 6), st.sampled_from([500, 1_000, 2_000, 60_000]))
