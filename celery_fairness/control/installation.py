@@ -15,7 +15,7 @@ from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.message.task_options import declared_limit, declared_limits, service_queues
+from celery_fairness.message.task_options import declared_limits, service_queues
 from celery_fairness.util.durations import Milliseconds, milliseconds
 
 #: Keys of declared limits that metrics tell apart.
@@ -88,20 +88,21 @@ class Installation:
         numbers = declared_numbers(self.settings.queues, key)
         if numbers is not None:
             return numbers.limit(key)
-        return declared_limit(self.app.tasks.values(), key)
+        limits = declared_limits(self.app.tasks.values())
+        return next((limit for limit in limits if limit.key == key), None)
 
     def declared_limits(self) -> list[Limit]:
-        """Return the limits that queues and tasks of the app declare, at most :data:`KEYS`."""
+        """Return the limits that queues and tasks of the app declare."""
         of_queues = [
             Limit(queue_key(name), of=OF_QUEUE)
             for name, policy in sorted(self.settings.queues.items())
             if policy.limits and not policy.partitioned
         ]
-        return [*of_queues, *declared_limits(self.app.tasks.values())][:KEYS]
+        return [*of_queues, *declared_limits(self.app.tasks.values())]
 
     def declared_words(self) -> tuple[str, ...]:
-        """Return the same as text."""
-        return tuple(limit.text for limit in self.declared_limits())
+        """Return the first :data:`KEYS` of them as text."""
+        return tuple(limit.text for limit in self.declared_limits()[:KEYS])
 
     def app_queues(self) -> list[str]:
         """Return the queues that the app names."""

@@ -348,9 +348,9 @@ class _Scrape:
             self._add(table.JAIN, index)
 
     def _add_totals(self) -> None:
-        limits = self._installation.declared_limits()
-        answer = self._installation.redis.totals(each.text for each in limits)
-        keys = {each.key for each in limits}
+        limits = self._installation.declared_words()
+        answer = self._installation.redis.totals(limits)
+        keys = {each.partition("|")[0] for each in limits}
         self._add_limits(answer)
         for field, count in answer["totals"].items():
             what, tier, name = field.split(" ", 2)

@@ -187,10 +187,6 @@ class LimitSource:
         """Whether the task declares limits."""
         return bool(self._declared)
 
-    def declared(self, key: str) -> list[Limit]:
-        """Return the declared limits of this key, if it depends only on the task's name."""
-        return [each for each in self.fixed() if each.key == key]
-
     def fixed(self) -> list[Limit]:
         """Return the declared limits whose keys depend only on the task's name."""
         values = KeyValues(task=self._task)
@@ -199,15 +195,6 @@ class LimitSource:
             for each in self._declared
             if {"task"}.issuperset(each.template.fields)
         ]
-
-    def fixed_keys(self) -> set[str]:
-        """Return the keys of declared limits that depend only on the task's name."""
-        values = KeyValues(task=self._task)
-        return {
-            each.template.resolve(values)[0]
-            for each in self._declared
-            if {"task"}.issuperset(each.template.fields)
-        }
 
     def of(
         self,
@@ -324,13 +311,6 @@ def source_of(task: Any) -> LimitSource | None:
     """Return the LimitSource of a FairTask; None for another task."""
     source = getattr(task, "limit_source", None)
     return source if isinstance(source, LimitSource) else None
-
-
-def declared_limit(tasks: Iterable[Any], key: str) -> Limit | None:
-    """Return the limit that tasks declare for a key that does not depend on their arguments."""
-    sources = filter(None, map(source_of, tasks))
-    found = merge(limit for source in sources for limit in source.declared(key))
-    return found[0] if found else None
 
 
 def declared_limits(tasks: Iterable[Any]) -> list[Limit]:

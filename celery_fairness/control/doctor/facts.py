@@ -29,7 +29,7 @@ from celery_fairness.control.views import Minute, Observed, Status
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.redelivery import visibility_seconds
-from celery_fairness.message.task_options import ignored_options, source_of
+from celery_fairness.message.task_options import ignored_options
 from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.store.connection import mapping_of
 
@@ -195,7 +195,7 @@ def app_facts(installation: Installation) -> AppFacts:
             for name, task in sorted(app.tasks.items())
             if (options := ignored_options(task))
         },
-        limit_keys=tuple(sorted(_limit_keys(app, settings))),
+        limit_keys=tuple(sorted({each.key for each in installation.declared_limits()})),
     )
 
 
@@ -227,17 +227,6 @@ def _prioritised(app: Any) -> list[str]:
     if app.conf.task_default_priority is not None:
         names.insert(0, "task_default_priority")
     return names
-
-
-def _limit_keys(app: Any, settings: Settings) -> set[str]:
-    keys = {
-        queue_key(queue)
-        for queue, policy in settings.queues.items()
-        if policy.limits and not policy.partitioned
-    }
-    for source in filter(None, map(source_of, app.tasks.values())):
-        keys |= source.fixed_keys()
-    return keys
 
 
 def server_facts(limiter: RedisLimiter, *, with_config: bool) -> ServerFacts:
