@@ -16,12 +16,13 @@ from redis.exceptions import ResponseError
 from celery_fairness.control.doctor import fleet, server, settings
 from celery_fairness.control.doctor.facts import (
     Facts,
+    StoredFacts,
     app_facts,
     fleet_facts,
     server_facts,
     stored_facts,
 )
-from celery_fairness.control.doctor.finding import Diagnosis, DoctorCheck, Symptom
+from celery_fairness.control.doctor.finding import Diagnosis, DoctorCheck, FleetCheck, Symptom
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.views import Verdict
 from celery_fairness.errors import LimiterUnavailable
@@ -89,58 +90,39 @@ CHECKS = (
         settings.tiers,
     ),
     DoctorCheck(
-        "library", "the server cannot run the function library", fleet.library, at_start=False
+        "library", "the server cannot run the function library", server.library, at_start=False
     ),
-    DoctorCheck("workers", "no worker runs", fleet.workers, at_start=False),
-    DoctorCheck(
-        "enforcement",
-        "workers do not enforce limits; a problem if others do",
-        fleet.enforcement,
-        at_start=False,
+    FleetCheck("workers", "no worker runs", fleet.workers),
+    FleetCheck(
+        "enforcement", "workers do not enforce limits; a problem if others do", fleet.enforcement
     ),
-    DoctorCheck("leases", "workers have different `lease_seconds`", fleet.leases, at_start=False),
-    DoctorCheck(
+    FleetCheck("leases", "workers have different `lease_seconds`", fleet.leases),
+    FleetCheck(
         "installations",
         "several apps share the namespace; a problem if their result backends differ",
         fleet.installations,
-        at_start=False,
     ),
-    DoctorCheck(
-        "queues", "no worker takes a queue; a problem if tasks wait", fleet.queues, at_start=False
-    ),
-    DoctorCheck(
-        "paused", "tasks wait for a tenant or limit that is paused", fleet.paused, at_start=False
-    ),
-    DoctorCheck(
+    FleetCheck("queues", "no worker takes a queue; a problem if tasks wait", fleet.queues),
+    FleetCheck("paused", "tasks wait for a tenant or limit that is paused", fleet.paused),
+    FleetCheck(
         "tenants",
         "tasks of the last 15 minutes had no tenant; a problem if tenants were invalid",
         fleet.tenants,
-        at_start=False,
     ),
-    DoctorCheck(
+    FleetCheck(
         "partitions",
         "waiting tasks have no value for the arguments of their queue's partitions",
         fleet.partitions,
-        at_start=False,
     ),
-    DoctorCheck(
-        "unreached",
-        "a declared limit has rejected no task in a week or longer",
-        fleet.unreached,
-        at_start=False,
+    FleetCheck(
+        "unreached", "a declared limit has rejected no task in a week or longer", fleet.unreached
     ),
-    DoctorCheck("letters", "there are dead letters", fleet.letters, at_start=False),
-    DoctorCheck(
-        "memory_lost",
-        "Redis has lost its memory in the last week",
-        fleet.memory_lost,
-        at_start=False,
-    ),
-    DoctorCheck(
+    FleetCheck("letters", "there are dead letters", fleet.letters),
+    FleetCheck("memory_lost", "Redis has lost its memory in the last week", fleet.memory_lost),
+    FleetCheck(
         "old_libraries",
         "the server has function libraries that the installation has not used for a day",
         fleet.old_libraries,
-        at_start=False,
     ),
 )
 
@@ -152,9 +134,10 @@ def diagnose(installation: Installation, stats: StatsApi) -> Diagnosis:
         LimiterUnavailable: Redis does not answer.
         ValueError: A test has passed a limiter that is not in Redis.
     """
-    facts = _with_redis(_of_app(installation), installation, with_config=True)
+    stored = stored_facts(installation)
+    facts = _with_redis(_of_app(installation), installation, stored, with_config=True)
     try:
-        fleet_now = fleet_facts(installation, stats)
+        fleet_now = fleet_facts(installation, stats, facts.app, stored)
         facts, verdict = replace(facts, fleet=fleet_now), fleet_now.status.verdict
     except LimiterUnavailable as error:
         # The server has answered before.
@@ -172,7 +155,8 @@ def at_start(installation: Installation) -> list[Symptom]:
     facts = _of_app(installation)
     if isinstance(installation.limiter, RedisLimiter):
         with contextlib.suppress(LimiterUnavailable):
-            facts = _with_redis(facts, installation, with_config=False)
+            stored = stored_facts(installation)
+            facts = _with_redis(facts, installation, stored, with_config=False)
     return [symptom for check in CHECKS if check.at_start for symptom in check.symptoms(facts)]
 
 
@@ -185,9 +169,9 @@ def _of_app(installation: Installation) -> Facts:
     )
 
 
-def _with_redis(facts: Facts, installation: Installation, *, with_config: bool) -> Facts:
-    # The first read of a key finds the node of a cluster.
-    stored = stored_facts(installation)
+def _with_redis(
+    facts: Facts, installation: Installation, stored: StoredFacts, *, with_config: bool
+) -> Facts:
     return replace(
         facts,
         sentinel=bool(installation.redis.connection.address.master_name),

@@ -122,9 +122,12 @@ class StoredFacts:
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """The workers and their work.
+    """The workers and their work, and what the checks of these need.
 
     Attributes:
+        settings: The settings in force.
+        app: The app.
+        stored: What the installation stores about itself.
         status: The status.
         libraries: The function libraries on the server, or None if the user may not list them.
         minutes: Statistics of the last minutes.
@@ -135,6 +138,9 @@ class FleetFacts:
         observed: The tasks that workers started above a limit, or None if no worker observes.
     """
 
+    settings: Settings
+    app: AppFacts
+    stored: StoredFacts
     status: Status
     libraries: tuple[LibraryStatus, ...] | None
     minutes: tuple[Minute, ...]
@@ -264,7 +270,7 @@ def server_facts(limiter: RedisLimiter, *, with_config: bool) -> ServerFacts:
 
 
 def stored_facts(installation: Installation) -> StoredFacts:
-    """Return what the installation stores about itself.
+    """Return what the installation stores about itself. It finds the node of a cluster.
 
     Raises:
         LimiterUnavailable: Redis does not answer.
@@ -283,7 +289,9 @@ def stored_facts(installation: Installation) -> StoredFacts:
     )
 
 
-def fleet_facts(installation: Installation, stats: StatsApi) -> FleetFacts:
+def fleet_facts(
+    installation: Installation, stats: StatsApi, app: AppFacts, stored: StoredFacts
+) -> FleetFacts:
     """Return the workers and their work.
 
     Raises:
@@ -294,6 +302,9 @@ def fleet_facts(installation: Installation, stats: StatsApi) -> FleetFacts:
     status = stats.status()
     observes = any(each.enforcement == Enforcement.OBSERVE.value for each in status.workers)
     return FleetFacts(
+        settings=installation.settings,
+        app=app,
+        stored=stored,
         status=status,
         libraries=None if known is None else tuple(known),
         minutes=stats.minutes(LAST_MINUTES),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from celery_fairness.control.doctor.facts import Facts
+from celery_fairness.control.doctor.facts import Facts, FleetFacts
 from celery_fairness.control.views import Verdict
 from celery_fairness.util.value import Value
 
@@ -94,3 +94,19 @@ class DoctorCheck:
     def symptoms(self, facts: Facts) -> list[Symptom]:
         """Return what the check finds in ``facts``."""
         return [Symptom(self.name, *each) for each in self.find(facts)]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCheck:
+    """A check of the workers and their work, with the attributes of a :class:`DoctorCheck`."""
+
+    at_start: ClassVar[bool] = False
+
+    name: str
+    finds: str
+    find: Callable[[FleetFacts], Iterable[Found]]
+
+    def symptoms(self, facts: Facts) -> list[Symptom]:
+        """Return what the check finds, if the workers are known."""
+        found = () if facts.fleet is None else self.find(facts.fleet)
+        return [Symptom(self.name, *each) for each in found]

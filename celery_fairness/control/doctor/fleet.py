@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.doctor.facts import LAST_MINUTES, Facts
+from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts
 from celery_fairness.control.doctor.finding import Found, advice, problem
 from celery_fairness.control.doctor.settings import named
-from celery_fairness.control.views import Observed
 from celery_fairness.control.workers import not_enforcing
 
 #: A library that no worker of the installation has used for this long is old.
@@ -27,19 +26,9 @@ LATELY = timedelta(minutes=LAST_MINUTES)
 _COMMAND = "celery -A APP fairness"
 
 
-def library(facts: Facts) -> Iterator[Found]:
-    """Find that the server cannot run the function library."""
-    if facts.unusable:
-        yield problem(
-            facts.unusable,
-            "no worker starts, and no task is limited",
-            "follow the text; docs/how-to/connect-redis.md has the needed rights",
-        )
-
-
-def workers(facts: Facts) -> Iterator[Found]:
+def workers(facts: FleetFacts) -> Iterator[Found]:
     """Find that no worker runs."""
-    if facts.fleet is not None and not facts.fleet.status.workers:
+    if not facts.status.workers:
         yield advice(
             "no worker runs",
             "no task starts",
@@ -47,11 +36,9 @@ def workers(facts: Facts) -> Iterator[Found]:
         )
 
 
-def enforcement(facts: Facts) -> Iterator[Found]:
+def enforcement(facts: FleetFacts) -> Iterator[Found]:
     """Find workers that do not enforce limits."""
-    if facts.fleet is None:
-        return
-    running = facts.fleet.status.workers
+    running = facts.status.workers
     others = not_enforcing(running)
     if not others:
         return
@@ -63,7 +50,7 @@ def enforcement(facts: Facts) -> Iterator[Found]:
             "give all workers the same FAIRNESS_ENABLED, and restart these",
         )
     elif all(each.enforcement == Enforcement.OBSERVE.value for each in others):
-        yield _observing(facts, facts.fleet.observed)
+        yield _observing(facts)
     else:
         yield advice(
             "no worker enforces limits",
@@ -73,8 +60,9 @@ def enforcement(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _observing(facts: Facts, observed: Observed | None) -> Found:
+def _observing(facts: FleetFacts) -> Found:
     """Return that no worker enforces limits, the tasks above them so far, and the next step."""
+    observed = facts.observed
     since = observed.since if observed is not None else None
     text = "" if since is None else f", since {since:%Y-%m-%d %H:%M} UTC"
     consequence = "no limit holds; no task of the last 24 hours would have been rejected"
@@ -85,9 +73,9 @@ def _observing(facts: Facts, observed: Observed | None) -> Found:
             f"been rejected, {first.over_limit:,} of them of {first.key}"
         )
     wait = "after a day "
-    if since is not None and (stored := facts.stored) is not None:
+    if since is not None:
         ready = since + OBSERVED_FOR
-        wait = "" if ready <= stored.now else f"after {ready:%Y-%m-%d %H:%M} UTC "
+        wait = "" if ready <= facts.stored.now else f"after {ready:%Y-%m-%d %H:%M} UTC "
     return advice(
         f"all workers only observe{text}",
         consequence,
@@ -96,9 +84,9 @@ def _observing(facts: Facts, observed: Observed | None) -> Found:
     )
 
 
-def leases(facts: Facts) -> Iterator[Found]:
+def leases(facts: FleetFacts) -> Iterator[Found]:
     """Find workers with different leases."""
-    found = facts.fleet.status.workers if facts.fleet is not None else ()
+    found = facts.status.workers
     lengths = sorted({each.lease_seconds for each in found if each.lease_seconds})
     if len(lengths) > 1:
         yield problem(
@@ -108,11 +96,9 @@ def leases(facts: Facts) -> Iterator[Found]:
         )
 
 
-def installations(facts: Facts) -> Iterator[Found]:
+def installations(facts: FleetFacts) -> Iterator[Found]:
     """Find that two installations share a namespace."""
-    if facts.fleet is None:
-        return
-    found = [each for each in facts.fleet.status.workers if each.app is not None]
+    found = [each for each in facts.status.workers if each.app is not None]
     names = sorted({facts.app.name, *(each.app or "" for each in found)})
     backends = {facts.app.backend, *(each.backend or "" for each in found)}
     what = f"the namespace {facts.settings.namespace}"
@@ -131,11 +117,9 @@ def installations(facts: Facts) -> Iterator[Found]:
         )
 
 
-def queues(facts: Facts) -> Iterator[Found]:
+def queues(facts: FleetFacts) -> Iterator[Found]:
     """Find queues that no worker takes."""
-    if facts.fleet is None:
-        return
-    status = facts.fleet.status
+    status = facts.status
     taken = {queue for worker in status.workers for queue in worker.queues}
     has_gate = any(each.path == "gate" for each in status.workers)
     waiting = {each.queue: each.waiting for each in status.queues if each.waiting}
@@ -157,11 +141,9 @@ def queues(facts: Facts) -> Iterator[Found]:
         )
 
 
-def paused(facts: Facts) -> Iterator[Found]:
+def paused(facts: FleetFacts) -> Iterator[Found]:
     """Find waiting tasks whose tenant or limit is paused."""
-    if facts.fleet is None:
-        return
-    rows = facts.fleet.status.queues
+    rows = facts.status.queues
     tenants = {
         share.key: share.key.removeprefix("tenant:")
         for queue in rows
@@ -193,12 +175,10 @@ def paused(facts: Facts) -> Iterator[Found]:
         )
 
 
-def tenants(facts: Facts) -> Iterator[Found]:
+def tenants(facts: FleetFacts) -> Iterator[Found]:
     """Find tasks without a tenant, or with a wrong one."""
-    if facts.fleet is None:
-        return
     started: Counter[bool] = Counter()
-    for minute in facts.fleet.minutes:
+    for minute in facts.minutes:
         for row in minute.counts:
             started[row.tier == ""] += row.started
     without, total = started[True], started.total()
@@ -208,9 +188,8 @@ def tenants(facts: Facts) -> Iterator[Found]:
             "no tier limits them, and they count as one tenant in the turns",
             "give these tasks base=FairTask and tenant=, or set no_tenant to 'shared' or 'error'",
         )
-    stored, invalid = facts.stored, facts.fleet.status.counts.get("invalid", 0)
-    last = stored.invalid_at if stored is not None else None
-    if stored is not None and last is not None and stored.now - last <= LATELY:
+    invalid, last = facts.status.counts.get("invalid", 0), facts.stored.invalid_at
+    if last is not None and facts.stored.now - last <= LATELY:
         yield problem(
             f"{invalid:,} {'task' if invalid == 1 else 'tasks'} had no valid tenant, the last one "
             f"at {last:%H:%M} UTC",
@@ -219,11 +198,9 @@ def tenants(facts: Facts) -> Iterator[Found]:
         )
 
 
-def partitions(facts: Facts) -> Iterator[Found]:
+def partitions(facts: FleetFacts) -> Iterator[Found]:
     """Find tasks without a value for the arguments of their queue's partitions."""
-    if facts.fleet is None:
-        return
-    for queue, count in facts.fleet.nameless.items():
+    for queue, count in facts.nameless.items():
         arguments = ", ".join(facts.settings.queues[queue].by_args or ())
         yield advice(
             f"{_tasks(count)} in queue {queue} without a value for {arguments}",
@@ -232,16 +209,14 @@ def partitions(facts: Facts) -> Iterator[Found]:
         )
 
 
-def unreached(facts: Facts) -> Iterator[Found]:
+def unreached(facts: FleetFacts) -> Iterator[Found]:
     """Find limits that have never rejected a task."""
-    stored, fleet = facts.stored, facts.fleet
-    if stored is None or fleet is None or stored.began is None or fleet.other_keys_rejected:
+    began = facts.stored.began
+    if began is None or facts.stored.now - began < UNREACHED_FOR or facts.other_keys_rejected:
         return
-    if stored.now - stored.began < UNREACHED_FOR:
-        return
-    keys = [key for key in facts.app.limit_keys if key not in fleet.rejecting_keys]
+    keys = [key for key in facts.app.limit_keys if key not in facts.rejecting_keys]
     if keys:
-        since = f"{stored.began:%Y-%m-%d}"
+        since = f"{began:%Y-%m-%d}"
         yield advice(
             f"{'a limit was' if len(keys) == 1 else f'{len(keys)} limits were'} never reached "
             f"since {since}: {named(keys)}",
@@ -250,9 +225,9 @@ def unreached(facts: Facts) -> Iterator[Found]:
         )
 
 
-def letters(facts: Facts) -> Iterator[Found]:
+def letters(facts: FleetFacts) -> Iterator[Found]:
     """Find dead letters."""
-    rows = facts.fleet.status.queues if facts.fleet is not None else ()
+    rows = facts.status.queues
     dead = [each.queue for each in rows if each.dead]
     count = sum(each.dead for each in rows)
     if count:
@@ -263,29 +238,24 @@ def letters(facts: Facts) -> Iterator[Found]:
         )
 
 
-def memory_lost(facts: Facts) -> Iterator[Found]:
+def memory_lost(facts: FleetFacts) -> Iterator[Found]:
     """Find that Redis has lately lost the memory before this one."""
-    stored = facts.stored
-    if facts.fleet is None or stored is None or stored.began is None:
-        return
-    is_recent = stored.now - stored.began <= LOSS_FOR
-    if is_recent and facts.fleet.status.counts.get("memory_lost"):
+    began = facts.stored.began
+    is_recent = began is not None and facts.stored.now - began <= LOSS_FOR
+    if is_recent and facts.status.counts.get("memory_lost"):
         yield advice(
-            f"Redis lost its memory on {stored.began:%Y-%m-%d at %H:%M} UTC",
+            f"Redis lost its memory on {began:%Y-%m-%d at %H:%M} UTC",
             "tasks that waited there, pauses and overrides are gone",
             "send lost tasks again, and follow docs/how-to/recover-redis.md",
         )
 
 
-def old_libraries(facts: Facts) -> Iterator[Found]:
+def old_libraries(facts: FleetFacts) -> Iterator[Found]:
     """Find function libraries that the installation no longer uses."""
-    if facts.fleet is None or facts.stored is None:
-        return
-    now = facts.stored.now
     old = [
         each
-        for each in facts.fleet.libraries or ()
-        if not each.current and (each.used is None or now - each.used > OLD_LIBRARY)
+        for each in facts.libraries or ()
+        if not each.current and (each.used is None or facts.stored.now - each.used > OLD_LIBRARY)
     ]
     if old:
         size = sum(each.size for each in old) / 2**10

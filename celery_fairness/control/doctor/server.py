@@ -30,6 +30,16 @@ def _lost(facts: Facts) -> str:
     return "waiting tasks and leases" if facts.claims else "leases and parked tasks"
 
 
+def library(facts: Facts) -> Iterator[Found]:
+    """Find that it cannot run the function library."""
+    if facts.unusable:
+        yield problem(
+            facts.unusable,
+            "no worker starts, and no task is limited",
+            "follow the text; docs/how-to/connect-redis.md has the needed rights",
+        )
+
+
 def rights(facts: Facts) -> Iterator[Found]:
     """Find that the user may not run INFO."""
     if facts.server is not None and facts.server.info is None:
