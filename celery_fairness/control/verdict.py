@@ -11,7 +11,7 @@ from celery_fairness.control.workers import not_enforcing
 SLOW_SECONDS = 5.0
 #: With at least this value of Jain's index, the tenants hold about what they are entitled to.
 FAIR = 0.9
-#: Workers or queues that one sentence names.
+#: Names that one sentence has.
 NAMED = 3
 #: The words for the states of tenants whose tasks do not start.
 STATES = {
@@ -85,7 +85,7 @@ class _Judged:
         queue, oldest = self.queue, self._oldest_ready()
         if self.takers and not self.busy and queue.startable and oldest > SLOW_SECONDS:
             yield (
-                f"{self.name}: {_tasks(queue.startable)} could start and {_places(self.free)} "
+                f"{self.name}: {tasks_text(queue.startable)} could start and {_places(self.free)} "
                 f"free, but its workers run nothing, and one has waited {oldest:.0f} s"
             )
 
@@ -102,7 +102,7 @@ class _Judged:
         if not parts and self.free:
             return
         parts.append(f"{_places(self.free)} free" if self.free else "no place is free")
-        yield f"{self.name}: {_waiting(queue.waiting)}, {'; '.join(parts)}"
+        yield f"{self.name}: {tasks_wait(queue.waiting)}, {'; '.join(parts)}"
 
     def _oldest_ready(self) -> float:
         waits = [each.waits_seconds or 0.0 for each in self.queue.tenants if each.startable]
@@ -119,16 +119,15 @@ def _open_workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
 def _not_taken(judged: Sequence[_Judged]) -> Iterator[str]:
     queues = [each for each in judged if not each.takers]
     if queues:
-        names = ", ".join(each.name for each in queues[:NAMED])
-        more = f" and {len(queues) - NAMED} more" if len(queues) > NAMED else ""
+        names = named([each.name for each in queues])
         waiting = sum(each.queue.waiting for each in queues)
-        yield f"no worker takes {names}{more}: {_waiting(waiting)}"
+        yield f"no worker takes {names}: {tasks_wait(waiting)}"
 
 
 def _dead_letters(queues: Sequence[QueueStatus]) -> Iterator[str]:
     dead = sum(each.dead for each in queues)
     if dead:
-        yield f"{_tasks(dead)} ended as dead letters: look at them, then requeue them"
+        yield f"{tasks_text(dead)} ended as dead letters: look at them, then requeue them"
 
 
 def _ruled_out(
@@ -144,12 +143,20 @@ def _ruled_out(
         yield f"the tenants hold what they are entitled to (Jain's index {index:.2f})"
 
 
-def _tasks(count: int) -> str:
+def named(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def tasks_text(count: int) -> str:
+    """Return a number of tasks."""
     return "1 task" if count == 1 else f"{count:,} tasks"
 
 
-def _waiting(count: int) -> str:
-    return f"{_tasks(count)} {'waits' if count == 1 else 'wait'}"
+def tasks_wait(count: int) -> str:
+    """Return that so many tasks wait."""
+    return f"{tasks_text(count)} {'waits' if count == 1 else 'wait'}"
 
 
 def _places(count: int) -> str:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts
 from celery_fairness.control.doctor.finding import Found, advice, problem
-from celery_fairness.control.doctor.settings import named
+from celery_fairness.control.verdict import named, tasks_text, tasks_wait
 from celery_fairness.control.workers import not_enforcing
 
 #: A library that no worker of the installation has used for this long is old.
@@ -69,7 +69,7 @@ def _observing(facts: FleetFacts) -> Found:
     if observed is not None and observed.over_limit:
         first = observed.tenants[0]
         consequence = (
-            f"no limit holds; {_tasks_of(observed.over_limit)} of the last 24 hours would have "
+            f"no limit holds; {tasks_text(observed.over_limit)} of the last 24 hours would have "
             f"been rejected, {first.over_limit:,} of them of {first.key}"
         )
     wait = "after a day "
@@ -129,7 +129,7 @@ def queues(facts: FleetFacts) -> Iterator[Found]:
         names = [queue or "(parked)" for queue in left]
         yield problem(
             f"no worker takes {_queues(names)}: {named(names)}",
-            f"{_tasks(tasks)} there until one does",
+            f"{tasks_wait(tasks)} there until one does",
             f"start a worker with -Q {shlex.quote(left[0])}" if left[0] else "start a worker",
         )
     idle = [name for name in facts.app.queues if name not in taken and name not in waiting]
@@ -157,7 +157,7 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
         )
         yield advice(
             f"{_tenants(names)} {named(names)} {_are(names)} paused or may run 0 tasks",
-            f"{_tasks(tasks)} until that ends",
+            f"{tasks_wait(tasks)} until that ends",
             f"look at {_COMMAND} tenant show {names[0]}; tenant resume {names[0]} ends a pause",
         )
     limits = {
@@ -170,7 +170,7 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
         names = list(limits)
         yield advice(
             f"the limit {named(names)} is paused or 0",
-            f"{_tasks(sum(limits.values()))} until that ends",
+            f"{tasks_wait(sum(limits.values()))} until that ends",
             f"look at {_COMMAND} limit show {names[0]}; limit resume {names[0]} ends a pause",
         )
 
@@ -191,8 +191,7 @@ def tenants(facts: FleetFacts) -> Iterator[Found]:
     invalid, last = facts.status.counts.get("invalid", 0), facts.stored.invalid_at
     if last is not None and facts.stored.now - last <= LATELY:
         yield problem(
-            f"{invalid:,} {'task' if invalid == 1 else 'tasks'} had no valid tenant, the last one "
-            f"at {last:%H:%M} UTC",
+            f"{tasks_text(invalid)} had no valid tenant, the last one at {last:%H:%M} UTC",
             "together they share one limit of the default tier",
             "correct the producer that logs: is attributed to the tenant _invalid",
         )
@@ -203,7 +202,7 @@ def partitions(facts: FleetFacts) -> Iterator[Found]:
     for queue, count in facts.nameless.items():
         arguments = ", ".join(facts.settings.queues[queue].by_args or ())
         yield advice(
-            f"{_tasks(count)} in queue {queue} without a value for {arguments}",
+            f"{tasks_wait(count)} in queue {queue} without a value for {arguments}",
             "they share one partition and its limit",
             f"send the tasks with {arguments}, or set missing to 'error' to find the producer",
         )
@@ -277,14 +276,6 @@ def _tenants(names: list[str]) -> str:
 
 def _are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _tasks(count: int) -> str:
-    return "1 task waits" if count == 1 else f"{count:,} tasks wait"
-
-
-def _tasks_of(count: int) -> str:
-    return "1 task" if count == 1 else f"{count:,} tasks"
 
 
 def _letters(count: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from celery_fairness.config.settings import Enforcement, without_effect
 from celery_fairness.control.doctor.facts import Facts
 from celery_fairness.control.doctor.finding import Found, advice, problem
+from celery_fairness.control.verdict import named
 from celery_fairness.message.redelivery import VISIBILITY_SHARE
 
 #: Leases below the first are short, and above the second are long, in seconds.
@@ -15,8 +16,6 @@ SHORT_LEASE_SECONDS, LONG_LEASE_SECONDS = 3.0, 60.0
 TASKS_IN_A_LEASE = 10
 #: Tasks that take longer than this should not be prefetched, in seconds.
 LONG_TASK_SECONDS = 10.0
-#: Names that one sentence has.
-NAMED = 3
 #: The effect of each option on a task that is no FairTask.
 _WITHOUT_BASE = {
     "tenant": "no tenant is charged",
@@ -24,12 +23,6 @@ _WITHOUT_BASE = {
     "service": "no tier chooses the queue",
     "scheduled": "no tier chooses the queue",
 }
-
-
-def named(names: tuple[str, ...] | list[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
 
 
 def variables(facts: Facts) -> Iterator[Found]:
