@@ -24,7 +24,7 @@ from celery_fairness.control.installation import Installation
 from celery_fairness.control.metric_table import Metric
 from celery_fairness.control.queue_status import fairness_index
 from celery_fairness.control.scan import Command, batches
-from celery_fairness.control.views import QueueStatus, WorkerStatus
+from celery_fairness.control.views import WorkerStatus
 from celery_fairness.control.workers import living
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler.types import SYSTEM
@@ -341,8 +341,7 @@ class _Scrape:
                 if whole:
                     self._add(metric, slots / whole, _label(tier))
         index = fairness_index(
-            QueueStatus(queue, each.waiting, 0, 0, 0, 0, 0, tenants=each.tenants)
-            for queue, each in self._backlogs.items()
+            each for backlog in self._backlogs.values() for each in backlog.tenants
         )
         if index is not None:
             self._add(table.JAIN, index)

@@ -144,11 +144,9 @@ def _usable(tenant: TenantShare) -> float:
     return float(slots if tenant.limit is None else min(slots, max(tenant.limit, tenant.held)))
 
 
-def fairness_index(queues: Iterable[QueueStatus]) -> float | None:
+def fairness_index(tenants: Iterable[TenantShare]) -> float | None:
     """Return Jain's index of held against entitled slots; None if no two tenants compete."""
-    shares = [
-        each.held / each.entitled for queue in queues for each in queue.tenants if each.entitled > 0
-    ]
+    shares = [each.held / each.entitled for each in tenants if each.entitled > 0]
     if len(shares) < 2 or not any(shares):
         return None
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))

@@ -71,7 +71,7 @@ class StatsApi:
         answer = limiter.overview(installation.app_queues() if installation.claims else ())
         queues, workers = queues_of(answer, limiter), living(installation.reader)
         owners = owners_of(answer)
-        index = fairness_index(queues)
+        index = fairness_index(each for queue in queues for each in queue.tenants)
         return Status(
             at=at_ms(answer["now"]),
             path="dispatch" if installation.claims else "gate",

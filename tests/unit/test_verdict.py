@@ -140,4 +140,4 @@ def test_slots_that_a_tenant_cannot_use_go_to_the_others():
 )
 def test_jains_index_of_the_shares(held, index):
     tenants = tuple(with_entitled([share(f"t{n}", each, None, 9) for n, each in enumerate(held)]))
-    assert fairness_index([queue(*tenants)]) == (index and pytest.approx(index))
+    assert fairness_index(tenants) == (index and pytest.approx(index))
