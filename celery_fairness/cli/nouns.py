@@ -141,6 +141,18 @@ def _usage_errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[int], None] | None]:
+    """Give a function that shows a number on a terminal; without a terminal, None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        yield lambda number: click.echo(f"\r{number} {what}", nl=False, err=True)
+    finally:
+        click.echo(err=True)
+
+
 def _command(
     group: click.Group, name: str, *examples: str
 ) -> Callable[[Callable[..., Shown[Any]]], Verb]:
@@ -515,17 +527,9 @@ def queue_limit(
 @click.option("--to", type=click.Choice(["redis", "fairredis"]), required=True, help="The broker.")
 def queue_migrate(_: Fairness, queue: str, to: str) -> Shown[Moved]:
     """Move the waiting tasks of QUEUE between redis:// and fairredis://, while workers run."""
-    progress = _show_moved if sys.stderr.isatty() else None
-    try:
+    with _progress("moved") as progress:
         moved = migrate(click.get_current_context().obj.app, queue, to, progress)
-    finally:
-        if progress:
-            click.echo(err=True)
     return moved, tables.moved_lines(moved), FOUND if moved.waiting else 0
-
-
-def _show_moved(tasks: int) -> None:
-    click.echo(f"\r{tasks} moved", nl=False, err=True)
 
 
 @_command(task_group, "explain", "7f3c")
@@ -733,15 +737,7 @@ def check(of: Fairness, repair: bool) -> Shown[Check]:
 
     The exit code is 0 if nothing is left to do, and 1 if a finding is.
     """
-    progress = _show_keys if sys.stderr.isatty() else None
-    try:
+    with _progress("keys compared") as progress:
         found = of.check(repair=repair, progress=progress)
-    finally:
-        if progress:
-            click.echo(err=True)
     left = any(each.advice for each in found.findings)
     return found, tables.check_lines(found), FOUND if left else 0
-
-
-def _show_keys(keys: int) -> None:
-    click.echo(f"\r{keys} keys compared", nl=False, err=True)
