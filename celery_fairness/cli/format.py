@@ -46,6 +46,11 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def wait_text(waited: float | None) -> str:
+    """Return a time; "" if it is unknown."""
+    return "" if waited is None else seconds_text(waited)
+
+
 def weight_text(weight: float | None) -> str:
     """Return a weight; "" if there is none."""
     return "" if weight is None else f"{weight:g}"
@@ -68,4 +73,4 @@ def held_by(lease: HeldLease) -> str:
 
 def held_for(lease: HeldLease) -> str:
     """Return the age of a lease; "" if it is unknown."""
-    return "" if lease.held_seconds is None else seconds_text(lease.held_seconds)
+    return wait_text(lease.held_seconds)

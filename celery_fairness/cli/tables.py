@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -12,8 +12,8 @@ from celery_fairness.cli.format import (
     Cell,
     count,
     printable,
-    seconds_text,
     table,
+    wait_text,
     weight_text,
 )
 from celery_fairness.control.doctor.diagnosis import CHECKS
@@ -75,7 +75,7 @@ def status_lines(status: Status) -> list[str]:
     lines = [f"{status.path} path, {where}, config version {status.news}"]
     lines += ["", *verdict_lines(status.verdict), "", *workers_lines(status.workers)]
     if status.queues:
-        lines += ["", *table(_QUEUE, [_numbers(queue) for queue in status.queues])]
+        lines += ["", *_queue_table(status.queues)]
     more = status.queue_count - len(status.queues)
     if more > 0:
         lines.append(f"and {count(more, 'queue')} with fewer waiting tasks: queue list shows all")
@@ -181,9 +181,9 @@ def queue_limit_lines(found: QueueLimit) -> list[str]:
 
 def queues_lines(found: Sequence[QueueState]) -> list[str]:
     """Return queues with their limits."""
-    rows = [_numbers(each.tasks) for each in found if each.tasks is not None]
+    counted = [each.tasks for each in found if each.tasks is not None]
     limits = [line for each in found if each.limit for line in queue_limit_lines(each.limit)]
-    lines = table(_QUEUE, rows) if rows else []
+    lines = _queue_table(counted) if counted else []
     if limits:
         lines += [*([""] if lines else []), "limits", *limits]
     return lines or ["no queue is known"]
@@ -193,7 +193,7 @@ def queue_lines(found: QueueState) -> list[str]:
     """Return one queue with its limit."""
     lines = []
     if found.tasks is not None:
-        lines = [*table(_QUEUE, [_numbers(found.tasks)]), *_shares(found.tasks), ""]
+        lines = [*_queue_table([found.tasks]), *_shares(found.tasks), ""]
     own = queue_limit_lines(found.limit) if found.limit else [f"{printable(found.queue)}: no limit"]
     return [*lines, *own]
 
@@ -261,7 +261,8 @@ def check_lines(check: Check) -> list[str]:
     return lines
 
 
-def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
+def queue_cells(queue: QueueStatus) -> tuple[Cell, ...]:
+    """Return the row of a queue, with its oldest wait in seconds."""
     blocked = queue.blocked_tasks
     seen = queue.startable is not None
     return (
@@ -269,15 +270,19 @@ def _numbers(queue: QueueStatus) -> tuple[Cell, ...]:
         queue.waiting,
         queue.startable,
         *(blocked.get(state, 0) if seen else None for state in ("tier", "limit", "paused")),
-        _wait_text(queue.oldest_wait_seconds),
+        queue.oldest_wait_seconds,
         queue.running,
         queue.later,
         queue.dead,
     )
 
 
-def _wait_text(waited: float | None) -> str | None:
-    return None if waited is None else seconds_text(waited)
+def _queue_table(queues: Iterable[QueueStatus]) -> list[str]:
+    rows = []
+    for each in queues:
+        *counts, _, running, later, dead = queue_cells(each)
+        rows.append((*counts, wait_text(each.oldest_wait_seconds), running, later, dead))
+    return table(_QUEUE, rows)
 
 
 def _shares(queue: QueueStatus) -> list[str]:
@@ -291,7 +296,7 @@ def _shares(queue: QueueStatus) -> list[str]:
             each.waiting,
             each.startable,
             each.state,
-            _wait_text(each.waits_seconds),
+            wait_text(each.waits_seconds),
         )
         for each in queue.tenants
     ]

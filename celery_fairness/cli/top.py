@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_fairness.cli.format import PARKED, Cell, printable, seconds_text, table
+from celery_fairness.cli.format import PARKED, Cell, printable, table, wait_text
 from celery_fairness.cli.show_limit import overridden_lines
-from celery_fairness.cli.tables import stops_lines, verdict_line
+from celery_fairness.cli.tables import queue_cells, stops_lines, verdict_line
 from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.control.holding import PERSON_CHARACTERS, person
 from celery_fairness.control.limit_in_force import number_text
@@ -38,10 +38,6 @@ _STATES = ("paused", "tier", "limit", "ready")
 
 def _text(value: Cell) -> str:
     return "" if value is None else printable(str(value))
-
-
-def _wait(value: Any) -> str:
-    return "" if value is None else seconds_text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +84,7 @@ class Table:
 
 def _queues(status: Status) -> Iterator[Row]:
     for each in status.queues:
-        blocked, seen = each.blocked_tasks, each.startable is not None
-        states = (blocked.get(state, 0) if seen else None for state in ("tier", "limit", "paused"))
-        counts = (each.oldest_wait_seconds, each.running, each.later, each.dead)
-        name = each.queue or PARKED
-        yield Row("", (name, each.waiting, each.startable, *states, *counts))
+        yield Row("", queue_cells(each))
 
 
 def _tenants(status: Status) -> Iterator[Row]:
@@ -138,7 +130,7 @@ TABLES = {
         (
             *(Column("queue"), Column("waiting"), Column("startable", leaves=3)),
             *(Column("at tier"), Column("at limit"), Column("paused", leaves=4)),
-            *(Column("oldest", _wait), Column("running")),
+            *(Column("oldest", wait_text), Column("running")),
             *(Column("delayed", leaves=1), Column("dead", leaves=2)),
         ),
         _queues,
@@ -150,7 +142,7 @@ TABLES = {
         (
             *(Column("tenant"), Column("tier", leaves=3), Column("state"), Column("held")),
             *(Column("limit", number_text), Column("waiting"), Column("startable", leaves=2)),
-            *(Column("first waits", _wait), Column("queues", leaves=1)),
+            *(Column("first waits", wait_text), Column("queues", leaves=1)),
         ),
         _tenants,
         "waiting",
