@@ -22,7 +22,7 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID
 from celery_fairness.control.doctor import diagnosis
 from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
-from celery_fairness.control.doctor.facts import ServerFacts
+from celery_fairness.control.doctor.facts import ServerFacts, backend_name
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.limiter.types import Lease, SlotRequest
@@ -109,7 +109,7 @@ class Scene:
                 queues=QUEUES,
                 places=1,
                 app="shop",
-                backend=diagnosis.app_facts(parts_of(Fairness.of(app)).installation).backend,
+                backend=backend_name(app),
                 lease_seconds=15.0,
             ).model_copy(update=changes)
             args = calls.announce_args(RULES, status.model_dump_json(), 15_000, None)

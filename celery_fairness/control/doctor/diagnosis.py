@@ -17,7 +17,6 @@ from celery_fairness.control.doctor import fleet, server, settings
 from celery_fairness.control.doctor.facts import (
     Facts,
     StoredFacts,
-    app_facts,
     fleet_facts,
     server_facts,
     stored_facts,
@@ -135,9 +134,9 @@ def diagnose(installation: Installation, stats: StatsApi) -> Diagnosis:
         ValueError: A test has passed a limiter that is not in Redis.
     """
     stored = stored_facts(installation)
-    facts = _with_redis(_of_app(installation), installation, stored, with_config=True)
+    facts = _with_redis(installation, stored, with_config=True)
     try:
-        fleet_now = fleet_facts(installation, stats, facts.app, stored)
+        fleet_now = fleet_facts(installation, stats, stored)
         facts, verdict = replace(facts, fleet=fleet_now), fleet_now.status.verdict
     except LimiterUnavailable as error:
         # The server has answered before.
@@ -152,29 +151,18 @@ def diagnose(installation: Installation, stats: StatsApi) -> Diagnosis:
 
 def at_start(installation: Installation) -> list[Symptom]:
     """Run the checks that need no other worker. If Redis does not answer, run those of the app."""
-    facts = _of_app(installation)
+    facts = Facts(datetime.now(UTC), installation)
     if isinstance(installation.limiter, RedisLimiter):
         with contextlib.suppress(LimiterUnavailable):
             stored = stored_facts(installation)
-            facts = _with_redis(facts, installation, stored, with_config=False)
+            facts = _with_redis(installation, stored, with_config=False)
     return [symptom for check in CHECKS if check.at_start for symptom in check.symptoms(facts)]
 
 
-def _of_app(installation: Installation) -> Facts:
+def _with_redis(installation: Installation, stored: StoredFacts, *, with_config: bool) -> Facts:
     return Facts(
-        at=datetime.now(UTC),
-        claims=installation.claims,
-        settings=installation.settings,
-        app=app_facts(installation),
-    )
-
-
-def _with_redis(
-    facts: Facts, installation: Installation, stored: StoredFacts, *, with_config: bool
-) -> Facts:
-    return replace(
-        facts,
-        sentinel=bool(installation.redis.connection.address.master_name),
+        datetime.now(UTC),
+        installation,
         server=server_facts(installation.redis, with_config=with_config),
         stored=stored,
     )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import ResponseError
 
-from celery_fairness.config.environment import unknown_variables
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import key_hash
@@ -28,9 +27,6 @@ from celery_fairness.control.scan import server_now
 from celery_fairness.control.views import Minute, Observed, Status
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.message.redelivery import visibility_seconds
-from celery_fairness.message.task_options import ignored_options
-from celery_fairness.store.address import address_from_broker, address_from_url
 from celery_fairness.store.connection import mapping_of
 
 if TYPE_CHECKING:
@@ -44,42 +40,6 @@ PINGS = 5
 LAST_MINUTES = 15
 #: Settings of the server that the checks look at.
 CONFIG = ("save", "min-replicas-to-write")
-
-
-@dataclass(frozen=True, slots=True)
-class AppFacts:
-    """The app of this process.
-
-    Attributes:
-        name: Its name, such as ``shop``.
-        backend: A hash of its result backend, without secrets. "" is none.
-        queues: The queues that it names.
-        unknown_variables: Variables of the environment without effect, and what to do.
-        visibility_seconds: When the broker delivers an unacknowledged message again. None is never.
-        visibility_is_set: Whether ``broker_transport_options`` sets it.
-        is_other_redis: Whether ``redis_url`` is another Redis than the broker's.
-        prefetch_multiplier: The setting ``worker_prefetch_multiplier``, or None if it is not set or
-            prefetching is disabled.
-        eta_task_limit: The setting ``worker_eta_task_limit``. 0 is none.
-        prioritised: What sets a priority: names of tasks and settings.
-        has_tenants: Whether a task declares a tenant.
-        ignored_options: Options of FairTask by the name of their task, which is no FairTask.
-        limit_keys: Keys of declared limits that do not depend on a task's arguments.
-    """
-
-    name: str
-    backend: str
-    queues: tuple[str, ...]
-    unknown_variables: tuple[tuple[str, str], ...]
-    visibility_seconds: float | None
-    visibility_is_set: bool
-    is_other_redis: bool
-    prefetch_multiplier: int | None
-    eta_task_limit: int
-    prioritised: tuple[str, ...]
-    has_tenants: bool
-    ignored_options: Mapping[str, tuple[str, ...]]
-    limit_keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +85,7 @@ class FleetFacts:
     """The workers and their work, and what the checks of these need.
 
     Attributes:
-        settings: The settings in force.
-        app: The app.
+        installation: The installation, from the view of this app.
         stored: What the installation stores about itself.
         status: The status.
         libraries: The function libraries on the server, or None if the user may not list them.
@@ -138,8 +97,7 @@ class FleetFacts:
         observed: The tasks that workers started above a limit, or None if no worker observes.
     """
 
-    settings: Settings
-    app: AppFacts
+    installation: Installation
     stored: StoredFacts
     status: Status
     libraries: tuple[LibraryStatus, ...] | None
@@ -156,10 +114,7 @@ class Facts:
 
     Attributes:
         at: Time of the look.
-        claims: Whether the broker claims fairly.
-        settings: The settings in force.
-        app: The app.
-        sentinel: Whether the Redis is behind Sentinel.
+        installation: The installation, from the view of the app of this process.
         server: The server. None if it does not answer, or if a test has passed a limiter.
         stored: What the installation stores about itself, or None likewise.
         fleet: The workers and their work. None if nobody looked, or if the library is unusable.
@@ -167,42 +122,26 @@ class Facts:
     """
 
     at: datetime
-    claims: bool
-    settings: Settings
-    app: AppFacts
-    sentinel: bool = False
+    installation: Installation
     server: ServerFacts | None = None
     stored: StoredFacts | None = None
     fleet: FleetFacts | None = None
     unusable: str = ""
 
+    @property
+    def claims(self) -> bool:
+        """Whether the broker claims fairly."""
+        return self.installation.claims
 
-def app_facts(installation: Installation) -> AppFacts:
-    """Return the facts about the app of this process. No call to Redis is made."""
-    app, settings = installation.app, installation.settings
-    conf, options = app.conf, app.conf.broker_transport_options or {}
-    multiplier = None
-    if conf.value_set_for("worker_prefetch_multiplier") and not conf.worker_disable_prefetch:
-        multiplier = int(conf.worker_prefetch_multiplier)
-    return AppFacts(
-        name=app.main or "",
-        backend=backend_name(app),
-        queues=tuple(dict.fromkeys(installation.app_queues())),
-        unknown_variables=tuple(unknown_variables(installation.environ)),
-        visibility_seconds=None if installation.claims else visibility_seconds(app),
-        visibility_is_set="visibility_timeout" in options,
-        is_other_redis=installation.claims and _is_other_redis(app, settings),
-        prefetch_multiplier=multiplier,
-        eta_task_limit=int(conf.get("worker_eta_task_limit") or 0),
-        prioritised=tuple(_prioritised(app)),
-        has_tenants=any(getattr(each, "tenant_source", None) for each in app.tasks.values()),
-        ignored_options={
-            name: options
-            for name, task in sorted(app.tasks.items())
-            if (options := ignored_options(task))
-        },
-        limit_keys=tuple(sorted({each.key for each in installation.declared_limits()})),
-    )
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.installation.settings
+
+    @property
+    def app(self) -> Any:
+        """The Celery app."""
+        return self.installation.app
 
 
 def backend_name(app: Any) -> str:
@@ -214,25 +153,6 @@ def backend_name(app: Any) -> str:
     """
     url = app.conf.result_backend
     return key_hash(maybe_sanitize_url(url)) if isinstance(url, str) and url else ""
-
-
-def _is_other_redis(app: Any, settings: Settings) -> bool:
-    given = settings.redis_url
-    if given is None:
-        return False
-    return address_from_url(given.get_secret_value()) != address_from_broker(app)
-
-
-def _prioritised(app: Any) -> list[str]:
-    names = [
-        f"task {name}"
-        for name, task in sorted(app.tasks.items())
-        if getattr(task, "priority", None) is not None
-        and task.priority != app.conf.task_default_priority
-    ]
-    if app.conf.task_default_priority is not None:
-        names.insert(0, "task_default_priority")
-    return names
 
 
 def server_facts(limiter: RedisLimiter, *, with_config: bool) -> ServerFacts:
@@ -289,9 +209,7 @@ def stored_facts(installation: Installation) -> StoredFacts:
     )
 
 
-def fleet_facts(
-    installation: Installation, stats: StatsApi, app: AppFacts, stored: StoredFacts
-) -> FleetFacts:
+def fleet_facts(installation: Installation, stats: StatsApi, stored: StoredFacts) -> FleetFacts:
     """Return the workers and their work.
 
     Raises:
@@ -302,8 +220,7 @@ def fleet_facts(
     status = stats.status()
     observes = any(each.enforcement == Enforcement.OBSERVE.value for each in status.workers)
     return FleetFacts(
-        settings=installation.settings,
-        app=app,
+        installation=installation,
         stored=stored,
         status=status,
         libraries=None if known is None else tuple(known),

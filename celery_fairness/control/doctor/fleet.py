@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts
+from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts, backend_name
 from celery_fairness.control.doctor.finding import Found, advice, problem
 from celery_fairness.control.verdict import named, tasks_text, tasks_wait
 from celery_fairness.control.workers import not_enforcing
@@ -32,7 +32,7 @@ def workers(facts: FleetFacts) -> Iterator[Found]:
         yield advice(
             "no worker runs",
             "no task starts",
-            f"start one, and check that its namespace is {facts.settings.namespace}",
+            f"start one, and check that its namespace is {facts.installation.settings.namespace}",
         )
 
 
@@ -99,9 +99,10 @@ def leases(facts: FleetFacts) -> Iterator[Found]:
 def installations(facts: FleetFacts) -> Iterator[Found]:
     """Find that two installations share a namespace."""
     found = [each for each in facts.status.workers if each.app is not None]
-    names = sorted({facts.app.name, *(each.app or "" for each in found)})
-    backends = {facts.app.backend, *(each.backend or "" for each in found)}
-    what = f"the namespace {facts.settings.namespace}"
+    app = facts.installation.app
+    names = sorted({app.main or "", *(each.app or "" for each in found)})
+    backends = {backend_name(app), *(each.backend or "" for each in found)}
+    what = f"the namespace {facts.installation.settings.namespace}"
     if len(backends) > 1:
         yield problem(
             f"apps with {len(backends)} result backends share {what}",
@@ -132,7 +133,8 @@ def queues(facts: FleetFacts) -> Iterator[Found]:
             f"{tasks_wait(tasks)} there until one does",
             f"start a worker with -Q {shlex.quote(left[0])}" if left[0] else "start a worker",
         )
-    idle = [name for name in facts.app.queues if name not in taken and name not in waiting]
+    named_queues = dict.fromkeys(facts.installation.app_queues())
+    idle = [name for name in named_queues if name not in taken and name not in waiting]
     if idle and status.workers:
         yield advice(
             f"no worker takes {_queues(idle)}: {named(idle)}",
@@ -182,7 +184,7 @@ def tenants(facts: FleetFacts) -> Iterator[Found]:
         for row in minute.counts:
             started[row.tier == ""] += row.started
     without, total = started[True], started.total()
-    if without and facts.settings.no_tenant == "bypass":
+    if without and facts.installation.settings.no_tenant == "bypass":
         yield advice(
             f"{without:,} of {total:,} tasks of the last {LAST_MINUTES} minutes had no tenant",
             "no tier limits them, and they count as one tenant in the turns",
@@ -200,7 +202,8 @@ def tenants(facts: FleetFacts) -> Iterator[Found]:
 def partitions(facts: FleetFacts) -> Iterator[Found]:
     """Find tasks without a value for the arguments of their queue's partitions."""
     for queue, count in facts.nameless.items():
-        arguments = ", ".join(facts.settings.queues[queue].by_args or ())
+        policy = facts.installation.settings.queues[queue]
+        arguments = ", ".join(policy.by_args or ())
         yield advice(
             f"{tasks_wait(count)} in queue {queue} without a value for {arguments}",
             "they share one partition and its limit",
@@ -213,7 +216,8 @@ def unreached(facts: FleetFacts) -> Iterator[Found]:
     began = facts.stored.began
     if began is None or facts.stored.now - began < UNREACHED_FOR or facts.other_keys_rejected:
         return
-    keys = [key for key in facts.app.limit_keys if key not in facts.rejecting_keys]
+    declared = {each.key for each in facts.installation.declared_limits()}
+    keys = sorted(declared - facts.rejecting_keys)
     if keys:
         since = f"{began:%Y-%m-%d}"
         yield advice(

@@ -144,7 +144,8 @@ def persistence(facts: Facts) -> Iterator[Found]:
 def replicas(facts: Facts) -> Iterator[Found]:
     """Find that a failover may lose confirmed writes."""
     config = (facts.server and facts.server.config) or {}
-    if facts.sentinel and config.get("min-replicas-to-write") == "0":
+    has_none = config.get("min-replicas-to-write") == "0"
+    if has_none and facts.installation.redis.connection.address.master_name:
         yield advice(
             "min-replicas-to-write is 0 behind Sentinel",
             "a master that is cut off goes on to accept tasks, and a failover loses them",

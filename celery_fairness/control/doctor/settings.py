@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from celery_fairness.config.settings import Enforcement, without_effect
+from celery_fairness.config.environment import unknown_variables
+from celery_fairness.config.settings import Enforcement, Settings, without_effect
 from celery_fairness.control.doctor.facts import Facts
 from celery_fairness.control.doctor.finding import Found, advice, problem
 from celery_fairness.control.verdict import named
-from celery_fairness.message.redelivery import VISIBILITY_SHARE
+from celery_fairness.message.redelivery import VISIBILITY_SHARE, visibility_seconds
+from celery_fairness.message.task_options import ignored_options
+from celery_fairness.store.address import address_from_broker, address_from_url
 
 #: Leases below the first are short, and above the second are long, in seconds.
 SHORT_LEASE_SECONDS, LONG_LEASE_SECONDS = 3.0, 60.0
@@ -27,13 +31,13 @@ _WITHOUT_BASE = {
 
 def variables(facts: Facts) -> Iterator[Found]:
     """Find variables of the environment that nothing reads."""
-    for name, fix in facts.app.unknown_variables:
+    for name, fix in unknown_variables(facts.installation.environ):
         yield problem(f"variable {name} is not known", "it has no effect", fix)
 
 
 def ignored(facts: Facts) -> Iterator[Found]:
     """Find settings and options that are set and have no effect on this path."""
-    settings, app = facts.settings, facts.app
+    settings = facts.settings
     path = "on fairredis" if facts.claims else "at a gate"
     # A shared settings file names the broker's Redis for both paths.
     apart = {"redis_url", "tier_on_limit"}
@@ -46,7 +50,7 @@ def ignored(facts: Facts) -> Iterator[Found]:
             )
     if not facts.claims:
         return
-    if app.is_other_redis:
+    if _is_other_redis(facts.app, settings):
         yield problem(
             "redis_url or FAIRNESS_REDIS_URL is set to another Redis than the broker's",
             "it is ignored, because on fairredis the limits are beside the queues",
@@ -59,7 +63,7 @@ def ignored(facts: Facts) -> Iterator[Found]:
             "where that costs nothing",
             "unset it",
         )
-    if app.visibility_is_set:
+    if "visibility_timeout" in (facts.app.conf.broker_transport_options or {}):
         yield advice(
             "visibility_timeout of broker_transport_options is set",
             "it is ignored, because on fairredis the tasks of a worker that is gone come back "
@@ -70,9 +74,10 @@ def ignored(facts: Facts) -> Iterator[Found]:
 
 def visibility(facts: Facts) -> Iterator[Found]:
     """Find a snooze that is longer than the broker lets a message wait."""
-    timeout, settings = facts.app.visibility_seconds, facts.settings
-    if facts.claims or timeout is None:
+    timeout = None if facts.claims else visibility_seconds(facts.app)
+    if timeout is None:
         return
+    settings = facts.settings
     snooze = settings.snooze_seconds + settings.snooze_jitter_seconds
     longest = timeout * VISIBILITY_SHARE
     if snooze > longest:
@@ -86,7 +91,7 @@ def visibility(facts: Facts) -> Iterator[Found]:
 
 def eta_limit(facts: Facts) -> Iterator[Found]:
     """Find a bound on the tasks that wait in a worker with a countdown."""
-    limit = facts.app.eta_task_limit
+    limit = int(facts.app.conf.get("worker_eta_task_limit") or 0)
     if limit and not facts.claims:
         yield problem(
             f"worker_eta_task_limit is {limit}",
@@ -98,7 +103,9 @@ def eta_limit(facts: Facts) -> Iterator[Found]:
 
 def prefetch(facts: Facts) -> Iterator[Found]:
     """Find a worker that holds tasks which another worker could start."""
-    multiplier = facts.app.prefetch_multiplier
+    conf, multiplier = facts.app.conf, None
+    if conf.value_set_for("worker_prefetch_multiplier") and not conf.worker_disable_prefetch:
+        multiplier = int(conf.worker_prefetch_multiplier)
     if multiplier == 0:
         yield problem(
             "worker_prefetch_multiplier is 0",
@@ -146,10 +153,10 @@ def lease(facts: Facts) -> Iterator[Found]:
 
 def priorities(facts: Facts) -> Iterator[Found]:
     """Find tasks with priorities, and no decision on their order."""
-    app = facts.app
-    if facts.claims and app.prioritised and "priority_order" not in facts.settings.model_fields_set:
+    found = _prioritised(facts.app)
+    if facts.claims and found and "priority_order" not in facts.settings.model_fields_set:
         yield advice(
-            f"priority_order is not set, and there are priorities: {named(app.prioritised)}",
+            f"priority_order is not set, and there are priorities: {named(found)}",
             "the highest goes first here, and went last on redis://",
             "set priority_order to 'low_first' for the order of redis://, or to 'high_first' to "
             "keep this one",
@@ -158,7 +165,11 @@ def priorities(facts: Facts) -> Iterator[Found]:
 
 def base(facts: Facts) -> Iterator[Found]:
     """Find tasks with options that only a FairTask has."""
-    tasks = facts.app.ignored_options
+    tasks = {
+        name: ignored
+        for name, task in sorted(facts.app.tasks.items())
+        if (ignored := ignored_options(task))
+    }
     if not tasks:
         return
     given = {option for options in tasks.values() for option in options}
@@ -177,7 +188,8 @@ def base(facts: Facts) -> Iterator[Found]:
 def tiers(facts: Facts) -> Iterator[Found]:
     """Find that no tenant can have another tier than the default one."""
     settings, stored = facts.settings, facts.stored
-    if settings.tier_resolver is not None or not facts.app.has_tenants:
+    has_tenants = any(getattr(each, "tenant_source", None) for each in facts.app.tasks.values())
+    if settings.tier_resolver is not None or not has_tenants:
         return
     if stored is None or stored.tenant_published:
         return
@@ -199,3 +211,22 @@ def tiers(facts: Facts) -> Iterator[Found]:
         consequence,
         "set tier_resolver, or publish tiers: celery -A APP fairness tenant tier TENANT NAME",
     )
+
+
+def _is_other_redis(app: Any, settings: Settings) -> bool:
+    given = settings.redis_url
+    if given is None:
+        return False
+    return address_from_url(given.get_secret_value()) != address_from_broker(app)
+
+
+def _prioritised(app: Any) -> list[str]:
+    names = [
+        f"task {name}"
+        for name, task in sorted(app.tasks.items())
+        if getattr(task, "priority", None) is not None
+        and task.priority != app.conf.task_default_priority
+    ]
+    if app.conf.task_default_priority is not None:
+        names.insert(0, "task_default_priority")
+    return names
