@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.config.tenants import reserved, tier_key
+from celery_fairness.config.tenants import Reserved, reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.control.find_task import PASSES, headers_of, messages_of, waiting_tasks
 from celery_fairness.control.installation import Installation
@@ -26,7 +26,6 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import SYSTEM
-from celery_fairness.util.durations import milliseconds
 
 
 class Rerouting:
@@ -36,11 +35,11 @@ class Rerouting:
     """
 
     def __init__(self, installation: Installation) -> None:
-        self._settings = installation.settings
+        self._settings, self._limiter = installation.settings, installation.limiter
         self._has_tasks = installation.claims and isinstance(installation.limiter, RedisLimiter)
         if self._has_tasks:
             self._reader = installation.reader
-            self._published = installation.limiter.published_tiers()[1]
+            self._published = self._limiter.published_tiers()[1]
             self._tiers = self._published or self._settings.tiers
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
@@ -70,19 +69,10 @@ class Rerouting:
             key: Key of a tenant's tier limit.
             known: The tier that a task brings. It counts if no task of the key waits in a lane.
         """
-        keys = self._reader.keys
-        record = f"{keys.prefix}{self._tenant_key(key)}"
-        (published, ends_ms), of_last_put, now = self._reader.together(
-            [
-                ("HMGET", record, "tier", "ends_ms"),
-                ("HGET", keys.of("account", key), "tier"),
-                ("TIME",),
-            ]
-        )
-        now_ms = milliseconds(int(now[0])) + int(now[1]) // 1000
-        if ends_ms is not None and int(ends_ms) <= now_ms:
-            return self._settings.default_tier
-        name = published or of_last_put or known
+        tenant = Reserved(self._tenant_key(key).removeprefix("tenant:"))
+        name = self._limiter.published_tenant(tenant)
+        name = name or self._reader.read("HGET", self._reader.keys.of("account", key), "tier")
+        name = name or known
         if not name:
             return None
         return name if name in self._tiers else self._settings.default_tier
