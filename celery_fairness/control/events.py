@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Any
 from urllib.parse import urlsplit
 
 from celery_fairness.config.fields import whole
@@ -25,6 +24,7 @@ from celery_fairness.control.holding import lasts_ms
 from celery_fairness.control.scan import Reader
 from celery_fairness.scheduler import calls
 from celery_fairness.store.address import Address, hide_password
+from celery_fairness.store.connection import mapping_of
 
 #: Entries that one command reads.
 TOGETHER = 500
@@ -213,7 +213,7 @@ class EventsApi:
         answers = self._reader.together(commands)
         found = {entry: flat for answer in answers for entry, flat in answer}
         ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
-        return [(entry, fields_of(found[entry])) for entry in ordered]
+        return [(entry, mapping_of(found[entry])) for entry in ordered]
 
     def _last(self, stream: str) -> str:
         last = self._reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
@@ -223,12 +223,6 @@ class EventsApi:
 def _place(entry: str) -> tuple[int, int]:
     ms, _, number = entry.partition("-")
     return int(ms), int(number)
-
-
-def fields_of(flat: Any) -> dict[str, str]:
-    """Return the fields of an entry of a stream."""
-    # A client of Sentinel has already made a mapping of them.
-    return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def source_of(app: str, address: Address) -> str:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.store.connection import time_ms
 
 Item = TypeVar("Item")
 Command = tuple[Any, ...]
@@ -84,10 +85,7 @@ class Reader:
 
 def server_now(reader: Reader) -> int:
     """Return the server's time in ms."""
-    answer = reader.read("TIME")
-    # A cluster answers for each of its nodes.
-    now, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
-    return int(now) * 1000 + int(micros) // 1000
+    return time_ms(reader.read("TIME"))
 
 
 def logical_now(reader: Reader) -> float:

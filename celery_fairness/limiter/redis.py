@@ -42,7 +42,7 @@ from celery_fairness.limiter.types import (
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Settled, Verdict
-from celery_fairness.store.connection import REDIS_ERRORS, Connection, mapping_of
+from celery_fairness.store.connection import REDIS_ERRORS, Connection, mapping_of, time_ms
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.wakeups import Listener
@@ -438,8 +438,7 @@ class RedisLimiter:
     def _server_ms(self) -> int:
         if self._frozen_clock is not None:
             return self._frozen_clock()
-        now_seconds, microseconds = self.connection.read("TIME")
-        return int(now_seconds) * 1000 + int(microseconds) // 1000
+        return time_ms(self.connection.read("TIME"))
 
     def _settle_args(self, leases: Iterable[Lease], verdict: Verdict) -> list[str]:
         ends = [Settle(lease.id, verdict) for lease in leases]

@@ -43,13 +43,20 @@ TRUST_SECONDS = 1.0
 
 
 def mapping_of(answer: Any) -> dict[str, str]:
-    """Return a hash that Redis sent.
+    """Return a hash, or the fields of a stream's entry, that Redis sent.
 
     redis-py makes a mapping of some answers. Others are flat lists, as in a cluster's pipeline.
     """
     if not isinstance(answer, Mapping):
         answer = dict(zip(answer[::2], answer[1::2], strict=True))
     return {str(name): str(value) for name, value in answer.items()}
+
+
+def time_ms(answer: Any) -> int:
+    """Return the server's time, by its answer to ``TIME``, in ms."""
+    # A cluster answers for each of its nodes.
+    now, micros = next(iter(answer.values())) if isinstance(answer, Mapping) else answer
+    return int(now) * 1000 + int(micros) // 1000
 
 
 @dataclass(slots=True)

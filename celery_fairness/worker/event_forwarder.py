@@ -17,10 +17,10 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from celery_fairness.control.event_types import Event, event_of
-from celery_fairness.control.events import fields_of
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.connection import mapping_of
 from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
@@ -110,7 +110,7 @@ class EventForwarder:
             return False
         for _, entries in answer or ():
             oldest = at_ms(server_now(self._reader) - SENT_MS)
-            events = (event_of(entry, fields_of(flat), self._source) for entry, flat in entries)
+            events = (event_of(entry, mapping_of(flat), self._source) for entry, flat in entries)
             self._taken = [event for event in events if event.at >= oldest]
         return bool(answer)
 
