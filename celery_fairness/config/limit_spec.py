@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 #: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
@@ -21,6 +21,8 @@ Window = tuple[int, int]
 OnLimit = Literal["wait", "reschedule", "drop"]
 #: The actions for a task over a limit, the mildest first.
 ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
+#: The actions by their letter in a limit's text, and in answers of the library.
+BY_LETTER: Mapping[str, OnLimit] = {word[0]: word for word in ACTIONS}
 
 
 class Limit(NamedTuple):
@@ -77,7 +79,6 @@ class Limit(NamedTuple):
 
 #: The numbers in a limit's text.
 _NUMBERS = re.compile(r"\|([0-9q#]*)\|([^|,]*)\|([^|,]*)")
-_ON_LIMIT = {word[0]: word for word in ACTIONS}
 
 
 def write_limits(limits: Iterable[Limit]) -> str:
@@ -102,7 +103,7 @@ def _read_limit(text: str) -> Limit:
         int(concurrency) if concurrency.isdecimal() else None,
         tuple(map(_read_window, rates.split("+"))) if rates else (),
         _read_window(throttle) if throttle else None,
-        _ON_LIMIT[flags[0]],
+        BY_LETTER[flags[0]],
         flags.endswith("p"),
         OF_QUEUE if concurrency == OF_QUEUE else flags[1:].strip("p"),
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from celery_fairness.config.limit_spec import Limit, read_limits
+from celery_fairness.config.limit_spec import BY_LETTER, Limit, read_limits
 from celery_fairness.config.rates import Rate, ojs_rate
 from celery_fairness.control.limit_in_force import LimitReason, limit_in_force
 from celery_fairness.control.ojs_views import (
@@ -44,7 +44,7 @@ def read_inspection(
     """
     stops = _stops(key, answer)
     numbers = _numbers(answer["numbers"])
-    action = {"r": "reschedule", "d": "drop"}.get(answer.get("on_limit", ""), "wait")
+    action = BY_LETTER[answer.get("on_limit") or "w"]
     override = _override(key, answer["override"]) if "override" in answer else None
     opens_ms = answer.get("opens_ms")
     unknown = "" if "tier" in answer else unknown

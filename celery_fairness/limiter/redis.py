@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from redis.exceptions import ResponseError
 
+from celery_fairness.config.limit_spec import BY_LETTER
 from celery_fairness.config.queue_limits import (
     PARKED_QUEUES,
     How,
@@ -62,7 +63,6 @@ _REJECTIONS = {
     -7: Reason.BEHIND_OTHERS,
     -8: Reason.AT_LOCAL_LIMIT,
 }
-_ACTIONS = {word[0]: word for word in ("wait", "reschedule", "drop")}
 
 
 class RedisLimiter:
@@ -162,7 +162,7 @@ class RedisLimiter:
             return Admitted(request.lease, judged, number, held, code == 2, version)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         return Rejected(
-            _REJECTIONS[code], wait, judged, number, held, version, key, _ACTIONS[action]
+            _REJECTIONS[code], wait, judged, number, held, version, key, BY_LETTER[action]
         )
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal[Lease]:
@@ -278,9 +278,7 @@ class RedisLimiter:
             app: The numbers that this app declares for the key, as text.
             first: Index of the first lease in the answer.
         """
-        args = self._look_args(key, tenant, tier, limit, app, first)
-        answer = self._call(calls.INSPECT, args)
-        return cast("Mapping[str, Any]", json.loads(answer))
+        return self._ask(calls.INSPECT, *self._look_args(key, tenant, tier, limit, app, first))
 
     def _look_args(
         self, key: str, tenant: str, tier: str, limit: str, app: str, first: int
@@ -306,16 +304,12 @@ class RedisLimiter:
             only: The only queue of the answer. "" for all.
             first: Index of the first queue.
         """
-        rules = self._rules
-        args = (rules.lease_ms, self._now_text(), only, first, rules.default_tier, *queues)
-        return cast("Mapping[str, Any]", json.loads(self._call(calls.OVERVIEW, args)))
+        begin = (self._rules.lease_ms, self._now_text(), only, first, self._rules.default_tier)
+        return self._ask(calls.OVERVIEW, *begin, *queues)
 
     def inspect_queue(self, queue: str) -> Mapping[str, Any]:
         """Return why the tasks of a queue wait: the answer of ``inspect_queue``."""
-        rules = self._rules
-        tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
-        args = (queue, rules.lease_ms, *tiers, self._now_text())
-        return cast("Mapping[str, Any]", json.loads(self._call(calls.INSPECT_QUEUE, args)))
+        return self._ask(calls.INSPECT_QUEUE, queue, *self._judging())
 
     def backlog(self, most: Mapping[str, int]) -> Mapping[str, Any]:
         """Return why the tasks of queues wait, as the function ``backlog`` has it.
@@ -323,11 +317,13 @@ class RedisLimiter:
         Args:
             most: How many tenants of each queue are judged.
         """
+        return self._ask(calls.BACKLOG, *self._judging(), *chain.from_iterable(most.items()))
+
+    def _judging(self) -> tuple[Any, ...]:
+        """Return the arguments of a function that judges tenants."""
         rules = self._rules
         tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
-        pairs = chain.from_iterable(most.items())
-        args = (rules.lease_ms, *tiers, self._now_text(), *pairs)
-        return cast("Mapping[str, Any]", json.loads(self._call(calls.BACKLOG, args)))
+        return rules.lease_ms, *tiers, self._now_text()
 
     def totals(self, limits: Iterable[str] = ()) -> Mapping[str, Any]:
         """Return what claims and gates have counted, as the function ``totals`` has it.
@@ -335,8 +331,8 @@ class RedisLimiter:
         Args:
             limits: Texts of limits whose state is returned too.
         """
-        args = (self._rules.lease_ms, self._now_text(), self._rules.enforcement, *limits)
-        return cast("Mapping[str, Any]", json.loads(self._call(calls.TOTALS, args)))
+        begin = (self._rules.lease_ms, self._now_text(), self._rules.enforcement)
+        return self._ask(calls.TOTALS, *begin, *limits)
 
     def position(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
         """Return the place of a task, the answer of ``explain``; None if it waits no more.
@@ -345,8 +341,7 @@ class RedisLimiter:
         """
         tiers = (self._rules.default_tier, self._tiers_text())
         args = (tag, fairness_by, scope, *tiers, self._rules.lease_ms, self._now_text())
-        answer = self._call(calls.EXPLAIN, args)
-        return cast("Mapping[str, Any]", json.loads(answer)) if answer else None
+        return self._ask(calls.EXPLAIN, *args) or None
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
         rows: list[str] = []
@@ -448,6 +443,11 @@ class RedisLimiter:
         """Return the arguments about the request's copy."""
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
+
+    def _ask(self, function: str, *args: Any) -> Mapping[str, Any]:
+        """Return the answer of a function that answers in JSON; empty if there is none."""
+        answer = self._call(function, args)
+        return cast("Mapping[str, Any]", json.loads(answer)) if answer else {}
 
     def _call(self, function: str, args: Sequence[Any]) -> Any:
         return self.connection.run(function, self.prefix, args)
