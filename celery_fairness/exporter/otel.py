@@ -28,7 +28,6 @@ from celery_fairness.control.metrics import Sample
 from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import COPY_HEADER, HEADER
-from celery_fairness.message.task_options import service_of
 from celery_fairness.transport.envelope import CLAIM_PROPERTY
 from celery_fairness.wiring import wired
 from celery_fairness.worker.attempt_limits import queue_of
@@ -103,8 +102,7 @@ def span_attributes(
     request = task.request
     headers = request.headers or {}
     of_message = {HEADER: headers[HEADER]} if HEADER in headers else {}
-    source, service = getattr(task, "tenant_source", None), service_of(task)
-    attribution = attribution_of(of_message, tuple(args), kwargs, source, service, settings)
+    attribution = attribution_of(of_message, tuple(args), kwargs, task, settings)
     # A gate gets them with the copy of a task that was parked.
     waits = (request.properties or {}).get(CLAIM_PROPERTY) or headers.get(COPY_HEADER) or {}
     waited_ms = waits.get("waited_ms")

@@ -17,7 +17,6 @@ from celery_fairness.limiter.redis import RedisLimiter, job_text
 from celery_fairness.limiter.tier_cache import LOOK_SECONDS, TierCache
 from celery_fairness.limiter.types import Job
 from celery_fairness.message.attribution import Attribution, attribution_of
-from celery_fairness.message.task_options import service_of
 from celery_fairness.scheduler import calls
 from celery_fairness.util.timestamps import eta_ms
 
@@ -59,10 +58,7 @@ class PutTrace:
         now = self._clock()
         if not self._watched and now < self._look_at:
             return
-        source = getattr(task, "tenant_source", None)
-        attribution = attribution_of(
-            headers, args, kwargs, source, service_of(task), self._settings
-        )
+        attribution = attribution_of(headers, args, kwargs, task, self._settings)
         if not attribution.keys and queue not in self._settings.queues:
             # It passes no gate, so its start would not be reported either.
             return

@@ -22,7 +22,7 @@ from celery_fairness.message.headers import (
     readable_partition,
 )
 from celery_fairness.message.limits import readable_limits
-from celery_fairness.message.task_options import TenantSource
+from celery_fairness.message.task_options import TenantSource, service_of
 
 
 class Attribution(NamedTuple):
@@ -67,8 +67,7 @@ def attribution_of(
     headers: Mapping[str, Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    source: TenantSource | None,
-    service: str | None,
+    task: Any,
     settings: Settings,
     problem: str = "",
 ) -> Attribution:
@@ -78,12 +77,12 @@ def attribution_of(
         headers: The message's headers.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        source: Reads the tenant from the arguments. None if the task declares no tenant.
-        service: The task's service, for messages without a header.
+        task: The task, for messages without a header. None if it is not known.
         settings: The settings that the attribution depends on.
         problem: Why another part of the message is invalid. "" if none is.
     """
-    header = Header()
+    header, service = Header(), service_of(task)
+    source: TenantSource | None = getattr(task, "tenant_source", None)
     try:
         if HEADER in headers:
             header = parse_header(headers[HEADER])

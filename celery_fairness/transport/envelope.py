@@ -133,7 +133,7 @@ def _attribution_fields(
     name = headers.get("task")
     if isinstance(name, str) and name.startswith(CELERY_PREFIX):
         return "", "", "", 1.0, ""
-    attribution = attribution_of(headers, (), {}, None, None, settings)
+    attribution = attribution_of(headers, (), {}, None, settings)
     log_misspelling(_notices, name, headers)
     if attribution.problem:
         _notices.error(

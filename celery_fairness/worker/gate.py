@@ -139,14 +139,12 @@ class Gate:
         self, task: Any, request: dict[str, Any], args: Any, kwargs: Any
     ) -> Attribution:
         """Return the tenant and the limits of an attempt."""
-        source = getattr(task, "tenant_source", None)
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
         known = self._settings, self._directory, self._notices
         request = with_declared(*known, task, request, args, kwargs)
         of_queue, problem = queue_limits_of(self._settings, task, request, args, kwargs)
-        scopes = source, task.service, self._settings
-        attribution = attribution_of(request, args, kwargs, *scopes, problem=problem)
+        attribution = attribution_of(request, args, kwargs, task, self._settings, problem)
         return attribution._replace(of_queue=of_queue) if of_queue else attribution
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:

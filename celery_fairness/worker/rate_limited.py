@@ -93,7 +93,7 @@ def _attribution(fairness: Any, task: Any) -> Attribution:
     if not fairness.claims_fairly and lacks_declared_limits(task, headers):
         known = fairness.settings, fairness.directory, fairness.notices
         headers = with_declared(*known, task, headers, request.args, request.kwargs)
-    return attribution_of(headers, (), {}, None, None, fairness.settings)
+    return attribution_of(headers, (), {}, None, fairness.settings)
 
 
 def _tier_and_queue(task: Any, attribution: Attribution) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
@@ -15,7 +17,8 @@ SOURCE = TenantSource("shop.t", "user", lambda user=None: None)
 
 def attribution(headers=None, kwargs=None, source=SOURCE, service=None, **settings):
     given = {} if headers is None else {"fairness": headers}
-    return attribution_of(given, (), kwargs or {}, source, service, build_settings(settings))
+    task = SimpleNamespace(tenant_source=source, service=service)
+    return attribution_of(given, (), kwargs or {}, task, build_settings(settings))
 
 
 def test_the_header_counts_and_not_the_arguments():
@@ -62,7 +65,8 @@ def test_tasks_without_a_tenant_can_be_one_tenant(no_tenant):
 @pytest.mark.parametrize("no_tenant", ["bypass", "shared"])
 def test_a_header_that_cannot_be_read_is_charged_and_not_bypassed(header, problem, no_tenant):
     settings = build_settings({"no_tenant": no_tenant})
-    found = attribution_of({"fairness": header}, (), {"user": "42"}, SOURCE, None, settings)
+    task = SimpleNamespace(tenant_source=SOURCE, service=None)
+    found = attribution_of({"fairness": header}, (), {"user": "42"}, task, settings)
     assert (found.tenant, found.key) == (INVALID, "tenant:_invalid")
     assert isinstance(found.tenant, Reserved)
     assert found.problem.startswith(problem)

@@ -445,7 +445,7 @@ class TestPut:
 
 
 def attribution_from(header):
-    return attribution_of({"fairness": header}, (), {}, None, None, build_settings({}))
+    return attribution_of({"fairness": header}, (), {}, None, build_settings({}))
 
 
 def test_a_charge_says_the_limits():
