@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from celery_fairness.control.doctor.facts import Facts, FleetFacts
+from celery_fairness.control.doctor.facts import Facts
 from celery_fairness.control.views import Verdict
 from celery_fairness.util.value import Value
 
@@ -77,34 +77,34 @@ class Diagnosis(Value):
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One check.
+    """One check, with the name of its function.
 
     Attributes:
-        name: Its name.
-        finds: The condition under which it finds something. The documentation shows it.
-        find: Yields what it finds.
+        find: Yields what it finds. Its docstring has the condition, as ``Find that …``.
         at_start: Whether starting workers and Django run it too: it needs no other worker.
     """
 
-    name: str
-    finds: str
-    find: Callable[[Facts], Iterable[Found]]
+    find: Callable[[Any], Iterable[Found]]
     at_start: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.find.__name__
+
+    @property
+    def finds(self) -> str:
+        """The condition under which it finds something, as the documentation shows it."""
+        words = " ".join((self.find.__doc__ or "").replace("``", "`").split())
+        return words.removeprefix("Find that ").removesuffix(".").replace(". A ", "; a ")
 
     def symptoms(self, facts: Facts) -> list[Symptom]:
         """Return what the check finds in ``facts``."""
         return [Symptom(self.name, *each) for each in self.find(facts)]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetCheck:
-    """A check of the workers and their work, with the attributes of a :class:`DoctorCheck`."""
-
-    at_start: ClassVar[bool] = False
-
-    name: str
-    finds: str
-    find: Callable[[FleetFacts], Iterable[Found]]
+class FleetCheck(DoctorCheck):
+    """A check of the workers and their work, whose function looks at :class:`FleetFacts`."""
 
     def symptoms(self, facts: Facts) -> list[Symptom]:
         """Return what the check finds, if the workers are known."""

@@ -37,7 +37,7 @@ def workers(facts: FleetFacts) -> Iterator[Found]:
 
 
 def enforcement(facts: FleetFacts) -> Iterator[Found]:
-    """Find workers that do not enforce limits."""
+    """Find that workers do not enforce limits; a problem if others do."""
     running = facts.status.workers
     others = not_enforcing(running)
     if not others:
@@ -85,7 +85,7 @@ def _observing(facts: FleetFacts) -> Found:
 
 
 def leases(facts: FleetFacts) -> Iterator[Found]:
-    """Find workers with different leases."""
+    """Find that workers have different ``lease_seconds``."""
     found = facts.status.workers
     lengths = sorted({each.lease_seconds for each in found if each.lease_seconds})
     if len(lengths) > 1:
@@ -97,7 +97,7 @@ def leases(facts: FleetFacts) -> Iterator[Found]:
 
 
 def installations(facts: FleetFacts) -> Iterator[Found]:
-    """Find that two installations share a namespace."""
+    """Find that several apps share the namespace; a problem if their result backends differ."""
     found = [each for each in facts.status.workers if each.app is not None]
     app = facts.installation.app
     names = sorted({app.main or "", *(each.app or "" for each in found)})
@@ -119,7 +119,7 @@ def installations(facts: FleetFacts) -> Iterator[Found]:
 
 
 def queues(facts: FleetFacts) -> Iterator[Found]:
-    """Find queues that no worker takes."""
+    """Find that no worker takes a queue; a problem if tasks wait."""
     status = facts.status
     taken = {queue for worker in status.workers for queue in worker.queues}
     has_gate = any(each.path == "gate" for each in status.workers)
@@ -144,7 +144,7 @@ def queues(facts: FleetFacts) -> Iterator[Found]:
 
 
 def paused(facts: FleetFacts) -> Iterator[Found]:
-    """Find waiting tasks whose tenant or limit is paused."""
+    """Find that tasks wait for a tenant or limit that is paused."""
     rows = facts.status.queues
     tenants = {
         share.key: share.key.removeprefix("tenant:")
@@ -178,7 +178,7 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
 
 
 def tenants(facts: FleetFacts) -> Iterator[Found]:
-    """Find tasks without a tenant, or with a wrong one."""
+    """Find that tasks of the last 15 minutes had no tenant; a problem if tenants were invalid."""
     started: Counter[bool] = Counter()
     for minute in facts.minutes:
         for row in minute.counts:
@@ -200,7 +200,7 @@ def tenants(facts: FleetFacts) -> Iterator[Found]:
 
 
 def partitions(facts: FleetFacts) -> Iterator[Found]:
-    """Find tasks without a value for the arguments of their queue's partitions."""
+    """Find that waiting tasks have no value for the arguments of their queue's partitions."""
     for queue, count in facts.nameless.items():
         policy = facts.installation.settings.queues[queue]
         arguments = ", ".join(policy.by_args or ())
@@ -212,7 +212,7 @@ def partitions(facts: FleetFacts) -> Iterator[Found]:
 
 
 def unreached(facts: FleetFacts) -> Iterator[Found]:
-    """Find limits that have never rejected a task."""
+    """Find that a declared limit has rejected no task in a week or longer."""
     began = facts.stored.began
     if began is None or facts.stored.now - began < UNREACHED_FOR or facts.other_keys_rejected:
         return
@@ -229,7 +229,7 @@ def unreached(facts: FleetFacts) -> Iterator[Found]:
 
 
 def letters(facts: FleetFacts) -> Iterator[Found]:
-    """Find dead letters."""
+    """Find that there are dead letters."""
     rows = facts.status.queues
     dead = [each.queue for each in rows if each.dead]
     count = sum(each.dead for each in rows)
@@ -242,7 +242,7 @@ def letters(facts: FleetFacts) -> Iterator[Found]:
 
 
 def memory_lost(facts: FleetFacts) -> Iterator[Found]:
-    """Find that Redis has lately lost the memory before this one."""
+    """Find that Redis has lost its memory in the last week."""
     began = facts.stored.began
     is_recent = began is not None and facts.stored.now - began <= LOSS_FOR
     if is_recent and facts.status.counts.get("memory_lost"):
@@ -254,7 +254,7 @@ def memory_lost(facts: FleetFacts) -> Iterator[Found]:
 
 
 def old_libraries(facts: FleetFacts) -> Iterator[Found]:
-    """Find function libraries that the installation no longer uses."""
+    """Find that the server has function libraries that the installation has not used for a day."""
     old = [
         each
         for each in facts.libraries or ()

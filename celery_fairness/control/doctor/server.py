@@ -31,7 +31,7 @@ def _lost(facts: Facts) -> str:
 
 
 def library(facts: Facts) -> Iterator[Found]:
-    """Find that it cannot run the function library."""
+    """Find that the server cannot run the function library."""
     if facts.unusable:
         yield problem(
             facts.unusable,
@@ -41,7 +41,7 @@ def library(facts: Facts) -> Iterator[Found]:
 
 
 def rights(facts: Facts) -> Iterator[Found]:
-    """Find that the user may not run INFO."""
+    """Find that the user of Redis may not run ``INFO``."""
     if facts.server is not None and facts.server.info is None:
         yield advice(
             "the user of Redis may not run INFO",
@@ -51,7 +51,7 @@ def rights(facts: Facts) -> Iterator[Found]:
 
 
 def version(facts: Facts) -> Iterator[Found]:
-    """Find a server that is too old."""
+    """Find that Redis is older than 7.0, or Valkey older than 7.2."""
     info = _info(facts)
     name = "valkey" if "valkey_version" in info else "redis"
     text = info.get(f"{name}_version", "")
@@ -76,7 +76,7 @@ def role(facts: Facts) -> Iterator[Found]:
 
 
 def eviction(facts: Facts) -> Iterator[Found]:
-    """Find an eviction policy."""
+    """Find that ``maxmemory-policy`` is not ``noeviction``."""
     info = _info(facts)
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
@@ -97,7 +97,7 @@ def eviction(facts: Facts) -> Iterator[Found]:
 
 
 def memory(facts: Facts) -> Iterator[Found]:
-    """Find a memory that is nearly full."""
+    """Find that 75 % of ``maxmemory`` are in use; a problem from 90 %."""
     info = _info(facts)
     most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     if most and used >= MEMORY_ADVICE * most:
@@ -110,7 +110,10 @@ def memory(facts: Facts) -> Iterator[Found]:
 
 
 def persistence(facts: Facts) -> Iterator[Found]:
-    """Find that a crash of the server loses much, or that the disk takes no copy."""
+    """Find that the server has no append-only file, or could not write to its disk.
+
+    A problem on ``fairredis`` if it has neither snapshots nor a replica.
+    """
     info, config = _info(facts), (facts.server and facts.server.config) or {}
     if not info:
         return
@@ -142,7 +145,7 @@ def persistence(facts: Facts) -> Iterator[Found]:
 
 
 def replicas(facts: Facts) -> Iterator[Found]:
-    """Find that a failover may lose confirmed writes."""
+    """Find that ``min-replicas-to-write`` is 0 behind Sentinel."""
     config = (facts.server and facts.server.config) or {}
     has_none = config.get("min-replicas-to-write") == "0"
     if has_none and facts.installation.redis.connection.address.master_name:
@@ -154,7 +157,7 @@ def replicas(facts: Facts) -> Iterator[Found]:
 
 
 def clock(facts: Facts) -> Iterator[Found]:
-    """Find that the clocks of the server and of this host differ."""
+    """Find that the clocks of the server and of this host differ by 1 s; a problem from 10 s."""
     if facts.server is None:
         return
     ahead = facts.server.ahead_seconds
@@ -171,7 +174,7 @@ def clock(facts: Facts) -> Iterator[Found]:
 
 
 def latency(facts: Facts) -> Iterator[Found]:
-    """Find that messages to the server take long."""
+    """Find that a message to Redis and back takes 10 ms; a problem from 100 ms."""
     if facts.server is None or facts.server.ping_seconds < LATENCY_ADVICE_SECONDS:
         return
     seconds = facts.server.ping_seconds

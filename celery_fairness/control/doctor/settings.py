@@ -30,13 +30,13 @@ _WITHOUT_BASE = {
 
 
 def variables(facts: Facts) -> Iterator[Found]:
-    """Find variables of the environment that nothing reads."""
+    """Find that a variable ``FAIRNESS_…`` is not known."""
     for name, fix in unknown_variables(facts.installation.environ):
         yield problem(f"variable {name} is not known", "it has no effect", fix)
 
 
 def ignored(facts: Facts) -> Iterator[Found]:
-    """Find settings and options that are set and have no effect on this path."""
+    """Find that a setting or option has no effect on this path."""
     settings = facts.settings
     path = "on fairredis" if facts.claims else "at a gate"
     # A shared settings file names the broker's Redis for both paths.
@@ -73,7 +73,7 @@ def ignored(facts: Facts) -> Iterator[Found]:
 
 
 def visibility(facts: Facts) -> Iterator[Found]:
-    """Find a snooze that is longer than the broker lets a message wait."""
+    """Find that gate: a snooze is longer than the broker's ``visibility_timeout`` allows."""
     timeout = None if facts.claims else visibility_seconds(facts.app)
     if timeout is None:
         return
@@ -90,7 +90,7 @@ def visibility(facts: Facts) -> Iterator[Found]:
 
 
 def eta_limit(facts: Facts) -> Iterator[Found]:
-    """Find a bound on the tasks that wait in a worker with a countdown."""
+    """Find that gate: ``worker_eta_task_limit`` is set."""
     limit = int(facts.app.conf.get("worker_eta_task_limit") or 0)
     if limit and not facts.claims:
         yield problem(
@@ -102,7 +102,10 @@ def eta_limit(facts: Facts) -> Iterator[Found]:
 
 
 def prefetch(facts: Facts) -> Iterator[Found]:
-    """Find a worker that holds tasks which another worker could start."""
+    """Find that ``worker_prefetch_multiplier`` lets a worker hold tasks that others could start.
+
+    A problem if it is 0.
+    """
     conf, multiplier = facts.app.conf, None
     if conf.value_set_for("worker_prefetch_multiplier") and not conf.worker_disable_prefetch:
         multiplier = int(conf.worker_prefetch_multiplier)
@@ -132,7 +135,7 @@ def prefetch(facts: Facts) -> Iterator[Found]:
 
 
 def lease(facts: Facts) -> Iterator[Found]:
-    """Find a lease that is too short for a pause of a worker, or too long for the tasks."""
+    """Find that ``lease_seconds`` is below 3, or above 60 and ten times the time of a task."""
     length = facts.settings.lease_seconds
     if length < SHORT_LEASE_SECONDS:
         yield advice(
@@ -152,7 +155,7 @@ def lease(facts: Facts) -> Iterator[Found]:
 
 
 def priorities(facts: Facts) -> Iterator[Found]:
-    """Find tasks with priorities, and no decision on their order."""
+    """Find that ``fairredis``: tasks have priorities, and ``priority_order`` is not set."""
     found = _prioritised(facts.app)
     if facts.claims and found and "priority_order" not in facts.settings.model_fields_set:
         yield advice(
@@ -164,7 +167,7 @@ def priorities(facts: Facts) -> Iterator[Found]:
 
 
 def base(facts: Facts) -> Iterator[Found]:
-    """Find tasks with options that only a FairTask has."""
+    """Find that a task has options of ``FairTask``, such as ``tenant``, and another class."""
     tasks = {
         name: ignored
         for name, task in sorted(facts.app.tasks.items())
@@ -186,7 +189,7 @@ def base(facts: Facts) -> Iterator[Found]:
 
 
 def tiers(facts: Facts) -> Iterator[Found]:
-    """Find that no tenant can have another tier than the default one."""
+    """Find that tasks have tenants, with no ``tier_resolver`` and no tier published for one."""
     settings, stored = facts.settings, facts.stored
     has_tenants = any(getattr(each, "tenant_source", None) for each in facts.app.tasks.values())
     if settings.tier_resolver is not None or not has_tenants:
