@@ -10,10 +10,10 @@ from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.rates import RateLike
 from celery_fairness.control.holding import Holding, ends_ms, lasts_ms, person
-from celery_fairness.control.inspect import Inspector, typed_key
+from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
-from celery_fairness.control.queue_keys import QueueKeys
+from celery_fairness.control.queue_keys import QueueKeys, find_key
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import NotFound, TenantInvalid
 from celery_fairness.util.retry_after import wait_after, wait_until
@@ -39,7 +39,7 @@ class LimitsApi:
     """
 
     def __init__(self, installation: Installation) -> None:
-        self._settings = installation.settings
+        self._installation = installation
         self._inspector = Inspector(installation)
         self._holding = Holding(installation)
         self._queues = QueueKeys(installation)
@@ -135,7 +135,7 @@ class LimitsApi:
     def resume(self, key: str, *, by: str | None = None) -> ChangedStops:
         """End a pause; a cool-down goes on. Arguments and errors as for :meth:`pause`."""
         who = person(by)
-        name, known = self._key(key)[0], self.is_known(key)
+        name, known = find_key(self._installation, key)[0], self.is_known(key)
         return self._holding.stop("resume", name, by=who, known=known)
 
     def cool_down(
@@ -171,7 +171,7 @@ class LimitsApi:
     def clear_cool_down(self, key: str) -> ChangedStops:
         """End a cool-down; a pause of the key goes on. Errors as for :meth:`pause`."""
         cools = isinstance(key, str) and self._holding.cools(key)
-        name = key if cools else self._key(key, tenants=False)[0]
+        name = key if cools else find_key(self._installation, key, tenants=False)[0]
         return self._holding.stop("clear", name, known=self.is_known(key))
 
     def override(
@@ -227,28 +227,16 @@ class LimitsApi:
 
     def clear_override(self, key: str) -> bool:
         """End an override; return whether there was one. Errors as for :meth:`override`."""
-        return self._holding.clear(self._key(key)[0])
+        return self._holding.clear(find_key(self._installation, key)[0])
 
     def _changed(self, key: Any, *, tenants: bool = True, of_all: bool = True) -> tuple[str, bool]:
         """Return a key that is about to change, as Redis stores it, and whether it was known.
 
-        If it is a queue's key, claims look at it from now on. Arguments as for :meth:`_key`.
+        If it is a queue's key, claims look at it from now on. Arguments as for
+        :func:`~celery_fairness.control.queue_keys.find_key`.
         """
-        name, queue = self._key(key, tenants=tenants, of_all=of_all)
+        name, queue = find_key(self._installation, key, tenants=tenants, of_all=of_all)
         known = self.is_known(key)
         if queue:
             self._queues.make_known(queue)
         return name, known
-
-    def _key(self, key: Any, *, tenants: bool = True, of_all: bool = True) -> tuple[str, str]:
-        """Return a key as Redis stores it, and the queue that it belongs to, or "".
-
-        Args:
-            key: As a person writes it.
-            tenants: A tenant's key is valid.
-            of_all: The key of all services of a tenant is valid, if each service counts apart.
-        """
-        queue = ""
-        if isinstance(key, str) and key.startswith(PREFIX):
-            key, queue = self._queues.find(key)
-        return typed_key(key, self._settings, tenants=tenants, of_all=of_all)[0], queue

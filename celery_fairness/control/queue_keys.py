@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery_fairness.config.queue_limits import KNOWN, PREFIX
 from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.control.inspect import typed_key
 from celery_fairness.control.installation import Installation
 from celery_fairness.errors import PolicyInvalid, got
+
+
+def find_key(
+    installation: Installation, key: Any, *, tenants: bool = True, of_all: bool = True
+) -> tuple[str, str]:
+    """Return a key in its form in Redis, and the queue that it belongs to, or "".
+
+    Arguments and errors as for :func:`typed_key` and :meth:`QueueKeys.find`.
+    """
+    queue = ""
+    if isinstance(key, str) and key.startswith(PREFIX):
+        key, queue = QueueKeys(installation).find(key)
+    return typed_key(key, installation.settings, tenants=tenants, of_all=of_all)[0], queue
+
+
+def override_key(installation: Installation, key: str) -> str:
+    """Return a key that an operator overrides in its form in Redis, without a change of Redis.
+
+    Raises:
+        PolicyInvalid: No worker would check its queue. Other errors as for :func:`find_key`.
+    """
+    name, queue = find_key(installation, key, of_all=False)
+    if queue:
+        QueueKeys(installation).expect_checked(queue)
+    return name
 
 
 class QueueKeys:

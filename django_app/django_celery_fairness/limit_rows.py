@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_CHARACTERS
-from celery_fairness.control.override_keys import override_key
+from celery_fairness.control.queue_keys import override_key
 from django_celery_fairness.models import LimitOverride, QueueLimit, validate_queue
 from django_celery_fairness.number_texts import number_text
 from django_celery_fairness.publishing import publish_on_commit
