@@ -45,20 +45,12 @@ def connect(listener: Parts) -> Callable[[], None]:
         if app is None or app is listener.app:
             listener.on_worker_init()
 
-    handlers: list[tuple[Any, Callable[..., None]]] = [
+    return _connected(
         (signals.before_task_publish, before_publish),
         (signals.celeryd_init, worker_init),
         (signals.worker_shutting_down, lambda **_: listener.on_worker_stopping()),
         (signals.worker_process_init, lambda **_: listener.on_pool_child()),
-    ]
-    for signal, handler in handlers:
-        signal.connect(handler, weak=False)
-
-    def disconnect() -> None:
-        for signal, handler in handlers:
-            signal.disconnect(handler)
-
-    return disconnect
+    )
 
 
 def connect_runs(app: Any, run: Callable[[Any, Any, Any], None]) -> Callable[[], None]:
@@ -72,13 +64,17 @@ def connect_runs(app: Any, run: Callable[[Any, Any, Any], None]) -> Callable[[],
         if task is not None and task.app is app:
             run(task, args, kwargs)
 
-    runs = (signals.task_prerun, signals.task_postrun)
-    for signal in runs:
-        signal.connect(ran, weak=False)
+    return _connected((signals.task_prerun, ran), (signals.task_postrun, ran))
+
+
+def _connected(*handlers: tuple[Any, Callable[..., None]]) -> Callable[[], None]:
+    """Connect handlers to their signals; return a function that disconnects them."""
+    for signal, handler in handlers:
+        signal.connect(handler, weak=False)
 
     def disconnect() -> None:
-        for signal in runs:
-            signal.disconnect(ran)
+        for signal, handler in handlers:
+            signal.disconnect(handler)
 
     return disconnect
 
