@@ -55,11 +55,6 @@ def explanation_lines(found: Explanation) -> list[str]:
     return [*lines, "", *table(LIMIT_HEADS, rows)] if rows else lines
 
 
-def sentences(found: Explanation) -> list[Sentence]:
-    """Return where a task is, and why it does not start, a fact each."""
-    return list(_sentences(found))
-
-
 def holder_cells(lease: HeldLease) -> tuple[Cell, ...]:
     """Return the row of a lease, in the order of :data:`HOLDER_HEADS`."""
     return held_by(lease), lease.task, lease.state, held_for(lease), lease.owner
@@ -72,7 +67,8 @@ def limit_cells(limit: TaskLimit) -> tuple[Cell, ...]:
     return limit.key, numbers or "unlimited", limit.on_limit, limit.held, state, why
 
 
-def _sentences(found: Explanation) -> Iterator[Sentence]:
+def sentences(found: Explanation) -> Iterator[Sentence]:
+    """Yield where a task is, and why it does not start, a fact each."""
     what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
     yield Sentence(f"{printable(what)}, queue {printable(found.queue)}")
     if found.state == "running":

@@ -101,7 +101,7 @@ class TaskAdmin(RedisPageAdmin):
                 "This task will not run. A worker stores its result as REVOKED, and a chord that "
                 "waits for it fails."
             ),
-            "names": [] if found is None else [sentences(found)[0].text],
+            "names": [] if found is None else [next(sentences(found)).text],
             "button": _("Cancel this task"),
             "back": self._search_url(task_id),
         }
