@@ -97,10 +97,13 @@ SHORTEST_LOOK_SECONDS = 0.5
 _COUNTS = {"concurrency", "global_limit", "local_limit"}
 
 
-def _help(text: str | None, *examples: str) -> str:
-    """Return a command's help with examples; click keeps them on their own lines."""
-    lines = "\n".join(f"  celery -A shop fairness {each}" for each in examples)
-    return f"{cleandoc(text or '')}\n\n\b\nExamples:\n{lines}"
+def _help(text: str | None, name: str, *examples: str) -> str:
+    """Return a command's help with examples; click keeps them on their own lines.
+
+    Each example is the words after the command's name.
+    """
+    lines = (f"  celery -A shop fairness {name} {each}".rstrip() for each in examples or ("",))
+    return "\n".join((cleandoc(text or ""), "\n\b\nExamples:", *lines))
 
 
 limit_group = click.Group("limit", help=_help("Limits by key.", "limit list"))
@@ -156,12 +159,8 @@ def _progress(what: str) -> Iterator[Callable[[int], None] | None]:
 def _command(
     group: click.Group, name: str, *examples: str
 ) -> Callable[[Callable[..., Shown[Any]]], Verb]:
-    """Make a command from a function that returns a value, its text, and the exit code.
-
-    Each example is the words after the command's name.
-    """
+    """Make a command from a function that returns a value, its text, and the exit code."""
     words = f"{group.name} {name}" if group.name else name
-    lines = [f"{words} {each}".rstrip() for each in examples or ("",)]
 
     def make(ask: Callable[..., Shown[Any]]) -> Verb:
         @click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
@@ -188,10 +187,28 @@ def _command(
                 click.echo("\n".join(lines), color=False if context.obj.no_color else None)
             context.exit(code)
 
-        made = click.command(name, cls=Verb, help=_help(ask.__doc__, *lines))(command)
+        help_text = _help(ask.__doc__, words, *examples)
+        made = click.command(name, cls=Verb, help=help_text)(command)
         made.ask = ask
         group.add_command(made)
         return made
+
+    return make
+
+
+def _plain_command(
+    name: str, *examples: str, **settings: Any
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command from a function that prints its answer itself."""
+
+    def make(act: Callable[..., None]) -> click.Command:
+        @click.pass_context
+        @functools.wraps(act)
+        def command(context: click.Context, /, **arguments: Any) -> None:
+            with _exit_codes(context):
+                act(context, **arguments)
+
+        return nouns.command(name, help=_help(act.__doc__, name, *examples), **settings)(command)
 
     return make
 
@@ -609,31 +626,17 @@ def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
         yield from events
 
 
-@nouns.command(
-    "worker",
-    context_settings={"allow_interspersed_args": False},
-    help=_help(
-        "Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots.",
-        "worker mail --loglevel INFO",
-    ),
+@_plain_command(
+    "worker", "mail --loglevel INFO", context_settings={"allow_interspersed_args": False}
 )
 @click.argument("service", shell_complete=completion.services)
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY WORKER OPTIONS]...")
-@click.pass_context
-def _worker(context: click.Context, /, service: str, options: tuple[str, ...], **_: Any) -> None:
-    with _exit_codes(context):
-        context.exit(run(context, service, options))
+def _worker(context: click.Context, service: str, options: tuple[str, ...]) -> None:
+    """Start the workers of SERVICE, with OPTIONS of celery worker; its queues share the slots."""
+    context.exit(run(context, service, options))
 
 
-@nouns.command(
-    "exporter",
-    help=_help(
-        "Serve the metrics for Prometheus at /metrics, and the load of queues at /autoscale.\n\n"
-        "There is no password: name another address only in a network that you trust.",
-        "exporter",
-        "exporter --address 0.0.0.0 --port 9808",
-    ),
-)
+@_plain_command("exporter", "", "--address 0.0.0.0 --port 9808")
 @click.option(
     "--address", default="127.0.0.1", show_default=True, help="The address on which it listens."
 )
@@ -644,69 +647,60 @@ def _worker(context: click.Context, /, service: str, options: tuple[str, ...], *
     show_default=True,
     help="Its port; 0 chooses a free one.",
 )
-@click.pass_context
-def _exporter(context: click.Context, /, address: str, port: int) -> None:
-    with _exit_codes(context):
-        app = context.obj.app
-        fairness = Fairness.of(app)
-        expect_client()
-        from celery_fairness.exporter.collector import Exposition
-        from celery_fairness.exporter.server import MetricsServer, serve
+def _exporter(context: click.Context, address: str, port: int) -> None:
+    """Serve the metrics for Prometheus at /metrics, and the load of queues at /autoscale.
 
-        app.loader.import_default_modules()
-        try:
-            server = MetricsServer(Exposition(fairness), address, port)
-        except OSError as error:
-            problem = error.strerror or str(error)
-            click.echo(f"celery fairness: {address} port {port}: {problem}", err=True)
-            context.exit(USAGE)
-        serve(server, lambda: click.echo(f"{server.url}/metrics"))
+    There is no password: name another address only in a network that you trust.
+    """
+    app = context.obj.app
+    fairness = Fairness.of(app)
+    expect_client()
+    from celery_fairness.exporter.collector import Exposition
+    from celery_fairness.exporter.server import MetricsServer, serve
+
+    app.loader.import_default_modules()
+    try:
+        server = MetricsServer(Exposition(fairness), address, port)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        click.echo(f"celery fairness: {address} port {port}: {problem}", err=True)
+        context.exit(USAGE)
+    serve(server, lambda: click.echo(f"{server.url}/metrics"))
 
 
-@nouns.command(
-    "top",
-    help=_help(
-        "Show queues, tenants, limits and workers live; pause and boost from the screen.\n\n"
-        "The key ? shows the keys. Without a terminal it is the text of --once.",
-        "top",
-        "top --every 5s",
-        "top --once",
-    ),
-)
+@_plain_command("top", "", "--every 5s", "--once")
 @click.option(
     "--every", type=duration, default="2s", show_default=True, help="The time between two looks."
 )
 @click.option("--once", is_flag=True, help="Print all tables once, as text.")
-@click.pass_context
-def _top(context: click.Context, /, every: float, once: bool) -> None:
+def _top(context: click.Context, every: float, once: bool) -> None:
+    """Show queues, tenants, limits and workers live; pause and boost from the screen.
+
+    The key ? shows the keys. Without a terminal it is the text of --once.
+    """
     if not SHORTEST_LOOK_SECONDS <= every <= DAY_SECONDS:
         expected = f"{SHORTEST_LOOK_SECONDS} to {DAY_SECONDS} seconds"
         raise click.BadParameter(f"expected {expected}, got: {every:g}", param_hint="--every")
-    with _exit_codes(context):
-        app = context.obj.app
-        of = Fairness.of(app)
-        app.loader.import_default_modules()
-        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            lines = top.once_lines(of.stats.status())
-            click.echo("\n".join(lines), color=False if context.obj.no_color else None)
-            return
-        top.expect_textual()
-        from celery_fairness.cli.top_screen import TopScreen
+    app = context.obj.app
+    of = Fairness.of(app)
+    app.loader.import_default_modules()
+    if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        lines = top.once_lines(of.stats.status())
+        click.echo("\n".join(lines), color=False if context.obj.no_color else None)
+        return
+    top.expect_textual()
+    from celery_fairness.cli.top_screen import TopScreen
 
-        TopScreen(of, every).run()
+    TopScreen(of, every).run()
 
 
-@nouns.command(
-    "schema",
-    help=_help(
-        "Print the JSON Schema of what COMMAND prints with --json, or of all commands.\n\n"
-        "It needs neither an app nor Redis.",
-        "schema limit show",
-        "schema",
-    ),
-)
+@_plain_command("schema", "limit show", "")
 @click.argument("command", nargs=-1)
-def _schema(command: tuple[str, ...]) -> None:
+def _schema(_: click.Context, command: tuple[str, ...]) -> None:
+    """Print the JSON Schema of what COMMAND prints with --json, or of all commands.
+
+    It needs neither an app nor Redis.
+    """
     known, name = dict(verbs(nouns)), " ".join(command)
     if command and name not in known:
         problem = f"expected one that takes --json, such as limit show, got: {name!r}"
