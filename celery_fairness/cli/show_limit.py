@@ -113,7 +113,6 @@ def _state_lines(found: Inspection) -> list[str]:
 
 
 def _override_lines(key: str, override: Override) -> list[str]:
-    """Return a key's override."""
     numbers = []
     for name, number in override.numbers.items():
         if number is None:
@@ -161,12 +160,10 @@ def keys_lines(page: InspectionPage) -> list[str]:
 
 
 def _queues(found: Inspection) -> str:
-    """Return the queues in which a tenant is blocked."""
     return ", ".join(name or PARKED for name in found.full_in)
 
 
 def _tier_text(found: Inspection) -> str:
-    """Return the tier of a tenant's key."""
     return "unknown" if found.unknown else found.tier
 
 

@@ -440,7 +440,6 @@ class RedisLimiter:
         return calls.settle_args(ends, self._rules, self._now_text())
 
     def _copies(self, request: SlotRequest) -> tuple[str, str, str, Milliseconds]:
-        """Return the arguments about the request's copy."""
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
 

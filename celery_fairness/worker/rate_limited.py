@@ -87,7 +87,6 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
 
 
 def _attribution(fairness: Any, task: Any) -> Attribution:
-    """Return the limits of the attempt."""
     request = task.request
     headers = {**(request.headers or {}), "delivery_info": request.delivery_info}
     if not fairness.claims_fairly and lacks_declared_limits(task, headers):
