@@ -1,7 +1,7 @@
 """Finds tasks by id or tenant, running tasks, and dead letters.
 
 Weakness: a scheduled task is ordered by its time. So a search for a tenant's tasks reads the heads
-of all scheduled tasks. It may miss a task that moves meanwhile, so callers search twice.
+of all scheduled tasks. A search may miss a task that moves meanwhile, so each is made twice.
 """
 
 from __future__ import annotations
@@ -134,12 +134,18 @@ def letter(place: Place) -> DeadLetter:
 def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:
     """Yield waiting and scheduled tasks in groups, those of a lane in their order.
 
-    It may miss tasks that are put meanwhile. The caller may remove the tasks of a group.
+    It searches twice, and yields a task that stays twice. It may miss tasks that are put meanwhile.
+    The caller may remove the tasks of a group.
 
     Args:
         reader: The reader of the installation.
         wanted: Returns whether tasks with this tenant's key and in this queue are wanted.
     """
+    for _ in range(PASSES):
+        yield from _waiting_once(reader, wanted)
+
+
+def _waiting_once(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:
     for queue in set(reader.members(reader.keys.queues)):
         members = (member for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)))
         for some in batches(members, BATCH):

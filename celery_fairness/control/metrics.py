@@ -183,7 +183,6 @@ class _Running:
 
 
 class _Scrape:
-
     def __init__(self, installation: Installation, *, only_loads: bool = False) -> None:
         self._installation = installation
         reader = installation.reader

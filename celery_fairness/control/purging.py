@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control.find_task import PASSES, messages_of, read_route, waiting_tasks
+from celery_fairness.control.find_task import messages_of, read_route, waiting_tasks
 from celery_fairness.control.installation import Installation
 from celery_fairness.scheduler import calls
 
@@ -29,12 +29,10 @@ def purge_tenant(installation: Installation, tenant: str) -> int:
         # A tenant's name may have a colon, like the key of one of its services.
         return f"{key}:".startswith(f"tenant:{name}:")
 
-    cancelled = 0
-    for _ in range(PASSES):
-        for tasks in waiting_tasks(installation.reader, may_be_its):
-            tags = [task.tag for task in tasks if task.tenant == name]
-            cancelled += cancel_tasks(installation, tags)
-    return cancelled
+    return sum(
+        cancel_tasks(installation, [task.tag for task in tasks if task.tenant == name])
+        for tasks in waiting_tasks(installation.reader, may_be_its)
+    )
 
 
 def purge_queue(installation: Installation, queue: str) -> int:
@@ -44,10 +42,9 @@ def purge_queue(installation: Installation, queue: str) -> int:
     def is_parked(_: str, where: str) -> bool:
         return where == installation.redis.parked_queue
 
-    for _ in range(PASSES):
-        for tasks in waiting_tasks(installation.reader, is_parked):
-            read = messages_of(installation.reader, [task.tag for task in tasks])
-            messages = zip(tasks, read, strict=True)
-            tags = [task.tag for task, message in messages if read_route(message) == queue]
-            cancelled += cancel_tasks(installation, tags)
+    for tasks in waiting_tasks(installation.reader, is_parked):
+        read = messages_of(installation.reader, [task.tag for task in tasks])
+        messages = zip(tasks, read, strict=True)
+        tags = [task.tag for task, message in messages if read_route(message) == queue]
+        cancelled += cancel_tasks(installation, tags)
     return cancelled

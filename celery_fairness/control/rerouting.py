@@ -18,7 +18,7 @@ from itertools import groupby
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import Reserved, reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
-from celery_fairness.control.find_task import PASSES, headers_of, messages_of, waiting_tasks
+from celery_fairness.control.find_task import headers_of, messages_of, waiting_tasks
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import TaskHead
 from celery_fairness.errors import HeaderInvalid
@@ -89,14 +89,13 @@ class Rerouting:
             return _is_routed(queue) and wanted(key)
 
         moved = 0
-        for _ in range(PASSES):
-            for tasks in waiting_tasks(self._reader, may_move):
-                # Scheduled tasks are of several tenants.
-                for (queue, key), some in groupby(sorted(tasks, key=_place), _place):
-                    its = list(some)
-                    tier = self._tier(key, its[0].tier) or self._settings.default_tier
-                    if not tiers or tier in tiers:
-                        moved += self._move(queue, [task.tag for task in its], tier)
+        for tasks in waiting_tasks(self._reader, may_move):
+            # Scheduled tasks are of several tenants.
+            for (queue, key), some in groupby(sorted(tasks, key=_place), _place):
+                its = list(some)
+                tier = self._tier(key, its[0].tier) or self._settings.default_tier
+                if not tiers or tier in tiers:
+                    moved += self._move(queue, [task.tag for task in its], tier)
         return moved
 
     def _move(self, queue: str, tags: Sequence[str], tier: str) -> int:
