@@ -51,7 +51,8 @@ def libraries(limiter: RedisLimiter) -> list[LibraryStatus]:
         )
         for (name, size), used in zip(found.items(), times, strict=True)
     ]
-    return sorted(rows, key=lambda each: (each.used is None, -_seconds(each), each.name))
+    rows.sort(key=lambda each: each.name)
+    return sorted(rows, key=lambda each: each.used or at_ms(0), reverse=True)
 
 
 def delete_library(limiter: RedisLimiter, name: str) -> None:
@@ -70,7 +71,3 @@ def delete_library(limiter: RedisLimiter, name: str) -> None:
         raise NotFound("library", name, f"is not on {connection.address}")
     ask("FUNCTION", "DELETE", name)
     connection.read("HDEL", limiter.names.clock, f"lib:{name}")
-
-
-def _seconds(row: LibraryStatus) -> float:
-    return row.used.timestamp() if row.used else 0.0

@@ -154,11 +154,12 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
     }
     if tenants:
         names = list(tenants.values())
+        who, are = ("tenant", "is") if len(names) == 1 else ("tenants", "are")
         tasks = sum(
             share.waiting for queue in rows for share in queue.tenants if share.key in tenants
         )
         yield advice(
-            f"{_tenants(names)} {named(names)} {_are(names)} paused or may run 0 tasks",
+            f"the {who} {named(names)} {are} paused or may run 0 tasks",
             f"{tasks_wait(tasks)} until that ends",
             f"look at {_COMMAND} tenant show {names[0]}; tenant resume {names[0]} ends a pause",
         )
@@ -272,14 +273,6 @@ def old_libraries(facts: FleetFacts) -> Iterator[Found]:
 
 def _queues(names: list[str]) -> str:
     return "the queue" if len(names) == 1 else f"{len(names)} queues"
-
-
-def _tenants(names: list[str]) -> str:
-    return "the tenant" if len(names) == 1 else "the tenants"
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _letters(count: int) -> str:

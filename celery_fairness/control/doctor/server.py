@@ -103,7 +103,7 @@ def memory(facts: Facts) -> Iterator[Found]:
     if most and used >= MEMORY_ADVICE * most:
         consequence = "its next tasks are rejected" if facts.claims else "tasks can no longer park"
         yield (problem if used >= MEMORY_PROBLEM * most else advice)(
-            f"the server uses {used / most:.0%} of its maxmemory ({_mib(most)})",
+            f"the server uses {used / most:.0%} of its maxmemory ({most / 2**20:,.0f} MiB)",
             f"at 100 % Redis takes no more writes that need memory, so {consequence}",
             "raise maxmemory, start workers, or bound the backlog with max_waiting",
         )
@@ -183,7 +183,3 @@ def latency(facts: Facts) -> Iterator[Found]:
         "each start of a task waits for at least one of them",
         "put Redis and the workers into one network, and look for slow commands: SLOWLOG GET",
     )
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
