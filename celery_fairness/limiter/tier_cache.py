@@ -6,9 +6,9 @@ The first of these sources gives a tenant's tier:
 2. the user's resolver; without a resolver, the tier in the message's header
 3. the default tier
 
-If a resolver fails, the default tier applies and a line is logged. A producer never gets an
-exception. Commands and the admin call :meth:`TierCache.answer`, which returns also why a tier is
-unknown.
+If a resolver fails, or a tier is not in the table, the default tier applies and a line is logged.
+A producer never gets an exception. Commands and the admin call :meth:`TierCache.answer`, which
+returns also why a tier is unknown.
 
 An entry is valid for ``tier_cache_seconds``, or until the config version in Redis changes: every
 publication raises it. Workers receive the version with every answer of the limiter. Producers read
@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 from celery_fairness.config.settings import Resolver, Settings
 from celery_fairness.config.tenants import INVALID, NONE, Reserved
 from celery_fairness.config.tiers import Tier
-from celery_fairness.errors import LimiterUnavailable, SettingsError, got
+from celery_fairness.errors import LimiterUnavailable, SettingsError, got, suggestion
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.util.throttled_log import Notices
 
@@ -121,7 +121,7 @@ class TierCache:
         """Return the name of the tenant's tier; ``hint`` is the tier in the message's header."""
         if isinstance(tenant, Reserved):
             return self._settings.default_tier
-        now = self._clock()
+        now, default = self._clock(), self._settings.default_tier
         entry = self._known.get(tenant)
         if entry is None or entry.until <= now:
             entry = self._look_up(tenant, now)
@@ -131,6 +131,8 @@ class TierCache:
                     "the tier resolver failed, the default tier is used: %r",
                     entry.problem,
                 )
+            elif entry.tier not in (None, default) and entry.tier not in self.tiers():
+                self._log_unknown(tenant, entry.tier)
         return self._in_force(entry.tier or hint)
 
     def answer(self, tenant: str) -> TierAnswer:
@@ -153,6 +155,15 @@ class TierCache:
         problem = entry.problem
         why = "" if problem is None else f"the tier resolver failed: {problem!r}"
         return TierAnswer(self._in_force(entry.tier), why)
+
+    def _log_unknown(self, tenant: str, tier: str | None) -> None:
+        known = sorted(self.tiers())
+        self._notices.error(
+            "unknown_tier",
+            "the tier of tenant %r: expected one of %s, got: %s%s; the default tier %s is used",
+            *(tenant, ", ".join(known), got(tier), suggestion(tier, known)),
+            self._settings.default_tier,
+        )
 
     def _in_force(self, tier: str | None) -> str:
         return tier if tier is not None and tier in self.tiers() else self._settings.default_tier

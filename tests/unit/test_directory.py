@@ -230,6 +230,21 @@ def test_a_resolver_that_fails_means_the_default_tier_and_a_line_in_the_log(make
     assert line == f"the tier resolver failed, the default tier is used: {answer!r}"
 
 
+def test_a_tier_that_is_not_in_the_table_means_the_default_tier_and_a_line_in_the_log(make, caplog):
+    directory = make(tier_resolver=Resolver(petra="prro", ada="pro", eve=None))
+    assert [directory.tier_of(each) for each in ("petra", "petra", "ada", "eve")] == [
+        "free",
+        "free",
+        "pro",
+        "free",
+    ]
+    (line,) = caplog.messages
+    assert line == (
+        "the tier of tenant 'petra': expected one of enterprise, free, pro, pro_plus, got: 'prro', "
+        "did you mean 'pro'?; the default tier free is used"
+    )
+
+
 @pytest.mark.parametrize("answer", [3, True, ["pro"], b"pro", {"tier": "pro"}])
 def test_a_resolver_that_answers_nonsense_has_failed(make, caplog, answer):
     assert make(tier_resolver=lambda tenant: answer).tier_of("a") == "free"
