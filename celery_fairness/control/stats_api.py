@@ -87,7 +87,7 @@ class StatsApi:
             owners=owners,
             workers=workers,
             fairness_index=index,
-            verdict=verdict_of(queues, workers, owners, index),
+            verdict=verdict_of(queues, workers, owners, index, claims=installation.claims),
         )
 
     def metrics(self) -> tuple[Family, ...]:

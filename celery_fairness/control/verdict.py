@@ -13,6 +13,8 @@ SLOW_SECONDS = 5.0
 FAIR = 0.9
 #: Names that one sentence has.
 NAMED = 3
+#: A gate's Redis does not have the tasks that wait in the broker, or in a worker with a countdown.
+NOTHING_AT_A_GATE = "no task is parked or holds a slot; tasks in the broker are not counted here"
 #: The words for the states of tenants whose tasks do not start.
 STATES = {
     "tier": "at their tenants' limits",
@@ -26,6 +28,8 @@ def verdict_of(
     workers: Sequence[WorkerStatus],
     owners: Sequence[OwnerStatus],
     index: float | None,
+    *,
+    claims: bool = True,
 ) -> Verdict:
     """Return the verdict on an installation.
 
@@ -34,6 +38,7 @@ def verdict_of(
         workers: Its live workers.
         owners: The processes that run tasks.
         index: Jain's index of its tenants' shares.
+        claims: Whether its Redis is the broker. At a gate only parked tasks and slots are counted.
     """
     busy_places = {each.owner: each.leases for each in owners}
     judged = [_Judged(each, workers, busy_places) for each in queues if each.waiting]
@@ -45,7 +50,8 @@ def verdict_of(
     lines = [*troubles, *waits]
     if not lines:
         runs = any(each.running for each in queues)
-        line = "all tenants get their share" if runs or judged else "nothing waits or runs"
+        idle = "nothing waits or runs" if claims else NOTHING_AT_A_GATE
+        line = "all tenants get their share" if runs or judged else idle
         return Verdict(level="ok", line=line, ruled_out=ruled_out)
     return Verdict(
         level="trouble" if troubles else "busy",
@@ -113,7 +119,8 @@ def _open_workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
     others = not_enforcing(workers)
     if others:
         names = ", ".join(each.name for each in others[:NAMED])
-        yield f"{len(others)} of {len(workers)} workers do not enforce limits: {names}"
+        verb = "worker does" if len(workers) == 1 else "workers do"
+        yield f"{len(others)} of {len(workers)} {verb} not enforce limits: {names}"
 
 
 def _not_taken(judged: Sequence[_Judged]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from celery_fairness.control.doctor import diagnosis
 from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
 from celery_fairness.control.doctor.facts import ServerFacts, backend_name
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
+from celery_fairness.control.verdict import NOTHING_AT_A_GATE
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.scheduler import calls
@@ -564,7 +565,8 @@ def test_no_check_finds_anything_in_a_sound_installation(scene: Scene, path: str
     assert done.exit_code == 0
     first, _, verdict = done.stdout.splitlines()
     assert first == f"{len(CHECKS)} checks: nothing is wrong"
-    assert verdict == found.verdict.line == "nothing waits or runs"
+    idle = "nothing waits or runs" if path == "dispatch" else NOTHING_AT_A_GATE
+    assert verdict == found.verdict.line == idle
 
 
 def a_limit_that_was_reached(scene: Scene) -> None:

@@ -49,13 +49,19 @@ def worker(*queues, places=4, enforcement="on", path="dispatch"):
 WORKERS = (worker(),)
 
 
-def judged(*queues, workers=WORKERS, runs=1, index=None):
-    return verdict_of(queues, workers, [OwnerStatus(OWNER, runs)], index)
+def judged(*queues, workers=WORKERS, runs=1, index=None, claims=True):
+    return verdict_of(queues, workers, [OwnerStatus(OWNER, runs)], index, claims=claims)
 
 
 def test_nothing_waits():
     assert judged(queue(waiting=0)).line == "all tenants get their share"
     assert judged().line == "nothing waits or runs"
+
+
+def test_a_gate_does_not_say_that_nothing_waits_in_the_broker():
+    line = "no task is parked or holds a slot; tasks in the broker are not counted here"
+    assert judged(claims=False).line == line
+    assert judged(queue(waiting=0), claims=False).line == "all tenants get their share"
 
 
 def test_tasks_at_their_tenants_limits_while_places_are_free():
@@ -102,7 +108,7 @@ def test_tasks_that_could_start_and_do_not():
 
 def test_workers_that_do_not_enforce_come_first():
     found = judged(queue(name="other"), workers=(worker(enforcement="observe"),))
-    assert found.line == "1 of 1 workers do not enforce limits: celery@web"
+    assert found.line == "1 of 1 worker does not enforce limits: celery@web"
     assert found.causes == ("no worker takes queue other: 5 tasks wait",)
 
 
