@@ -1,6 +1,8 @@
 --[[
   explain: the place of a waiting task among all that may start before it, as one snapshot. The function writes nothing.
 
+  It judges no limit: inspect.lua returns why a limit blocks the task.
+
   A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, at most
   TENANTS_AT_MOST of a position, and how many there are.
 
