@@ -27,8 +27,6 @@ COUNTED_QUEUES = 100
 #: The reason of tasks whose tenants were not judged.
 NOT_JUDGED = "not_judged"
 READY = "ready"
-#: Fields of a tenant that has waiting tasks.
-ROW = 10
 
 
 @dataclass
@@ -72,7 +70,7 @@ def backlogs(
     plan = _plan(_tenant_counts(installation, queues), budget)
     for call in _calls(plan):
         answer = installation.redis.backlog(call)
-        for row in answer.get("queues", ()):
+        for row in answer["queues"]:
             _judge(found[row[0]], row, answer["now"])
     for each in found.values():
         if not each.is_judged:
@@ -125,7 +123,7 @@ def _judge(queue: QueueBacklog, row: Sequence[Any], now_ms: int) -> None:
     estimates: dict[tuple[str, str], float] = {}
     for total, some in parts:
         for each in some:
-            for reason, tasks, since in each[9] if len(each) == ROW else ():
+            for reason, tasks, since in each[9]:
                 place = (str(each[1]), str(reason))
                 counts[place] += int(tasks)
                 estimates[place] = estimates.get(place, 0.0) + tasks * total / len(some)

@@ -20,8 +20,7 @@ local REASONS = {paused = "paused", cools = "cool_down"}
 -- enforcement: "on", "observe" or "off"
 function Backlog.begin(ctx, lease_ms, frozen_ms, default_tier, tiers, enforcement)
   local logical, now, _, said = Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = enforcement, limited = said.limited, parked = said.parked,
-    limits = {}, held = {}}
+  local rules = {logical = logical, now = now, enforcement = enforcement, parked = said.parked, limits = {}, held = {}}
   return {ctx = ctx, rules = rules, default_tier = default_tier, tiers = tiers, read = {}, accounts = {}, taken = {},
     lanes = 0}
 end
@@ -39,9 +38,7 @@ local function account_of(it, key, tier, tenant)
     found.limit = Config.is_steered(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
   end
   found.held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
-  if found.limit == 0 then
-    found.free = 0
-  elseif found.limit > 0 and rules.enforcement == "on" then
+  if found.limit >= 0 and (found.limit == 0 or rules.enforcement == "on") then
     found.free = math.max(0, found.limit - found.held)
   end
   it.accounts[key] = found
@@ -50,8 +47,8 @@ end
 
 -- Returns how many tasks a limit lets start from now on, and why not more.
 local function room_of(ctx, limit, rules)
-  local wait, _, why = Limits.wait_ms(ctx, limit, rules)
-  if wait > 0 then return 0, why end
+  local _, _, why = Limits.wait_ms(ctx, limit, rules)
+  if why then return 0, why end
   local room = math.huge
   if rules.enforcement ~= "on" then return room end
   if limit.concurrency then room = limit.concurrency - Limits.held_of(ctx, limit.key, rules) end
@@ -60,7 +57,7 @@ local function room_of(ctx, limit, rules)
       - Rates.count_in(ctx, limit.key, starts, period_ms, rules.logical))
   end
   if limit.throttle ~= "" then room = math.min(room, 1) end
-  return math.max(0, room), "full"
+  return room
 end
 
 -- Returns how many of `tasks` start, with the slots that are free for them, and why not more. `limits` are those of the
@@ -70,12 +67,12 @@ local function share_of(it, tasks, account, limits)
   for index = 1, #limits do
     local limit = limits[index]
     if not limit.room then limit.room, limit.room_why = room_of(it.ctx, limit, it.rules) end
-    local left = limit.room - (it.taken[limit.key] or 0)
+    local left = math.max(0, limit.room - (it.taken[limit.key] or 0))
     if left < most then
       most, reason = left, REASONS[limit.room_why] or string.sub(limit.key, 1, 6) == "queue:" and "queue" or "limit"
     end
   end
-  local starts = math.max(0, math.min(tasks, most))
+  local starts = math.min(tasks, most)
   account.free = account.free - starts
   for index = 1, #limits do
     local key = limits[index].key
@@ -94,15 +91,12 @@ end
 -- Adds tasks of a lane to the reason for which they wait. The first of them stands at an index of the lane.
 local function add(it, found, queue, key, lane, index, reason, tasks)
   if tasks <= 0 then return end
-  local row, of_rank = found.by_reason[reason], reason .. string.sub(lane, 1, 1)
+  local row = found.by_reason[reason]
   if not row then
     row = {reason, 0, ""}
     found.by_reason[reason], found.rows[#found.rows + 1] = row, row
   end
   row[2] = row[2] + tasks
-  -- The lanes of one rank stand in the order of their first tasks.
-  if found.seen[of_rank] then return end
-  found.seen[of_rank] = true
   row[3] = Backlog.older(row[3], since_of(it.ctx, queue, key, lane, index))
 end
 
@@ -110,12 +104,6 @@ end
 function Backlog.older(one, other)
   if one == "" or other ~= "" and tonumber(other) < tonumber(one) then return other end
   return one
-end
-
--- Returns the lanes of a tenant, the ready ones first. Without limits, no lane is blocked.
-local function lanes_of(it, queue, key)
-  if it.rules.limited then return Lanes.all_of(it.ctx, key, queue, LANES_AT_MOST) end
-  return redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
 end
 
 --[[
@@ -133,15 +121,14 @@ function Backlog.tenant_row(it, queue, key)
   local ctx, rules = it.ctx, it.rules
   local fields = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "q:" .. queue)
   local waiting, account = tonumber(fields[3] or 0), account_of(it, key, fields[1] or "", fields[2] or "")
-  local lanes, left = lanes_of(it, queue, key), waiting
-  local found = {rows = {}, by_reason = {}, seen = {}}
-  it.lanes = it.lanes + math.max(1, #lanes)
+  local lanes, left = Lanes.all_of(ctx, key, queue, LANES_AT_MOST), waiting
+  local found = {rows = {}, by_reason = {}}
+  it.lanes = it.lanes + #lanes
   for index = 1, #lanes do
     local lane = lanes[index]
     local tasks = index == #lanes and left or math.min(left, Lanes.length_of(ctx, queue, key, lane))
-    local words = Lanes.limits_of(lane)
-    if rules.limited then words = Pick.with_whole(ctx, queue, words, rules) end
-    local starts, reason = share_of(it, tasks, account, words == "" and {} or Limits.limits_now(ctx, words, rules))
+    local words = Pick.with_whole(ctx, queue, Lanes.limits_of(lane), rules)
+    local starts, reason = share_of(it, tasks, account, Limits.limits_now(ctx, words, rules))
     left = left - tasks
     add(it, found, queue, key, lane, 0, "ready", starts)
     add(it, found, queue, key, lane, starts, reason, tasks - starts)
@@ -157,5 +144,5 @@ function Backlog.tenant_row(it, queue, key)
   end
   for index = 1, #found.rows do since = Backlog.older(since, found.rows[index][3]) end
   return {key, account.tier, account.weight, account.limit, account.held, waiting, startable, state, since,
-    #found.rows > 0 and found.rows or nil}
+    found.rows}
 end

@@ -11,7 +11,7 @@
   If a queue has more tenants, the call judges some at random. It judges active and blocked ones in equal parts, as
   far as there are so many.
 
-  Returns JSON. A field without a value is left out.
+  Returns JSON.
   - now     the server's time in ms
   - queues  rows [QUEUE, ACTIVE, BLOCKED, OF_ACTIVE, OF_BLOCKED] of the queues that were judged, in the order of the
             arguments. ACTIVE and BLOCKED say how many tenants there are. The others are rows of tenants (backlog.lua), or
@@ -24,9 +24,8 @@ local TENANTS_AT_MOST = 75
 
 -- Returns all members of a table that has `total` of them, or `most` at random.
 local function some_of(name, total, most)
-  if total == 0 then return {} end
   if total <= most then return redis.call("ZRANGE", name, 0, -1) end
-  return most > 0 and redis.call("ZRANDMEMBER", name, most) or {}
+  return redis.call("ZRANDMEMBER", name, most)
 end
 
 -- Returns the rows of the tenants of one table.
@@ -52,5 +51,5 @@ register("backlog", {"no-writes"}, function(keys, args)
     if it.lanes >= LANES_AT_MOST then break end
     rows[#rows + 1] = queue_row(it, args[index], math.min(TENANTS_AT_MOST, tonumber(args[index + 1])))
   end
-  return cjson.encode({now = it.rules.now, queues = #rows > 0 and rows or nil})
+  return cjson.encode({now = it.rules.now, queues = rows})
 end)
