@@ -375,7 +375,7 @@ class _Scrape:
             self._add(metric, counts.get(counter, 0))
 
     def _add_limits(self, answer: Mapping[str, Any]) -> None:
-        for key, held, maximum, waiting, why, saturated_ms in answer.get("limits", ()):
+        for key, held, maximum, waiting, why, saturated_ms in answer["limits"]:
             self._add(table.LIMIT_HELD, held, key)
             self._add(table.LIMIT_MAXIMUM, math.inf if maximum < 0 else maximum, key)
             self._add(table.LIMIT_SATURATED, int(bool(why)), key)

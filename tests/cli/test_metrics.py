@@ -446,6 +446,14 @@ def test_a_paused_limit_counts_as_used_up_and_one_that_is_not_enforced_does_not(
     assert read(fairness, table.LIMIT_SATURATED_SECONDS)["narrow",] == 2
 
 
+def test_the_time_of_a_limit_goes_on_after_the_servers_clock_went_back(shop, fairness):
+    word, now = Limit("narrow", 1).text, int(time.time() * 1000)
+    fairness.limits.pause("narrow")
+    for at in (0, -10_000, -7_000):
+        announce(shop, now + at, word)
+    assert read(fairness, table.LIMIT_SATURATED_SECONDS)["narrow",] == 3
+
+
 def test_the_keys_whose_time_is_counted_have_a_bound(shop, client):
     now = int(time.time() * 1000)
     for group in range(11):

@@ -128,25 +128,29 @@ def test_leases_are_shown_with_their_ends_and_the_oldest_first(limiter, client):
     assert (found["tier"], found["entitled"]) == ("basic", 1)
 
 
-def test_a_publication_answers_with_its_code_and_the_version(limiter, client):
+def test_a_publication_of_tiers_answers_with_its_code_and_the_version(limiter, client):
     def tiers(*args):
         return limiter.run(calls.PUBLISH_TIERS, (), *args)[0]
-
-    def tenant(*args):
-        return limiter.run(
-            calls.PUBLISH_TENANT, (NAMES.tenant("42"), NAMES.clock), "tenant:42", *args, ""
-        )
 
     assert tiers("settings", "0", "free", "{}") == [1, 1]
     assert tiers("settings", "0", "free", "{}") == [1, 1]
     assert tiers("database", "1", "free", "{}") == [1, 2]
     assert tiers("database", "1", "free", "{}") == [1, 2]
     assert tiers("settings", "0", "free", "{1}") == [0, 2]
-    assert tenant("pro", "", "5000") == (3, {NAMES.tenant("42"): 5_000, NAMES.clock: -1})
-    assert tenant("pro", "7", "5000") == (4, {NAMES.tenant("42"): -1, NAMES.clock: -1})
-    client.hdel(NAMES.tenant("42"), "concurrency")
+
+
+def test_a_publication_of_a_tenant_raises_the_version_if_it_is_news(limiter, client):
+    def tenant(*args):
+        keys = (NAMES.tenant("42"), NAMES.clock)
+        answer, lifetimes = limiter.run(calls.PUBLISH_TENANT, keys, "tenant:42", *args, "")
+        assert answer is None
+        return int(client.hget(NAMES.clock, "version") or 0), lifetimes
+
+    assert tenant("pro", "", "5000") == (1, {NAMES.tenant("42"): 5_000, NAMES.clock: -1})
+    assert tenant("pro", "7", "5000") == (2, {NAMES.tenant("42"): -1, NAMES.clock: -1})
+    client.hset(NAMES.tenant("42"), "concurrency", "")
     # It had no end before.
-    assert tenant("pro", "", "4000") == (5, {NAMES.tenant("42"): 4_000, NAMES.clock: -1})
+    assert tenant("pro", "", "4000") == (3, {NAMES.tenant("42"): 4_000, NAMES.clock: -1})
     client.delete(NAMES.clock, NAMES.tenant("42"))
     assert tenant("", "7", "0")[0] == 0
 

@@ -344,6 +344,29 @@ def test_a_task_that_runs_does_not_leave_for_another_broker(dispatch, client):
     assert dispatch.tags_of(dispatch.claim()) == ["t1"]
 
 
+def test_a_task_that_leaves_for_another_broker_frees_its_slot(dispatch, client):
+    limits = write_limits([Limit("api", 1)])
+    for _ in range(2):
+        dispatch.put("a", limits=limits)
+    (task,) = dispatch.claim().tasks
+    assert dispatch.claim().tasks == ()
+    assert move_to_list(dispatch, lease=task.lease) == 1
+    assert dispatch.tags_of(dispatch.claim()) == ["t2"]
+
+
+def test_a_task_stays_if_the_key_of_the_plain_list_is_no_list(dispatch, client):
+    dispatch.put("a")
+    (task,) = dispatch.claim().tasks
+    client.set("q-list", "text")
+    with pytest.raises(ResponseError, match="WRONGTYPE the key of the plain list q-list"):
+        move_to_list(dispatch, lease=task.lease)
+    assert dispatch.find("t1")[0] == "running"
+    client.delete("q-list")
+    client.rpush("q-list", "other")
+    assert move_to_list(dispatch, lease=task.lease) == 1
+    assert client.lrange("q-list", 0, -1) == ["message", "other"]
+
+
 @pytest.mark.parametrize("order", ["ABCA", "BACA"])
 def test_a_task_that_comes_back_goes_before_a_later_one_of_another_name(dispatch, order):
     dispatch.rules = Rules(default_limit=None)

@@ -116,6 +116,30 @@ def test_an_end_that_moves_is_news(dispatch, client):
     assert client.pttl(PREFIX + "tenant:a") == -1
 
 
+def test_news_of_a_tenant_is_an_event_and_the_same_record_again_is_none(dispatch, client):
+    def news():
+        rows = [row for _, row in client.xrange(PREFIX + "events")]
+        return [row for row in rows if row["type"].startswith("fairness.tier_")]
+
+    version = client.hget(PREFIX + "clock", "version")
+    dispatch.publish_tenant("b", "", KEPT_MS)
+    assert client.hget(PREFIX + "clock", "version") == version
+    dispatch.publish_tenant("a", "pro")
+    dispatch.publish_tenant("a", "pro")
+    # The record ends sooner, which no person needs to see.
+    dispatch.publish_tenant("a", "pro", KEPT_MS)
+    dispatch.publish_tenant("a", "")
+    assert news() == [
+        {"type": "fairness.tier_set", "key": "tenant:a", "tier": "pro", "concurrency": ""},
+        {"type": "fairness.tier_cleared", "key": "tenant:a"},
+    ]
+
+
+def test_a_record_is_kept_for_however_short_a_time_the_caller_says(dispatch, client):
+    dispatch.publish_tenant("a", "pro", keep_ms=1)
+    assert client.pttl(PREFIX + "tenant:a") != -1
+
+
 def test_the_limiter_ends_a_tier_and_a_number_of_its_own(make_limiter, clock):
     clock.now_ms = int(time.time() * 1000)
     limiter = make_limiter(frozen=True)

@@ -15,8 +15,8 @@ local KEYS_AT_MOST = 1000
 local LOOK_AGAIN_MS = 1000
 
 local function numbers_of(text)
-  local total, seen = string.match(text or "", "^(%d+) (%d+)$")
-  return tonumber(total) or 0, tonumber(seen)
+  local total, seen = string.match(text or "0", "^(%d+) ?(%d*)$")
+  return tonumber(total), tonumber(seen)
 end
 
 -- Adds the time since the last look to the keys that are closed now.
@@ -37,11 +37,12 @@ function Saturation.look(ctx, rules, words, longest_ms)
       local _, _, why = Limits.wait_ms(ctx, Limits.limit_now(ctx, words[index], rules), rules)
       if why then total = total + math.min(passed, longest_ms) end
     end
-    if not seen and room >= 0 or seen and (passed < 0 or passed >= LOOK_AGAIN_MS) then
+    -- The server's clock may have gone back.
+    if not seen and room >= 0 or seen and math.abs(passed) >= LOOK_AGAIN_MS then
       news[#news + 1], news[#news + 2] = keys[index], string.format("%.0f %.0f", total, rules.now)
     end
   end
-  if #news > 0 then redis.call("HSET", name, unpack(news)) end
+  if next(news) then redis.call("HSET", name, unpack(news)) end
 end
 
 -- Returns the total of a key in ms. It is 0 for a key that no worker declares.

@@ -15,8 +15,8 @@
   args[4] keep_ms      int   how long a record without a number is kept, and any record after its end; 0 is until forgotten
   args[5] ends_ms      str   server time from which the default tier holds, or "" for no end
 
-  Returns the version. The same record again raises it only if the record now ends sooner. The old end is then
-  too late for a tenant that was found at its limit. So claims judge that tenant again.
+  The same record again raises the version only if the record now ends sooner. The old end is then too late for a
+  tenant that was found at its limit. So claims judge that tenant again.
 ]]
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency = {prefix = keys[1]}, args[1], args[2], args[3]
@@ -25,7 +25,7 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
 
   local before = redis.call("HMGET", tenant, "tier", "concurrency", "ends_ms")
   local same = (before[1] or "") == tier
-    and (tier == "" or (before[2] or "") == concurrency and (before[3] or "") == ends_ms)
+    and (tier == "" or before[2] == concurrency and (before[3] or "") == ends_ms)
   local left_ms = redis.call("PTTL", tenant)
   local may_expire = concurrency == "" and ends_ms == "" and keep_ms > 0
   local ends_sooner = tier ~= "" and may_expire and (left_ms < 0 or keep_ms < left_ms)
@@ -39,13 +39,14 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
       redis.call("PEXPIRE", tenant, keep_ms)
     end
   end
-  if same and not ends_sooner then return tonumber(redis.call("HGET", clock, "version") or 0) end
-  if not same and tier ~= "" then
+  if same and not ends_sooner then return end
+  redis.call("HINCRBY", clock, "version", 1)
+  if same then return end
+  if tier ~= "" then
     redis.call("HSET", clock, "tenant_published", 1)
     Events.write_event(ctx, "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
-  elseif not same then
+  else
     Events.write_event(ctx, "fairness.tier_cleared", "key", key)
   end
-  return redis.call("HINCRBY", clock, "version", 1)
 end)

@@ -7,7 +7,7 @@
   args[3]  enforcement  str  "on", "observe" or "off"
   args[4+] limits       str  limits as a task has them (limits.lua)
 
-  Returns JSON. A field without a value is left out.
+  Returns JSON.
   - now     the server's time in ms
   - totals  counts by field, as in `totals` (stats.lua)
   - counts  counts by field, as in `counts`
@@ -35,5 +35,5 @@ register("totals", {"no-writes"}, function(keys, args)
   local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. "counts"), {}, {}
   for index = 1, #flat, 2 do counts[flat[index]] = tonumber(flat[index + 1]) end
   for index = 4, math.min(#args, LIMITS_AT_MOST + 3) do limits[index - 3] = limit_row(ctx, args[index], rules) end
-  return cjson.encode({now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = #limits > 0 and limits or nil})
+  return cjson.encode({now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = limits})
 end)
