@@ -54,9 +54,8 @@ def mapping_of(answer: Any) -> dict[str, str]:
 
 def time_ms(answer: Any) -> int:
     """Return the server's time, by its answer to ``TIME``, in ms."""
-    # A cluster answers for each of its nodes.
-    now, micros = next(iter(answer.values())) if isinstance(answer, Mapping) else answer
-    return int(now) * 1000 + int(micros) // 1000
+    seconds, micros = answer
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 @dataclass(slots=True)

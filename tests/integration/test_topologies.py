@@ -40,6 +40,8 @@ def holds_a_limit(url: str) -> None:
     assert limiter.renew([first, second]).gone == (second,)
     limiter.publish_tenant("42", "pro", "")
     assert limiter.published_tenant("42") == "pro"
+    limiter.publish_tenant("43", "pro", "", ends_ms=9_000_000_000_000)
+    assert limiter.published_tenant("43") == "pro"
     assert limiter.look("tenant:42", "42", "pro").get("entitled") == 3
     assert limiter.release([first, second]) == 1
     assert limiter.counts() == {"refused:free": 1}
