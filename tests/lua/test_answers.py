@@ -139,12 +139,12 @@ def test_a_publication_of_tiers_answers_with_its_code_and_the_version(limiter, c
     assert tiers("settings", "0", "free", "{1}") == [0, 2]
 
 
-def test_a_publication_of_a_tenant_raises_the_version_if_it_is_news(limiter, client):
+def test_a_publication_of_a_tenant_answers_with_the_version_that_news_raise(limiter, client):
     def tenant(*args):
         keys = (NAMES.tenant("42"), NAMES.clock)
-        answer, lifetimes = limiter.run(calls.PUBLISH_TENANT, keys, "tenant:42", *args, "")
-        assert answer is None
-        return int(client.hget(NAMES.clock, "version") or 0), lifetimes
+        version, lifetimes = limiter.run(calls.PUBLISH_TENANT, keys, "tenant:42", *args, "")
+        assert version == int(client.hget(NAMES.clock, "version") or 0)
+        return version, lifetimes
 
     assert tenant("pro", "", "5000") == (1, {NAMES.tenant("42"): 5_000, NAMES.clock: -1})
     assert tenant("pro", "7", "5000") == (2, {NAMES.tenant("42"): -1, NAMES.clock: -1})

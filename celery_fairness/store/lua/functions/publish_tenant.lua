@@ -15,8 +15,8 @@
   args[4] keep_ms      int   how long a record without a number is kept, and any record after its end; 0 is until forgotten
   args[5] ends_ms      str   server time from which the default tier holds, or "" for no end
 
-  The same record again raises the version only if the record now ends sooner. The old end is then too late for a
-  tenant that was found at its limit. So claims judge that tenant again.
+  Returns the version. The same record again raises it only if the record now ends sooner. The old end is then
+  too late for a tenant that was found at its limit. So claims judge that tenant again.
 ]]
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency = {prefix = keys[1]}, args[1], args[2], args[3]
@@ -39,14 +39,13 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
       redis.call("PEXPIRE", tenant, keep_ms)
     end
   end
-  if same and not ends_sooner then return end
-  redis.call("HINCRBY", clock, "version", 1)
-  if same then return end
-  if tier ~= "" then
+  if same and not ends_sooner then return tonumber(redis.call("HGET", clock, "version") or 0) end
+  if not same and tier ~= "" then
     redis.call("HSET", clock, "tenant_published", 1)
     Events.write_event(ctx, "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
-  else
+  elseif not same then
     Events.write_event(ctx, "fairness.tier_cleared", "key", key)
   end
+  return redis.call("HINCRBY", clock, "version", 1)
 end)
