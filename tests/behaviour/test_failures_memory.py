@@ -48,15 +48,16 @@ def test_a_worker_that_starts_before_redis_waits_for_it(
     shop = shop_on(own_server, make_shop, path)
     own_server.kill()
     worker = shop.worker(pool="threads", concurrency=2, wait=False)
+    # Above the limit, bodies of 0.3 s would overlap.
     if path == "fairredis":
         worker.wait_for_log("Cannot connect to")
         with pytest.raises(OperationalError):
             shop.send("work", user="42")
         own_server.restart()
-        results = [shop.send("work", user="42") for _ in range(3)]
+        results = [shop.send("work", user="42", seconds=0.3) for _ in range(3)]
     else:
         # The broker is there, so tasks come, and none starts.
-        results = [shop.send("work", user="42") for _ in range(3)]
+        results = [shop.send("work", user="42", seconds=0.3) for _ in range(3)]
         worker.wait_for_log("the limiter's Redis does not answer")
         assert shop.runs() == {}
         own_server.restart()
