@@ -235,19 +235,27 @@ class LimiterUnavailable(FairnessError, ConnectionError):
     problem: str
     #: Whether this Redis is the broker too, as on ``fairredis``.
     is_broker: bool = False
+    #: Whether it answers, and only takes no commands now, as a replica without its master.
+    is_not_ready: bool = False
 
     def __str__(self) -> str:
         if self.is_broker:
-            return (
-                f"the broker's Redis at {self.address} does not answer ({self.problem}): "
-                "start it, or correct broker_url; "
-                "until then its tasks wait there, and running tasks keep their slots"
-            )
+            whose, fix = "the broker's", "start it, or correct broker_url"
+            until = "its tasks wait there, and running tasks keep their slots"
+        else:
+            whose, fix = "the limiter's", "start it, or set FAIRNESS_REDIS_URL"
+            until = "the setting redis_lost decides what tasks do"
+        if self.is_not_ready:
+            fix = "docs/how-to/recover-redis.md has the cause for its first word"
         return (
-            f"the limiter's Redis at {self.address} does not answer ({self.problem}): "
-            "start it, or set FAIRNESS_REDIS_URL; "
-            "until then the setting redis_lost decides what tasks do"
+            f"{whose} Redis at {self.address} {self.what} ({self.problem}): {fix}; "
+            f"until then {until}"
         )
+
+    @property
+    def what(self) -> str:
+        """The state of the server, as the end of a sentence."""
+        return "takes no commands now" if self.is_not_ready else "does not answer"
 
 
 @dataclass(eq=False, repr=False)

@@ -121,7 +121,7 @@ def _exit_codes(context: click.Context) -> Iterator[None]:
         return
     except LimiterUnavailable as error:
         unusable = isinstance(error.__cause__, LibraryUnusable)
-        problem = "has no function library" if unusable else "does not answer"
+        problem = "has no function library" if unusable else error.what
         problem, code = f"{error.address} {problem}: {error.problem}", AWAY
     except NotFound as error:
         problem, code = str(error), FOUND

@@ -119,8 +119,13 @@ def _open_workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
     others = not_enforcing(workers)
     if others:
         names = ", ".join(each.name for each in others[:NAMED])
-        verb = "worker does" if len(workers) == 1 else "workers do"
-        yield f"{len(others)} of {len(workers)} {verb} not enforce limits: {names}"
+        yield f"{not_enforced(len(others), len(workers))}: {names}"
+
+
+def not_enforced(others: int, workers: int) -> str:
+    """Return that some of the workers do not enforce limits."""
+    noun, verb = "worker" if workers == 1 else "workers", "does" if others == 1 else "do"
+    return f"{others} of {workers} {noun} {verb} not enforce limits"
 
 
 def _not_taken(judged: Sequence[_Judged]) -> Iterator[str]:

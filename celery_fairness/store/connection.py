@@ -31,7 +31,7 @@ from redis.retry import Retry
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
 from celery_fairness.store.library import Library, LibraryUnusable, is_missing, library, load
-from celery_fairness.store.readiness import attentive
+from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.store.spin import Spin
 from celery_fairness.util.threads import native_local
 
@@ -482,7 +482,12 @@ class Connection:
             password = urlsplit(url).password
             if password:
                 problem = problem.replace(password, "…")
-        return LimiterUnavailable(str(self.address), problem, self.address.of_broker)
+        return LimiterUnavailable(
+            str(self.address),
+            problem,
+            self.address.of_broker,
+            is_not_ready=isinstance(error, ServerNotReady),
+        )
 
 
 def pack(parts: Sequence[Any]) -> bytes:

@@ -209,14 +209,14 @@ def test_a_worker_survives_and_runs_every_task_once(
     refusal.takes_none()
     gate.touch()
     eventually(lambda: len(shop.ledger("end")) == 2)
-    worker.wait_for_log("takes no commands now")
+    worker.wait_for_log("takes no commands now, tasks wait")
     refusal.takes_all()
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1 for result in results}
     assert shop.most_at_once("1") == 1
     assert worker.terminate() == 0
-    assert worker.log_text().count("takes no commands now") == 1
+    assert worker.log_text().count("takes no commands now, tasks wait") == 1
 
 
 @pytest.mark.parametrize("refusal", ["READONLY"], indirect=True)
@@ -247,7 +247,7 @@ def test_a_worker_that_stops_meanwhile_ends_in_order(
     # An end that Redis has not seen before the worker is gone is a lost worker's task.
     shop.await_held("1", 0)
     refusal.takes_none()
-    worker.wait_for_log("takes no commands now")
+    worker.wait_for_log("takes no commands now, tasks wait")
     assert worker.terminate() == 0
     refusal.takes_all()
     second = shop.send("work", user="1")

@@ -402,7 +402,7 @@ def _(scene: Scene) -> None:
     scene.workers = []
 
 
-@breaks("enforcement", "problem", "1 of 2 workers do not enforce limits: celery@web-1")
+@breaks("enforcement", "problem", "1 of 2 workers does not enforce limits: celery@web-1")
 def _(scene: Scene) -> None:
     scene.workers = [{}, {"enforcement": "observe"}]
 

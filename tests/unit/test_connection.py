@@ -13,9 +13,10 @@ from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Settled, Verdict
 from celery_fairness.store import connection as store_connection
-from celery_fairness.store.address import address_from_url
+from celery_fairness.store.address import Address, address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import library
+from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
 from tests.support.library import call
 from tests.support.proxy import Proxy
@@ -82,6 +83,16 @@ def test_every_error_of_redis_py_is_translated(connect, monkeypatch, error):
         assert caught.value.address == "redis://nowhere:1/0"
         assert caught.value.__cause__ is made
         assert "hunter2" not in f"{caught.value} {caught.value!r} {caught.value.args}"
+
+
+@pytest.mark.parametrize("whose", ["redis", "fairredis"])
+def test_a_server_that_takes_no_commands_now_is_not_one_that_must_be_started(whose):
+    connection = Connection(Address(("redis://h:1/0",), of_broker=whose == "fairredis"))
+    refused = str(connection.unavailable(ServerNotReady("NOREPLICAS Not enough good replicas.")))
+    assert " takes no commands now (NOREPLICAS Not enough good replicas.): docs/" in refused
+    assert "start it" not in refused
+    away = str(connection.unavailable(ConnectionRefusedError("refused")))
+    assert " does not answer (refused): start it, or " in away
 
 
 @pytest.mark.parametrize(

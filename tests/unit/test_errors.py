@@ -55,7 +55,10 @@ EXAMPLES = [
     (HeaderInvalid("v: expected 1"), ("problem",)),
     (BacklogFull("tenant:42", 100, 100), ("key", "limit", "waiting")),
     (Unroutable("events", "jobs.new"), ("exchange", "routing_key")),
-    (LimiterUnavailable("redis://h:6379/0", "refused"), ("address", "problem", "is_broker")),
+    (
+        LimiterUnavailable("redis://h:6379/0", "refused"),
+        ("address", "problem", "is_broker", "is_not_ready"),
+    ),
     (
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),
         ("task", "task_id", "deliveries", "queue"),

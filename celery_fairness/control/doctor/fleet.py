@@ -10,7 +10,7 @@ from datetime import timedelta
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts, backend_name
 from celery_fairness.control.doctor.finding import Found, advice, problem
-from celery_fairness.control.verdict import named, tasks_text, tasks_wait
+from celery_fairness.control.verdict import named, not_enforced, tasks_text, tasks_wait
 from celery_fairness.control.workers import not_enforcing
 
 #: A library that no worker of the installation has used for this long is old.
@@ -45,7 +45,7 @@ def enforcement(facts: FleetFacts) -> Iterator[Found]:
     names = named([each.name for each in others])
     if len(others) < len(running):
         yield problem(
-            f"{len(others)} of {len(running)} workers do not enforce limits: {names}",
+            f"{not_enforced(len(others), len(running))}: {names}",
             "they start tasks above the limits, and the other workers then reject the same tenants",
             "give all workers the same FAIRNESS_ENABLED, and restart these",
         )
