@@ -73,6 +73,16 @@ def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
     assert KeyRejections(key="api", strategy="paused", total=1) in fairness.stats.rejections().keys
 
 
+@pytest.mark.parametrize(("others", "counted"), [(-1, "api"), (0, "_other")])
+def test_keys_of_limits_have_a_bound_too(shop, fairness, client, others, counted):
+    number = 2 * EXCEEDED_AT_MOST + others
+    client.hset(shop.key("counts"), mapping={f"exceeded paused k{n}": 1 for n in range(number)})
+    fairness.limits.pause("api")
+    shop.put("1", "t1", limits=limited(Limit("api", 1)))
+    assert not shop.claim()
+    assert client.hget(shop.key("counts"), f"exceeded paused {counted}") == "1"
+
+
 def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
     fields = {f"exceeded concurrency k{number}": 1 for number in range(EXCEEDED_AT_MOST - 2)}
     client.hset(shop.key("counts"), mapping=fields)

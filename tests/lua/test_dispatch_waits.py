@@ -70,6 +70,20 @@ def test_the_wait_for_its_time_is_none(dispatch, expires_ms):
     assert counted(dispatch, dispatch.now) == {"quiet:2 free q": "1"}
 
 
+def test_the_key_of_a_tenant_that_rejected_a_task_counts_with_all_others(dispatch):
+    dispatch.rules = Rules(default_limit=1)
+    for _ in range(2):
+        dispatch.put("a")
+    first = dispatch.claim().tasks
+    dispatch.now += 5
+    dispatch.settle(first)
+    dispatch.claim_all()
+    limited = {
+        name: count for name, count in counted(dispatch).items() if name.startswith("limited")
+    }
+    assert limited == {"limited:3  _other": "1"}
+
+
 def test_only_the_first_start_is_counted_as_a_wait(dispatch):
     dispatch.put("a")
     for verdict in (Verdict.HEAD, Verdict.DIED, Verdict.TAIL):
