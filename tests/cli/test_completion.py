@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Installation
+from tests.support.services import only_in_ci
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A name that would colour the terminal.
@@ -52,7 +53,7 @@ def complete(redis_url):
 APP = "celery -A tests.support.shop fairness"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=only_in_ci)])
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

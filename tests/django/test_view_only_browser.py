@@ -13,6 +13,7 @@ from tests.cli.conftest import Installation
 from tests.django.browsing import ADMIN, DASHBOARD
 from tests.django.live_site import LiveSite
 from tests.support.redis_server import RedisServer
+from tests.support.services import only_in_ci
 
 #: A link there leads to the form of its limit.
 QUEUE = f"{ADMIN}/queue/celery/change/"
@@ -125,6 +126,7 @@ def busy(live_site: LiveSite, shop: Installation) -> Installation:
 
 
 @pytest.mark.browser
+@only_in_ci
 def test_no_action_is_offered_to_who_may_only_look(
     page_of: Callable[[str], Page], busy: Installation
 ) -> None:

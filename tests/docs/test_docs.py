@@ -27,6 +27,7 @@ from celery_fairness.util.log_fields import FIELDS
 from celery_fairness.worker import outcome_writer as lost
 from tests.docs import tables
 from tests.support.local_process import clean_environment
+from tests.support.services import only_in_ci
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -498,6 +499,7 @@ def test_the_quick_start_runs_as_it_is_pasted(tmp_path, start_worker, redis_url)
     eventually(all_ran, 60)
 
 
+@only_in_ci
 def test_the_tutorial_runs_as_it_is_pasted(tmp_path, start_worker, redis_url):
     page = ROOT / "docs/tutorial.md"
     pasted = Pasted(page, tmp_path, f"fair{redis_url}")
