@@ -104,7 +104,8 @@ def saturated(
 def _run(code: str, said: Any, environment: Mapping[str, str]) -> str:
     argv = [sys.executable, "-c", code, json.dumps(said)]
     env = {**os.environ, **environment}
-    return subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+    # What it writes to stderr is seen.
+    return subprocess.run(argv, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _sleep_until(when: float) -> None:
