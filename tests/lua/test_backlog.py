@@ -13,7 +13,7 @@ from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 
 #: The concurrency and the weight of each tier, as a caller holds them.
 TIERS = {"free": ("1", 1), "pro": ("unlimited", 2), "held": ("0", 1)}
-#: Of one tenant, and of all tenants of a call.
+#: A call looks at so many lanes of one tenant, and of all tenants.
 LANES, LANES_OF_CALL = 20, 100
 TENANTS_AT_MOST = 75
 
@@ -75,7 +75,7 @@ def test_more_lanes_than_a_call_looks_at_count_as_the_last_one(dispatch):
         dispatch.put("a", tier="pro", limits=limit(f"k{number}", 1))
         dispatch.now += 1000
     pause(dispatch, f"k{LANES}")
-    # Nobody has looked since when the tasks of the other lanes wait.
+    # The call does not read the times of the tasks in the other lanes.
     second = str(NOW + 1000)
     assert reasons(dispatch) == {"ready": (LANES, str(NOW)), "limit": (3, second)}
     pause(dispatch, f"k{LANES - 1}")

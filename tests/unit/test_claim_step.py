@@ -12,6 +12,7 @@ from celery_fairness.scheduler.types import SkippedTasks
 from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.worker.claim_step import ClaimStep, _end_bodies
+from celery_fairness.worker.reconnect import PAUSE_SECONDS
 
 
 def body():
@@ -92,6 +93,19 @@ def test_another_broker_s_rate_limits_are_celery_s():
     assert worker.consumer.task_buckets["slow"].fill_rate == 5
     assert worker.consumer.task_buckets["fast"] is None
     assert worker.task_filter.skipped({}) == SkippedTasks()
+
+
+@pytest.mark.parametrize(("fair", "is_quick"), [(True, True), (False, False)])
+def test_a_worker_that_lost_its_broker_tries_often_and_other_brokers_are_celery_s(fair, is_quick):
+    pauses = []
+
+    class Lost:
+        def ensure_connection(self, *_, interval_start=2, **__):
+            pauses.append(interval_start)
+            return self
+
+    Worker(fair=fair).consumer.ensure_connected(Lost())
+    assert pauses == ([PAUSE_SECONDS, 2] if is_quick else [2])
 
 
 @pytest.mark.parametrize(
