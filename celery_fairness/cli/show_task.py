@@ -86,9 +86,9 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
         return
     if found.ahead_in_lane is not None:
         yield Sentence(f"{count(found.ahead_in_lane, 'task')} before it in its lane")
-    if found.ahead_in_ring is not None:
+    if found.tenants_ahead is not None:
         where = "at this gate" if found.state == "parked" else "in this queue"
-        yield Sentence(f"{count(found.ahead_in_ring, 'tenant')} before its own {where}")
+        yield Sentence(f"{count(found.tenants_ahead, 'tenant')} before its own {where}")
     if found.starts_in_seconds is not None:
         yield Sentence(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
     if not found.blocked_by:

@@ -90,7 +90,7 @@ def status_lines(status: Status) -> list[str]:
             number_text(each.concurrency),
             weight_text(each.weight),
             each.queue_class,
-            each.refused,
+            each.rejected,
         )
         for each in status.tiers
     ]

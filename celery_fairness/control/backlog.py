@@ -82,7 +82,7 @@ def _tenant_counts(installation: Installation, queues: Sequence[str]) -> dict[st
     """Return how many tenants each queue has. A queue after the first ones counts as one tenant."""
     reader, first = installation.reader, queues[:COUNTED_QUEUES]
     commands: list[Command] = [
-        ("ZCARD", reader.keys.of(kind, queue)) for queue in first for kind in ("ring", "full")
+        ("ZCARD", reader.keys.of(kind, queue)) for queue in first for kind in ("active", "blocked")
     ]
     counts = iter(reader.together(commands) if commands else ())
     known = {queue: int(next(counts)) + int(next(counts)) for queue in first}

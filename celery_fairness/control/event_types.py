@@ -55,7 +55,7 @@ class EventType(NamedTuple):
         fields: The names of its data.
         meaning: When it is emitted, in one sentence.
         stream: The stream: ``events`` (a flood of tasks can push it out), also ``kept_events``, or
-            only ``task_events`` (during a trace).
+            only ``trace`` (during a trace).
     """
 
     name: str
@@ -205,28 +205,28 @@ TYPES: Mapping[str, EventType] = {
             "task.watched",
             ("until",),
             "a trace begins; earlier tasks have no such events",
-            "task_events",
+            "trace",
         ),
         EventType(
             "task.put",
             (*_OF_TASK, "key", "tier", "cost", "rank", "eta"),
             "during a trace, a task was put, or is given to the broker of a gate. `rank` 9 goes "
             "first, and `eta` is the time from which it may start",
-            "task_events",
+            "trace",
         ),
         EventType(
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
             "during a trace, a task was claimed `waited_seconds` after its put or its time, or "
             "started at a gate",
-            "task_events",
+            "trace",
         ),
         EventType(
             "task.ended",
             (*_OF_TASK, "key", "attempt", "owner", "outcome", "ran_seconds"),
             "during a trace, an attempt has ended. `outcome` is `done`, `unreadable`, or why its "
             "task waits again: `head`, `tail`, `died` or `expired` (its lease)",
-            "task_events",
+            "trace",
         ),
     )
 }
@@ -234,7 +234,7 @@ TYPES: Mapping[str, EventType] = {
 #: The first of each trace: every follower receives it.
 WATCH_BEGINS = "task.watched"
 #: The events of a trace, in a stream of their own.
-WATCHED = frozenset(each.name for each in TYPES.values() if each.stream == "task_events")
+WATCHED = frozenset(each.name for each in TYPES.values() if each.stream == "trace")
 
 
 _TEXT = {"type": "string"}

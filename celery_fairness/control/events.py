@@ -184,7 +184,7 @@ class EventsApi:
         keys = self._reader.keys
         if WATCHED.isdisjoint(types):
             return (keys.events, keys.kept_events)
-        return (keys.task_events,)
+        return (keys.trace,)
 
     def _entries(
         self, command: str, streams: tuple[str, ...], start: str, end: str

@@ -78,7 +78,7 @@ def explain(installation: Installation, place: Place) -> Explanation:
     return explained(
         limits=limits,
         ahead_in_lane=positions.in_lane,
-        ahead_in_ring=positions.in_ring,
+        tenants_ahead=positions.tenants_ahead,
         blocked_by=tuple(_with_ancestors(blocked, ancestors)),
         starts_in_seconds=_latest(blocked, in_turn, opened),
     )
@@ -95,7 +95,7 @@ def _put_back_by(reader: Reader, task: TaskHead, judged: Iterable[Judged]) -> st
         if reader.read("ZSCORE", there, f"{task.seq} {task.queue}") is not None:
             return key
     # A parked task may also wait because its broker did not take it.
-    return "" if task.is_parked else task.refused.partition("|")[2]
+    return "" if task.is_parked else task.rejected_by.partition("|")[2]
 
 
 def _latest(

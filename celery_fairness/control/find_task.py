@@ -147,7 +147,9 @@ def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterato
 
 def _waiting_once(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:
     for queue in set(reader.members(reader.keys.queues)):
-        members = (member for member, _ in reader.pairs("ZSCAN", reader.keys.of("later", queue)))
+        members = (
+            member for member, _ in reader.pairs("ZSCAN", reader.keys.of("scheduled", queue))
+        )
         for some in batches(members, BATCH):
             tags = [member[ORDER_LENGTH:] for member in some]
             heads = _heads(zip(tags, reader.read("HMGET", reader.keys.tasks, *tags), strict=True))
@@ -161,7 +163,7 @@ def _waiting_once(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterato
 
 def _tenants(reader: Reader, queue: str) -> set[str]:
     """Return the keys of the tenants with tasks in a queue. One may change its table meanwhile."""
-    tables = [reader.keys.of(kind, queue) for kind in ("ring", "full", "ring")]
+    tables = [reader.keys.of(kind, queue) for kind in ("active", "blocked", "active")]
     return {key for table in tables for key, _ in reader.pairs("ZSCAN", table)}
 
 

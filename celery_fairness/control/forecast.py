@@ -268,14 +268,14 @@ class Positions:
         return int(self._answer["in_lane"])
 
     @property
-    def in_ring(self) -> int | None:
+    def tenants_ahead(self) -> int | None:
         """Number of active tenants before its own; None if its own is not active."""
-        found: int | None = self._answer.get("in_ring")
+        found: int | None = self._answer.get("tenants_ahead")
         return found
 
     def _before_in_queue(self) -> Before | None:
         """Return the tasks before it in its queue; None if its tenant has no position there."""
-        place = self._answer.get("ring")
+        place = self._answer.get("turn")
         return None if place is None else self._before(place, self._held)
 
     def wait_in_queue(self) -> float | None:

@@ -71,7 +71,7 @@ class Holding:
     def cools(self, key: str) -> bool:
         """Return whether a key cools down, or has done so until lately."""
         reader = self._installation.reader
-        return reader.read("ZSCORE", reader.keys.cooled, key) is not None
+        return reader.read("ZSCORE", reader.keys.cool_downs, key) is not None
 
     def override(
         self,

@@ -129,7 +129,7 @@ class Inspector:
         if not self._installation.claims:
             return None
         reader = self._installation.reader
-        tier = reader.read("HGET", reader.keys.of("account", key), "tier")
+        tier = reader.read("HGET", reader.keys.of("tenant_state", key), "tier")
         return TierAnswer(tier) if tier else None
 
     def _look(
@@ -193,13 +193,13 @@ def _known_keys(reader: Reader) -> Iterator[str]:
         # A field is `pause KEY`, `override KEY`, `key KEY`, `queue QUEUE` or `moved QUEUE`.
         fields = (field.partition(" ") for field, _ in reader.pairs("HSCAN", table))
         yield from (key for kind, _, key in fields if kind not in ("queue", "moved"))
-    tables = [("ZSCAN", keys.cooled), ("HSCAN", keys.waiting_at)]
+    tables = [("ZSCAN", keys.cool_downs), ("HSCAN", keys.waiting_at)]
     for queue, _ in reader.pairs("HSCAN", keys.waiting):
-        tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("ring", "full")]
+        tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("active", "blocked")]
     for command, table in tables:
         yield from (key for key, _ in reader.pairs(command, table))
     for _, row in reader.pairs("HSCAN", keys.running):
         yield from keys_of_row(row)
     logical = logical_now(reader)
-    lately = reader.pairs("ZSCAN", keys.idle)
+    lately = reader.pairs("ZSCAN", keys.key_expiry)
     yield from (key.strip() for key, until in lately if float(until) > logical)

@@ -43,7 +43,7 @@ class TaskHead(NamedTuple):
         tier: Its tenant's tier as the message has it.
         name: The task's name, in its form in keys.
         limits: Its limits without the tier's, as one text.
-        refused: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
+        rejected_by: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
             ``-`` if the task has started since, and "" without such an event. It is
             ``STATE|OWNER`` if the task has ended while no worker could write its result.
         queue: Its queue, or the queue of the parked tasks of its broker.
@@ -58,7 +58,7 @@ class TaskHead(NamedTuple):
     tier: str
     name: str
     limits: str
-    refused: str
+    rejected_by: str
     queue: str
 
     @property

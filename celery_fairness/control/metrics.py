@@ -42,7 +42,7 @@ POWERS = (3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22)
 #: Part of the upper end of its power that a wait counts in the sum of a histogram.
 MIDDLE = 0.75
 
-_BEHIND = {"quiet": "none", "noisy": "own"}
+_BEHIND = {"alone": "none", "behind_own": "own"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +288,7 @@ class _Scrape:
             commands: list[Command] = [
                 ("ZCARD", reader.keys.of(kind, queue))
                 for queue in some
-                for kind in ("later", "dead")
+                for kind in ("scheduled", "dead")
             ]
             counts = iter(reader.together(commands))
             for queue in some:

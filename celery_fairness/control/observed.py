@@ -78,7 +78,7 @@ def _read(reader: Reader, hours: int) -> dict[datetime, Counts]:
     now = server_now(reader) // HOUR_MS
     numbers = range(now - hours + 1, now + 1)
     minutes = [str(number * (HOUR_MS // MINUTE_MS)) for number in numbers]
-    found = reader.together([("HGETALL", reader.keys.of("minute", each)) for each in minutes])
+    found = reader.together([("HGETALL", reader.keys.of("stats", each)) for each in minutes])
     return {
         at_ms(number * HOUR_MS): dict(
             _count(name.removeprefix(OBSERVED), value)

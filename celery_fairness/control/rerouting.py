@@ -71,7 +71,7 @@ class Rerouting:
         """
         tenant = Reserved(self._tenant_key(key).removeprefix("tenant:"))
         name = self._limiter.published_tenant(tenant)
-        name = name or self._reader.read("HGET", self._reader.keys.of("account", key), "tier")
+        name = name or self._reader.read("HGET", self._reader.keys.of("tenant_state", key), "tier")
         name = name or known
         if not name:
             return None

@@ -36,12 +36,12 @@ MINUTE_MS = 60_000
 #: Minutes whose numbers the function library keeps.
 KEPT = 360
 #: The kinds of starts: of a task without an older task of its tenant before it, or with one.
-QUIET, NOISY = "quiet", "noisy"
+ALONE, BEHIND_OWN = "alone", "behind_own"
 #: The waits of tasks that a limit has rejected before, by the key of the limit.
 LIMITED = "limited:"
 #: Minutes that are read at once.
 BATCH = 20
-_REFUSED = "refused:"
+_REJECTED = "rejected:"
 
 
 class StatsApi:
@@ -64,7 +64,7 @@ class StatsApi:
                 tier.concurrency,
                 tier.weight,
                 tier.queue_class,
-                counts.pop(_REFUSED + tier.name, 0),
+                counts.pop(_REJECTED + tier.name, 0),
             )
             for tier in (published or installation.settings.tiers).values()
         )
@@ -138,9 +138,9 @@ class StatsApi:
         - At any other limit, a claim counts the first task of a lane.
         """
         reader, tiers, keys = self._installation.reader, {}, []
-        for field, total in sorted(dict(reader.pairs("HSCAN", reader.keys.counts)).items()):
-            if field.startswith(_REFUSED):
-                tiers[field.removeprefix(_REFUSED)] = int(total)
+        for field, total in sorted(dict(reader.pairs("HSCAN", reader.keys.counters)).items()):
+            if field.startswith(_REJECTED):
+                tiers[field.removeprefix(_REJECTED)] = int(total)
             elif field.startswith("exceeded "):
                 _, strategy, key = field.split(" ", 2)
                 keys.append(KeyRejections(key=key, strategy=strategy, total=int(total)))
@@ -176,22 +176,20 @@ class StatsApi:
         dropped             tasks that a limit rejected and that were not run
         rescheduled         tasks that a limit rejected, once for each later try
         expired_waiting     tasks that expired while they waited
-        aside               entries of plain lists that were quarantined
+        quarantined         entries of plain lists that were quarantined
         =================== ========================================================================
         """
         return {
             counter: amount
             for counter, amount in self._installation.redis.counts().items()
-            if not counter.startswith(_REFUSED)
+            if not counter.startswith(_REJECTED)
         }
 
 
 def _minutes(reader: Reader, last: int) -> Iterator[Minute]:
     now = server_now(reader) // MINUTE_MS
     for some in batches(range(now - last + 1, now + 1), BATCH):
-        commands: list[Command] = [
-            ("HGETALL", reader.keys.of("minute", str(each))) for each in some
-        ]
+        commands: list[Command] = [("HGETALL", reader.keys.of("stats", str(each))) for each in some]
         for number, fields in zip(some, reader.together(commands), strict=True):
             # The first minute of an hour may have nothing but what workers observed in the hour.
             if counts := tuple(_counts(fields)):
@@ -205,10 +203,10 @@ def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:
         if not what.startswith((LIMITED, OBSERVED.strip())):
             found[queue, tier][what] = int(count)
     for (queue, tier), counts in sorted(found.items()):
-        refused = counts.pop("refused", 0)
+        rejected = counts.pop("rejected", 0)
         started = sum(counts.values())
         yield MinuteCount(
-            *(queue, tier, started, refused), _waits(counts, QUIET), _waits(counts, NOISY)
+            *(queue, tier, started, rejected), _waits(counts, ALONE), _waits(counts, BEHIND_OWN)
         )
 
 

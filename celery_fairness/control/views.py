@@ -151,13 +151,13 @@ class WorkerStatus(Value):
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One tier in force; ``concurrency`` None is unlimited, ``refused`` counts its rejections."""
+    """One tier in force; ``concurrency`` None is unlimited, ``rejected`` counts its rejections."""
 
     tier: str
     concurrency: int | None
     weight: float
     queue_class: str
-    refused: int
+    rejected: int
 
 
 class KeyRejections(Value):
@@ -193,24 +193,24 @@ class MinuteCount:
     """The work of claims and gates in one minute, for one queue and one tier.
 
     A wait begins with the put, or with the task's eta, and ends with the first claim. A gate cannot
-    measure waits. A task is quiet if no other task of its tenant waited in the queue at its put.
+    measure waits. A task is alone if no other task of its tenant waited in the queue at its put.
 
     Attributes:
         queue: Name of the queue. ``_other`` counts queues above the bound together. "" is a message
             of a gate without a queue's name.
         tier: Name of the tier, or "" for system tasks.
         started: Tasks that were claimed, or that passed a gate.
-        refused: Rejections of tenants by their tier's limit.
-        quiet: Waits of quiet tasks that started, the shortest first.
-        noisy: Waits of tasks that started behind their tenant's own tasks.
+        rejected: Rejections of tenants by their tier's limit.
+        alone: Waits of tasks that were alone and started, the shortest first.
+        behind_own: Waits of tasks that started behind their tenant's own tasks.
     """
 
     queue: str
     tier: str
     started: int
-    refused: int
-    quiet: tuple[WaitCount, ...] = ()
-    noisy: tuple[WaitCount, ...] = ()
+    rejected: int
+    alone: tuple[WaitCount, ...] = ()
+    behind_own: tuple[WaitCount, ...] = ()
 
 
 class Minute(Value):
@@ -599,7 +599,7 @@ class Explanation(Value):
         due_in_seconds: Time until its eta, or until a parked task is tried again. None if it waits
             for no time.
         ahead_in_lane: Tasks before it with the same tenant, priority and limits.
-        ahead_in_ring: Tenants before its own: of its queue, or with parked tasks of its broker.
+        tenants_ahead: Tenants before its own: of its queue, or with parked tasks of its broker.
             None if its own tenant is not active: see ``blocked_by``.
         blocked_by: Limits that block the task. If it is empty, the task needs its turn and a worker
             that consumes its queue, has its name registered and is not at the task's
@@ -620,7 +620,7 @@ class Explanation(Value):
     owner: str = ""
     due_in_seconds: float | None = None
     ahead_in_lane: int | None = None
-    ahead_in_ring: int | None = None
+    tenants_ahead: int | None = None
     blocked_by: tuple[Blocker, ...] = ()
     starts_in_seconds: float | None = None
     limits: tuple[TaskLimit, ...] = ()

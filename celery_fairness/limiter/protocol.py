@@ -200,7 +200,7 @@ class Limiter(Protocol):
         """Add to a counter."""
 
     def counts(self) -> Mapping[str, int]:
-        """Return every counter: ``refused:TIER``, ``superseded``, ``opened``, ``invalid``.
+        """Return every counter: ``rejected:TIER``, ``superseded``, ``opened``, ``invalid``.
 
         Limits other than tiers have ``limited`` (rejections), ``dropped`` and ``rescheduled``.
         """

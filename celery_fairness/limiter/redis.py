@@ -242,7 +242,7 @@ class RedisLimiter:
         self._call(calls.SETTLE, args)
 
     def await_parked(self, timeout_seconds: float) -> None:
-        self._listener.wait(self.names.of("bell", self.parked_queue), timeout_seconds)
+        self._listener.wait(self.names.of("wakeup", self.parked_queue), timeout_seconds)
 
     def next_outcome(self, written: str) -> Outcome | None:
         """Delete the outcome that was stored, and return the next one."""
@@ -415,10 +415,10 @@ class RedisLimiter:
         return int(self.connection.read("HGET", self.names.clock, "version") or 0)
 
     def count(self, counter: str, amount: int = 1) -> None:
-        self.connection.read("HINCRBY", self.names.counts, counter, amount)
+        self.connection.read("HINCRBY", self.names.counters, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
-        rows = mapping_of(self.connection.read("HGETALL", self.names.counts)).items()
+        rows = mapping_of(self.connection.read("HGETALL", self.names.counters)).items()
         # The others are the rejections by key.
         return {name: int(total) for name, total in rows if not name.startswith("exceeded ")}
 

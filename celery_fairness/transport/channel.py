@@ -222,9 +222,9 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     def _send_wait(self, fair: list[str], queues_without_room: list[str], seconds: float) -> None:
         """Wait for wake-ups of queues that may be claimed from, and for messages of stock ones."""
         prefix = self.session.prefix
-        keys = [f"{prefix}bell:{queue}" for queue in fair]
+        keys = [f"{prefix}wakeup:{queue}" for queue in fair]
         keys += [
-            f"{prefix}left:{queue}"
+            f"{prefix}wakeup_leftover:{queue}"
             for queue in fair
             if queue not in self.scan_cursor.skipped_tenants
         ]

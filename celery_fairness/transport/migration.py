@@ -202,7 +202,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 moved += calls.read_put(answer) not in (Put.GONE, Put.STAYS)
     finally:
         if quarantined:
-            there = f"{channel.session.prefix}aside:{queue}"
+            there = f"{channel.session.prefix}quarantined:{queue}"
             logger.error(
                 "%d entries of %s cannot be read and are in %s now: %r",
                 quarantined,

@@ -17,7 +17,7 @@ OWN_WAKEUP_MS = 2000
 
 def own_wakeup_list(prefix: str, owner: str) -> str:
     """Return the key of the list by which a process wakes a claimant of its own."""
-    return f"{prefix}room:{owner}"
+    return f"{prefix}wakeup_worker:{owner}"
 
 
 class QueueShares:

@@ -205,8 +205,8 @@ def waits(minutes: Iterable[Minute], now: datetime) -> SafeString:
     lines = [
         charts.Line(name, kind, [_p95(column, kind) if column else None for column in columns])
         for name, kind in (
-            (_("no task of their own tenant before them"), "quiet"),
-            (_("behind tasks of their own tenant"), "noisy"),
+            (_("no task of their own tenant before them"), "alone"),
+            (_("behind tasks of their own tenant"), "behind_own"),
         )
     ]
     newest = [next((each for each in reversed(line.points) if each), None) for line in lines]

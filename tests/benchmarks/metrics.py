@@ -71,7 +71,7 @@ def _leave_minutes(bench: Bench) -> None:
     bench.client.hset(f"{PREFIX}clock", "folded", current - MINUTES)
     fields = {f"started tier{number} queue{number}": 1 for number in range(FIELDS)}
     for minute in range(current - MINUTES + 1, current):
-        bench.client.hset(f"{PREFIX}minute:{minute}", mapping=fields)
+        bench.client.hset(f"{PREFIX}stats:{minute}", mapping=fields)
 
 
 def _server_ms(stats: dict[str, dict[str, float]]) -> float:

@@ -16,11 +16,20 @@ from tests.support.rabbit import RabbitServer
 PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
-    *("tasks", "messages", "ids", "running", "ends", "waiting", "closed", "virtual"),
-    *("outcomes", "leases:*", "lane:*", "names:*", "ready:*", "account:*"),
-    *("ring:*", "full:*", "out:*", "later:*", "bell:*", "left:*", "dead:*", "expires:*"),
-    *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "tags:*", "charged", "reserved:*"),
+    *("tasks", "messages", "ids", "running", "ends", "waiting", "at_limit", "virtual_times"),
+    *("outcomes", "leases:*", "lane:*", "names:*", "ready:*", "tenant_state:*"),
+    *(
+        "active:*",
+        "blocked:*",
+        "debts:*",
+        "scheduled:*",
+        "wakeup:*",
+        "wakeup_leftover:*",
+        "dead:*",
+        "expires:*",
+    ),
+    *("blocked_lanes:*", "blocked_classes:*", "groups:*", "group:*", "groups_at:*", "available:*"),
+    *("waiters:*", "timers", "finish_tags:*", "charged", "reserved:*"),
 )
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")

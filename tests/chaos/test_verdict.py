@@ -388,9 +388,9 @@ def test_what_is_left_in_redis_fails() -> None:
 
 def test_the_audit_finds_what_speaks_of_tasks_and_nothing_else(redis_url: str) -> None:
     client = Redis.from_url(redis_url, decode_responses=True)
-    wrong = {"running", "ends", "leases:tenant:a", "tasks", "messages", "ids", "ring:q"}
+    wrong = {"running", "ends", "leases:tenant:a", "tasks", "messages", "ids", "active:q"}
     wrong |= {"lane:a 0  q", "outcomes", "reserved:k"}
-    for name in (*wrong, "reply:7", "tiers"):
+    for name in (*wrong, "last_answer:7", "tiers"):
         client.hset("{fairness}:" + name, "field", "1")
     client.hset("unacked", "tag", "1")
     assert leftovers(client).keys() == wrong

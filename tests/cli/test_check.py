@@ -25,7 +25,7 @@ def test_nothing_is_found_in_an_empty_redis(client, check):
 def test_nothing_is_found_where_an_entry_was_moved_aside(installation, client, check):
     client.lpush("celery", "no message")
     assert installation.run(calls.QUARANTINE, ["celery", "celery", b"no message"]) == 1
-    assert client.lrange(installation.key("aside:celery"), 0, -1) == ["no message"]
+    assert client.lrange(installation.key("quarantined:celery"), 0, -1) == ["no message"]
     assert check().findings == ()
 
 
@@ -40,7 +40,7 @@ def plant_a_lost_lane(it):
     it.client.zadd(it.key("lane:tenant:lost 0  celery"), {"lost": 1})
 
 
-ACCOUNT = "account:tenant:42"
+ACCOUNT = "tenant_state:tenant:42"
 LANE = "lane:tenant:42 5 shop.export celery"
 PLANTED = {
     "a lease that is counted and does not run": (
@@ -51,7 +51,7 @@ PLANTED = {
         change("ZREM", "leases:tenant:42", LEASE),
         {
             ("task_not_counted", "leases:tenant:42", LEASE),
-            ("tenant_left_closed", "closed", "tenant:42"),
+            ("tenant_left_closed", "at_limit", "tenant:42"),
         },
     ),
     "a running task that never ends": (
@@ -101,7 +101,7 @@ PLANTED = {
         change("DEL", ACCOUNT),
         {
             ("tenant_count", ACCOUNT, "celery"),
-            ("tenant_marks", ACCOUNT, "closed"),
+            ("tenant_marks", ACCOUNT, "at_limit"),
             ("queue_count", "waiting", "celery"),
         },
     ),
@@ -110,35 +110,35 @@ PLANTED = {
         {("lane_lost", "lane:tenant:lost 0  celery", "")},
     ),
     "a tenant with something waiting that has no turn": (
-        change("ZREM", "full:celery", "tenant:42"),
+        change("ZREM", "blocked:celery", "tenant:42"),
         {("task_without_turn", ACCOUNT, "celery"), ("queue_count", "waiting", "celery")},
     ),
     "the lost turns of a queue": (
-        change("DEL", "ring:celery"),
+        change("DEL", "active:celery"),
         {
-            ("task_without_turn", "account:tenant:back", "celery"),
+            ("task_without_turn", "tenant_state:tenant:back", "celery"),
             ("queue_count", "waiting", "celery"),
         },
     ),
     "a tenant with two turns": (
-        change("ZADD", "ring:celery", 1, "tenant:42"),
+        change("ZADD", "active:celery", 1, "tenant:42"),
         {("task_without_turn", ACCOUNT, "celery"), ("queue_count", "waiting", "celery")},
     ),
     "a tenant with nothing waiting that has a turn": (
-        change("ZADD", "ring:celery", 1, "tenant:idle"),
-        {("turn_without_task", "account:tenant:idle", "celery")},
+        change("ZADD", "active:celery", 1, "tenant:idle"),
+        {("turn_without_task", "tenant_state:tenant:idle", "celery")},
     ),
     "a full tenant that is not closed": (
-        change("HDEL", ACCOUNT, "closed"),
-        {("task_without_turn", ACCOUNT, "celery"), ("tenant_marks", ACCOUNT, "closed")},
+        change("HDEL", ACCOUNT, "at_limit"),
+        {("task_without_turn", ACCOUNT, "celery"), ("tenant_marks", ACCOUNT, "at_limit")},
     ),
     "a full tenant that no news will reach": (
-        change("ZREM", "closed", "tenant:42"),
-        {("tenant_marks", ACCOUNT, "closed")},
+        change("ZREM", "at_limit", "tenant:42"),
+        {("tenant_marks", ACCOUNT, "at_limit")},
     ),
     "a closed tenant of which nothing waits": (
-        change("ZADD", "closed", 1, "tenant:idle"),
-        {("tenant_marks", "account:tenant:idle", "closed")},
+        change("ZADD", "at_limit", 1, "tenant:idle"),
+        {("tenant_marks", "tenant_state:tenant:idle", "at_limit")},
     ),
     "an order that was deleted": (
         change("DEL", "ready:tenant:42 celery"),
@@ -148,7 +148,7 @@ PLANTED = {
         change("DEL", "ready:tenant:back celery"),
         {
             ("lane_lost", "lane:tenant:back 0 shop.work celery", ""),
-            ("tenant_count", "account:tenant:back", "celery"),
+            ("tenant_count", "tenant_state:tenant:back", "celery"),
         },
     ),
     "a waiting task without its head": (
@@ -230,7 +230,7 @@ def assert_nothing_waits(installation):
         key.removeprefix(installation.prefix) for key in installation.client.keys("{fairness}:*")
     }
     kinds = {key.partition(":")[0] for key in left}
-    assert not kinds & {"lane", "names", "ready", "ring", "full", "waiting", "closed"}
+    assert not kinds & {"lane", "names", "ready", "active", "blocked", "waiting", "at_limit"}
 
 
 UNREADABLE = {
@@ -240,7 +240,7 @@ UNREADABLE = {
         change("HSET", "tasks", "t1", "nonsense"),
         (LANE, "t1"),
     ),
-    "a key of another type": (change("SET", "ring:odd", 1), ("ring:odd", "")),
+    "a key of another type": (change("SET", "active:odd", 1), ("active:odd", "")),
 }
 
 
@@ -275,7 +275,7 @@ def test_each_place_of_a_task_is_one(installation, client, check):
     assert installation.run(calls.CANCEL, calls.cancel_args(["e1"], RULES.lease_ms)) == [1]
     assert client.hexists(installation.key("tasks"), "e1")
     assert check().findings == ()
-    for place in ("later:celery", "dead:celery", "outcomes"):
+    for place in ("scheduled:celery", "dead:celery", "outcomes"):
         client.delete(installation.key(place))
     lost = {("task_without_place", "tasks", tag) for tag in ("l1", "d1", "e1")}
     assert named(check()) == lost
@@ -287,12 +287,12 @@ def test_a_tenant_with_more_lanes_than_are_added_up_is_repaired_whole(client, ch
     tags = [f"b{number}" for number in range(1100)]
     for tag in tags:
         installation.put("42", tag, kind=tag)
-    client.hincrby(installation.key("account:tenant:42"), "q:celery", 5)
+    client.hincrby(installation.key("tenant_state:tenant:42"), "q:celery", 5)
     client.hincrby(installation.key("waiting"), "celery", 5)
     assert check().findings == ()
     client.zrem(installation.key("ready:tenant:42 celery"), "0 b7")
     assert named(check()) == {("lane_lost", "lane:tenant:42 0 b7 celery", "")}
     check(repair=True)
-    assert client.hget(installation.key("account:tenant:42"), "q:celery") == "1100"
+    assert client.hget(installation.key("tenant_state:tenant:42"), "q:celery") == "1100"
     assert check().findings == ()
     assert_sums_agree(client, installation.prefix)

@@ -26,15 +26,15 @@ PLANTED = {
     ],
     "a tier table that is no news": [("HSET", "tiers", "free", "2")],
     "a default tier that is no news": [
-        ("HSET", f"account:{KEY}", "tier", "gone"),
+        ("HSET", f"tenant_state:{KEY}", "tier", "gone"),
         ("HSET", "tiers", "free", "2"),
     ],
     "a number without end that is no news": [
         ("HSET", "tenant:42", "tier", "free", "concurrency", "unlimited")
     ],
     "a tier without end that is no news": [("HSET", "tiers", "free", "null")],
-    "one that was paused, and is not": [("ZADD", "closed", -1, KEY), TWO],
-    "news that are lost": [("ZADD", "closed", 8, KEY), TWO],
+    "one that was paused, and is not": [("ZADD", "at_limit", -1, KEY), TWO],
+    "news that are lost": [("ZADD", "at_limit", 8, KEY), TWO],
     "a time that is another's": [("ZADD", "ends", FAR, " tenant:other"), TWO],
 }
 
@@ -42,10 +42,10 @@ NOT_A_DEFECT = {
     "as many leases as it may hold": [],
     "more leases than it may hold": [("ZADD", f"leases:{KEY}", "inf", "other.1")],
     "news since": [TWO, ("HSET", "clock", "version", 1)],
-    "a put of another tier since": [TWO, ("ZADD", "closed", 0, KEY)],
+    "a put of another tier since": [TWO, ("ZADD", "at_limit", 0, KEY)],
     "paused before the news": [
         TWO,
-        ("ZADD", "closed", -1, KEY),
+        ("ZADD", "at_limit", -1, KEY),
         ("HSET", "clock", "version", 1),
     ],
     "a time at which it is judged anew": [TWO, ("ZADD", "ends", FAR, f" {KEY}")],
@@ -56,11 +56,11 @@ NOT_A_DEFECT = {
     ],
     "paused, with nothing running": [
         ("HSET", "tenant:42", "tier", "free", "concurrency", "0"),
-        ("ZADD", "closed", -1, KEY),
+        ("ZADD", "at_limit", -1, KEY),
         ("ZREM", f"leases:{KEY}", LEASE),
     ],
     "a pause that the next claim ends": [
-        ("ZADD", "closed", -1, KEY),
+        ("ZADD", "at_limit", -1, KEY),
         ("ZREM", f"leases:{KEY}", LEASE),
         ("ZADD", "changes_end", 1, f"pause {KEY}"),
     ],
@@ -72,7 +72,7 @@ NOT_A_DEFECT = {
         ("HSET", "tenant:42", "tier", "pro", "concurrency", "1"),
         ("HSET", "tiers", "pro", "3"),
     ],
-    "open": [TWO, ("HDEL", f"account:{KEY}", "closed"), ("ZREM", "closed", KEY)],
+    "open": [TWO, ("HDEL", f"tenant_state:{KEY}", "at_limit"), ("ZREM", "at_limit", KEY)],
 }
 
 
@@ -96,7 +96,7 @@ def test_a_closed_tenant_that_nothing_opens_is_found_and_opened(installation, cl
     assert check().findings == ()
     # Without the running task it is open, and else it has a number for another.
     assert not client.hexists(
-        installation.key(f"account:{KEY}"), "closed"
+        installation.key(f"tenant_state:{KEY}"), "at_limit"
     ) or LEASE in client.zrange(installation.key(f"leases:{KEY}"), 0, -1)
 
 
@@ -143,7 +143,7 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, check):
         nonlocal closed
         found.append(check())
         # There are some; whether at this moment is chance.
-        closed += client.zcard("{fairness}:closed")
+        closed += client.zcard("{fairness}:at_limit")
         return len(found) >= 12 and closed
 
     with coming_and_going(put):

@@ -97,17 +97,17 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str, str]]]] = {
         {("flag_missing", "clock", "parked")},
     ),
     "a tenant without its turn": (
-        ("ZREM", "full:QUEUE", "tenant:waits"),
+        ("ZREM", "blocked:QUEUE", "tenant:waits"),
         {
-            ("task_without_turn", "account:tenant:waits", "QUEUE"),
+            ("task_without_turn", "tenant_state:tenant:waits", "QUEUE"),
             ("queue_count", "waiting", "QUEUE"),
         },
     ),
     "a limit at which nobody looks": (
-        ("DEL", "waited:api"),
+        ("DEL", "waiters:api"),
         {
-            ("blocked_lane_lost", "shelf:tenant:expires api|#|||w QUEUE", ""),
-            ("blocked_lane_lost", "shelf:tenant:waits api|#|||w,db|#|||w QUEUE", ""),
+            ("blocked_lane_lost", "blocked_lanes:tenant:expires api|#|||w QUEUE", ""),
+            ("blocked_lane_lost", "blocked_lanes:tenant:waits api|#|||w,db|#|||w QUEUE", ""),
         },
     ),
 }
@@ -144,7 +144,9 @@ def test_the_flag_is_missed_too_if_every_parked_task_is_promoted(
     assert named(parked.check()) == {("flag_missing", "clock", "parked")}
 
 
-@pytest.mark.parametrize("gone", ["clock", "waited:*", "shelf:*", "candidates:*", "waiting"])
+@pytest.mark.parametrize(
+    "gone", ["clock", "waiters:*", "blocked_lanes:*", "available:*", "waiting"]
+)
 def test_whatever_key_is_gone_a_repaired_gate_promotes(
     parked: Fairness, client: Redis, gone: str
 ) -> None:

@@ -87,8 +87,8 @@ def move(member, place, other):
     return lambda client: client.eval(script, 2, PREFIX + place, PREFIX + other, member)
 
 
-SHELF_B = f"shelf:tenant:b {GROUP} q"
-LOST = {("blocked_lane_lost", f"shelf:tenant:{tenant} {GROUP} q", "") for tenant in "abc"}
+SHELF_B = f"blocked_lanes:tenant:b {GROUP} q"
+LOST = {("blocked_lane_lost", f"blocked_lanes:tenant:{tenant} {GROUP} q", "") for tenant in "abc"}
 PLANTED = {
     "a blocked lane that no group names": (
         change("ZREM", f"group:{GROUP} q", "tenant:b"),
@@ -99,14 +99,14 @@ PLANTED = {
         {("wait_without_task", f"group:{GROUP} q", "tenant:idle")},
     ),
     "a lane on a shelf that is not blocked": (
-        change("ZREM", "blocked:tenant:b q", BOTH),
+        change("ZREM", "blocked_classes:tenant:b q", BOTH),
         {
             ("blocked_lane_lost", SHELF_B, ""),
             ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
         },
     ),
     "a lane that is blocked elsewhere": (
-        change("ZADD", "blocked:tenant:b q", 1, BOTH),
+        change("ZADD", "blocked_classes:tenant:b q", 1, BOTH),
         {
             ("blocked_lane_lost", SHELF_B, ""),
             ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
@@ -116,7 +116,7 @@ PLANTED = {
         change("ZREM", SHELF_B, LANE_B),
         {
             ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
-            ("tenant_count", "account:tenant:b", "q"),
+            ("tenant_count", "tenant_state:tenant:b", "q"),
         },
     ),
     "a shelf that was deleted": (
@@ -124,21 +124,21 @@ PLANTED = {
         {
             ("lane_lost", f"lane:tenant:b {LANE_B} q", ""),
             ("lane_lost", f"lane:tenant:b 5,{API}  q", ""),
-            ("tenant_count", "account:tenant:b", "q"),
+            ("tenant_count", "tenant_state:tenant:b", "q"),
             ("wait_without_task", f"group:{GROUP} q", "tenant:b"),
         },
     ),
     "a tenant in the ring of whom nothing is ready": (
-        move("tenant:b", "full:q", "ring:q"),
-        {("task_without_turn", "account:tenant:b", "q")},
+        move("tenant:b", "blocked:q", "active:q"),
+        {("task_without_turn", "tenant_state:tenant:b", "q")},
     ),
     "a tenant that has something ready, is full and not closed": (
-        move("tenant:n", "ring:q", "full:q"),
-        {("task_without_turn", "account:tenant:n", "q")},
+        move("tenant:n", "active:q", "blocked:q"),
+        {("task_without_turn", "tenant_state:tenant:n", "q")},
     ),
     "a wrong count of a tenant whose lanes are blocked": (
-        change("HINCRBY", "account:tenant:b", "q:q", 1),
-        {("tenant_count", "account:tenant:b", "q"), ("queue_count", "waiting", "q")},
+        change("HINCRBY", "tenant_state:tenant:b", "q:q", 1),
+        {("tenant_count", "tenant_state:tenant:b", "q"), ("queue_count", "waiting", "q")},
     ),
     "a name of a class that is not noted": (
         change("DEL", f"names:tenant:d {D_CLASS} q"),
@@ -146,61 +146,61 @@ PLANTED = {
     ),
     "a group that waits nowhere": (
         change("HDEL", "groups:q", GROUP),
-        {*LOST, ("wait_without_task", "wait:api|#|| q", GROUP)},
+        {*LOST, ("wait_without_task", "groups_at:api|#|| q", GROUP)},
     ),
     "the groups of a queue that were deleted": (
         change("DEL", "groups:q"),
         {
             *LOST,
-            ("wait_without_task", "wait:api|#|| q", GROUP),
-            ("blocked_lane_lost", f"shelf:tenant:d {D_GROUP} q", ""),
-            ("wait_without_task", "wait:own:d|#|| q", D_GROUP),
-            ("blocked_lane_lost", f"shelf:tenant:r {shape_of(RATE)} q", ""),
-            ("wait_without_task", "wait:rate||#| q", shape_of(RATE)),
-            ("blocked_lane_lost", f"shelf:tenant:e {shape_of(OFF)} q", ""),
-            ("wait_without_task", "wait:off|0|| q", shape_of(OFF)),
+            ("wait_without_task", "groups_at:api|#|| q", GROUP),
+            ("blocked_lane_lost", f"blocked_lanes:tenant:d {D_GROUP} q", ""),
+            ("wait_without_task", "groups_at:own:d|#|| q", D_GROUP),
+            ("blocked_lane_lost", f"blocked_lanes:tenant:r {shape_of(RATE)} q", ""),
+            ("wait_without_task", "groups_at:rate||#| q", shape_of(RATE)),
+            ("blocked_lane_lost", f"blocked_lanes:tenant:e {shape_of(OFF)} q", ""),
+            ("wait_without_task", "groups_at:off|0|| q", shape_of(OFF)),
         },
     ),
     "a group without a tenant": (
         change("DEL", f"group:{D_GROUP} q"),
         {
-            ("blocked_lane_lost", f"shelf:tenant:d {D_GROUP} q", ""),
-            ("wait_without_task", "wait:own:d|#|| q", D_GROUP),
+            ("blocked_lane_lost", f"blocked_lanes:tenant:d {D_GROUP} q", ""),
+            ("wait_without_task", "groups_at:own:d|#|| q", D_GROUP),
         },
     ),
     "a group that waits at two limits": (
-        change("ZADD", "wait:off|0|| q", 0, GROUP),
-        {("wait_without_task", "wait:off|0|| q", GROUP)},
+        change("ZADD", "groups_at:off|0|| q", 0, GROUP),
+        {("wait_without_task", "groups_at:off|0|| q", GROUP)},
     ),
     "a group that its limit does not name": (
-        change("DEL", "wait:api|#|| q"),
-        {*LOST, ("wait_without_task", "candidates:q", "api|#||")},
+        change("DEL", "groups_at:api|#|| q"),
+        {*LOST, ("wait_without_task", "available:q", "api|#||")},
     ),
     "a group at a limit that is no candidate": (
-        change("ZREM", "candidates:q", "api|#||"),
+        change("ZREM", "available:q", "api|#||"),
         LOST,
     ),
     "a candidate at which nothing waits": (
-        change("ZADD", "candidates:q", 5, "api||#|"),
-        {("wait_without_task", "candidates:q", "api||#|")},
+        change("ZADD", "available:q", 5, "api||#|"),
+        {("wait_without_task", "available:q", "api||#|")},
     ),
     "a limit with room that is closed for ever": (
         change("ZREM", "leases:api", "t1.1.w1"),
         {
-            ("limit_left_closed", "candidates:q", "api|#||"),
+            ("limit_left_closed", "available:q", "api|#||"),
             ("task_not_counted", "leases:api", "t1.1.w1"),
         },
     ),
     "a limit of which another look was lost": (
-        change("ZADD", "candidates:q", -1, "own:d|#||"),
-        {("limit_left_closed", "candidates:q", "own:d|#||")},
+        change("ZADD", "available:q", -1, "own:d|#||"),
+        {("limit_left_closed", "available:q", "own:d|#||")},
     ),
     "a rate that no time opens": (
-        change("ZREM", "opens", "rate"),
-        {("limit_left_closed", "candidates:q", "rate||#|")},
+        change("ZREM", "timers", "rate"),
+        {("limit_left_closed", "available:q", "rate||#|")},
     ),
     "a limit that no look comes to": (
-        change("DEL", "waited:api"),
+        change("DEL", "waiters:api"),
         LOST,
     ),
     "claims that do not look at limits": (
@@ -249,8 +249,8 @@ def test_what_is_planted_is_found_and_repaired(waiting, client, check, name):
 
 
 def test_a_repair_that_fails_is_left_to_a_person(waiting, client, check):
-    client.delete(f"{PREFIX}starts:rate", f"{PREFIX}idle")
-    client.set(f"{PREFIX}idle", "of another")
+    client.delete(f"{PREFIX}starts:rate", f"{PREFIX}key_expiry")
+    client.set(f"{PREFIX}key_expiry", "of another")
     (found,) = check(repair=True).findings
     assert (found.check, found.repaired, found.advice) == ("starts_lost", "", "look at it by hand")
     assert "WRONGTYPE" in found.problem

@@ -56,10 +56,10 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, check, place):
     done = run("task", "cancel", "first")
     assert done.output == "task first: cancelled; it waited in queue celery\n"
     assert done.exit_code == 0
-    assert client.hget(shop.key("counts"), "cancelled") == "1"
+    assert client.hget(shop.key("counters"), "cancelled") == "1"
     assert not check().findings
     head = read_head(tag_of("first"), client.hget(shop.key("tasks"), tag_of("first")))
-    assert head.refused == "cancelled|-"
+    assert head.rejected_by == "cancelled|-"
     assert shop.find("first") == [(tag_of("first"), "ended")]
     again = run("task", "cancel", "first")
     assert (again.exit_code, again.stdout) == (1, "")
@@ -225,7 +225,7 @@ def test_what_is_parked_behind_a_gate_is_explained_cancelled_and_purged(
     assert "1 task cancelled" in run("tenant", "purge", "x" * 200, of=fairness).output
     assert parts_of(fairness).limiter.promote(16).tasks == ()
     heads = client.hgetall("{fairness}:tasks")
-    assert {tag: read_head(tag, head).refused for tag, head in heads.items()} == {
+    assert {tag: read_head(tag, head).rejected_by for tag, head in heads.items()} == {
         f"m{n}": "cancelled|-" for n in range(1, 5)
     }
     assert fairness.check().findings == ()

@@ -30,7 +30,7 @@ def lines_of(result):
 
 
 def test_status_shows_queues_owners_and_tiers(installation, run):
-    installation.client.hset(installation.key("counts"), "expired", 2)
+    installation.client.hset(installation.key("counters"), "expired", 2)
     done = run("status")
     assert done.exit_code == 0
     lines = lines_of(done)
@@ -141,7 +141,7 @@ def test_a_queue_shows_its_tenants_the_longest_wait_first_and_why_they_wait(clie
 
 
 def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, make_fairness, run):
-    client.hset("{fairness}:counts", mapping={"refused:free": 7, "opened": 1})
+    client.hset("{fairness}:counters", mapping={"rejected:free": 7, "opened": 1})
     gate = make_fairness(url=redis_url)
     lines = lines_of(run("status", of=gate))
     assert lines[0].startswith("gate path")
@@ -335,13 +335,13 @@ def test_a_user_without_the_right_to_load_functions_is_told(
     rights = ["~*", "&*", "+@all", "-function|load"]
     with redis_server.client() as client:
         client.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">pw", *rights)
-        client.hset("{fairness}:counts", "opened", 1)
+        client.hset("{fairness}:counters", "opened", 1)
         try:
             url = redis_server.url.replace("redis://", "fairredis://operator:pw@")
             done = run("check", of=make_fairness(url=url))
         finally:
             client.execute_command("ACL", "DELUSER", "operator")
-            client.delete("{fairness}:counts")
+            client.delete("{fairness}:counters")
     assert done.exit_code == 69
     assert (
         "the user may not load functions, grant +fcall +function|list +function|load" in done.stderr

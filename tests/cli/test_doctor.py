@@ -95,7 +95,7 @@ class Scene:
     def task_took(self, seconds: float, name: str = "shop.long") -> None:
         """Let the last tasks of a name have taken a time."""
         self.installation.client.hset(
-            self.installation.key("clock"), "took", f"{name}~{seconds * 1000:.0f}"
+            self.installation.key("clock"), "run_times", f"{name}~{seconds * 1000:.0f}"
         )
 
     def announce(self) -> None:
@@ -512,7 +512,7 @@ def _(scene: Scene) -> None:
 
 @breaks("memory_lost", "advice", "Redis lost its memory on ")
 def _(scene: Scene) -> None:
-    scene.client.hset(scene.installation.key("counts"), "memory_lost", 1)
+    scene.client.hset(scene.installation.key("counters"), "memory_lost", 1)
 
 
 @breaks("old_libraries", "advice", "1 old function library is on the server: cf_0123456789ab")
@@ -628,7 +628,7 @@ def invalid_tenants_of_the_past(scene: Scene) -> None:
 
 def a_loss_of_long_ago(scene: Scene) -> None:
     scene.announce()
-    scene.client.hset(scene.installation.key("counts"), "memory_lost", 1)
+    scene.client.hset(scene.installation.key("counters"), "memory_lost", 1)
     _age(scene, days=8)
 
 

@@ -422,7 +422,7 @@ def test_a_wait_that_nobody_knows_is_none(fairness, shop, causes, client):
 
 
 def test_events_of_both_streams_have_ids_of_their_own(fairness, shop):
-    for stream, name in (("events", "fairness.paused"), ("task_events", "task.put")):
+    for stream, name in (("events", "fairness.paused"), ("trace", "task.put")):
         shop.client.xadd(shop.key(stream), {"type": name}, id="5-0")
     (paused,) = fairness.events.read().events
     (put,) = fairness.events.read(types=TASKS).events

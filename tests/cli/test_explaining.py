@@ -135,7 +135,7 @@ def test_a_task_at_a_limit_says_which_and_who_holds_it(run, shop):
     assert (blocker["key"], blocker["reason"]) == ("api", "concurrency")
     assert (blocker["held"], blocker["limit"], blocker["opens_in_seconds"]) == (1, 1, None)
     assert [each["id"] for each in blocker["holders"]] == [f"{tag_of('holds')}.1.1"]
-    assert (found["ahead_in_lane"], found["ahead_in_ring"]) == (0, None)
+    assert (found["ahead_in_lane"], found["tenants_ahead"]) == (0, None)
 
 
 def test_a_rate_says_when_it_opens(run, shop):

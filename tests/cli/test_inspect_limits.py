@@ -68,7 +68,7 @@ def test_a_key_that_is_only_stopped_is_known(fairness, run):
 
 
 def test_what_waits_at_a_key_with_room_again_is_available(limited, fairness, client):
-    client.zadd(limited.key("candidates:celery"), {"api.stripe.com|#|#|#": 7})
+    client.zadd(limited.key("available:celery"), {"api.stripe.com|#|#|#": 7})
     assert [each.state for each in fairness.limits.inspect("api.stripe.com").waited] == [
         "available",
         "paused",

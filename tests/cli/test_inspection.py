@@ -319,7 +319,7 @@ def test_d18_a_key_that_is_idle_answers_until_it_is_forgotten(fairness, world, c
     found = dumped(fairness, "api")
     assert found["concurrency"]["active"] == found["waiting_count"] == 0
     assert found["rate"]["current_count"] == 1
-    client.delete("{fairness}:window:api", "{fairness}:starts:api", "{fairness}:idle")
+    client.delete("{fairness}:window:api", "{fairness}:starts:api", "{fairness}:key_expiry")
     with pytest.raises(NotFound) as told:
         fairness.limits.inspect("api")
     assert (told.value.what, told.value.name) == ("key", "api")

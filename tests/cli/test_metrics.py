@@ -314,7 +314,7 @@ def test_counters_are_the_same_before_and_after_a_minute_is_added(shop, fairness
         announce(shop, now)
         assert read(fairness, table.STARTS) == {("celery", "free"): 3}
     assert int(client.hget("{fairness}:clock", "folded")) == now // MINUTE_MS - 1
-    for key in client.keys("{fairness}:minute:*"):
+    for key in client.keys("{fairness}:stats:*"):
         client.delete(key)
     assert read(fairness, table.STARTS) == {("celery", "free"): 3}
     assert buckets(fairness, table.WAITS, "none", "free").buckets[-1][1] == 3
@@ -335,8 +335,8 @@ def test_totals_have_a_bound(shop, client):
     minute = int(time.time()) // 60 - 5
     announce(shop, minute * MINUTE_MS)
     for step in range(3):
-        key = f"{{fairness}}:minute:{minute + step}"
-        fields = {f"refused t{number} q{step}-{number}": 1 for number in range(900)}
+        key = f"{{fairness}}:stats:{minute + step}"
+        fields = {f"rejected t{number} q{step}-{number}": 1 for number in range(900)}
         client.hset(key, mapping=fields)
     for _ in range(6):
         announce(shop, (minute + 5) * MINUTE_MS)
@@ -351,9 +351,9 @@ def test_keys_of_limits_leave_room_for_queues_in_the_totals(shop, fairness, clie
     announce(shop, minute * MINUTE_MS)
     for step in range(5):
         fields = {f"limited:10  api-{step}-{number}": 1 for number in range(500)}
-        client.hset(f"{{fairness}}:minute:{minute + step}", mapping=fields)
+        client.hset(f"{{fairness}}:stats:{minute + step}", mapping=fields)
     queues = {f"started free q{number}": 1 for number in range(900)}
-    client.hset(f"{{fairness}}:minute:{minute + 5}", mapping=queues)
+    client.hset(f"{{fairness}}:stats:{minute + 5}", mapping=queues)
     for _ in range(8):
         announce(shop, (minute + 8) * MINUTE_MS)
     names = client.hkeys("{fairness}:totals")
@@ -366,7 +366,7 @@ def test_minutes_with_few_starts_are_added_together(shop, client):
     current = int(time.time()) // 60
     announce(shop, (current - 50) * MINUTE_MS)
     for minute in range(current - 50, current):
-        client.hset(f"{{fairness}}:minute:{minute}", "started free celery", 1)
+        client.hset(f"{{fairness}}:stats:{minute}", "started free celery", 1)
     announce(shop, current * MINUTE_MS)
     assert int(client.hget("{fairness}:clock", "folded")) == current - 1
     assert client.hget("{fairness}:totals", "started free celery") == "50"
@@ -376,8 +376,8 @@ def test_a_minute_with_many_fields_is_the_last_that_a_call_adds(shop, client):
     minute = int(time.time()) // 60 - 9
     announce(shop, minute * MINUTE_MS)
     for step in range(3):
-        fields = {f"refused free q{step}-{number}": 1 for number in range(250)}
-        client.hset(f"{{fairness}}:minute:{minute + step}", mapping=fields)
+        fields = {f"rejected free q{step}-{number}": 1 for number in range(250)}
+        client.hset(f"{{fairness}}:stats:{minute + step}", mapping=fields)
     announce(shop, (minute + 5) * MINUTE_MS)
     assert int(client.hget("{fairness}:clock", "folded")) == minute + 1
 
@@ -388,7 +388,7 @@ def test_a_reader_adds_the_oldest_minutes_and_no_more_than_a_bound(shop, fairnes
     client.hset("{fairness}:clock", "folded", current - 300)
     for minute in range(current - 299, current):
         fields = {f"started free q{number}": 1 for number in range(200)}
-        client.hset(f"{{fairness}}:minute:{minute}", mapping=fields)
+        client.hset(f"{{fairness}}:stats:{minute}", mapping=fields)
     before = sum(read(fairness, table.STARTS).values())
     assert before == 1000
     announce(shop, current * MINUTE_MS)

@@ -52,8 +52,8 @@ def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness
     assert len(claim(shop, now, ("celery", "a b"))) == 1
     first, second = fairness.stats.minutes(5)
     assert first.at == datetime.fromtimestamp(now // MINUTE_MS * 60 - 120, UTC)
-    assert first.counts == (MinuteCount("celery", "free", 3, 1, quiet=(WaitCount(0.001, 3),)),)
-    assert second.counts == (MinuteCount("a b", "", 1, 0, quiet=(WaitCount(0.001, 1),)),)
+    assert first.counts == (MinuteCount("celery", "free", 3, 1, alone=(WaitCount(0.001, 3),)),)
+    assert second.counts == (MinuteCount("a b", "", 1, 0, alone=(WaitCount(0.001, 1),)),)
     assert fairness.stats.minutes(1) == (second,)
 
 
@@ -63,7 +63,7 @@ def test_what_would_be_refused_is_counted_too(shop, fairness):
         shop.put("42", f"t{number}")
     assert len(claim(shop, now, rules=Rules(default_limit=1, enforcement="observe"))) == 2
     at_once = (WaitCount(0.001, 1),)
-    counted = MinuteCount("celery", "free", 2, 1, quiet=at_once, noisy=at_once)
+    counted = MinuteCount("celery", "free", 2, 1, alone=at_once, behind_own=at_once)
     assert fairness.stats.minutes()[0].counts == (counted,)
 
 
@@ -74,13 +74,13 @@ def test_waits_are_counted_in_steps_the_quiet_apart(shop, fairness, now):
     assert len(claim(shop, now, rules=Rules(default_limit=None))) == 5
     ((counted,),) = (each.counts for each in fairness.stats.minutes(1))
     assert counted.started == 5
-    assert counted.quiet == (WaitCount(0.001, 1), WaitCount(0.004, 1), WaitCount(1.024, 1))
-    assert counted.noisy == (WaitCount(0.008, 1), WaitCount(1.024, 1))
+    assert counted.alone == (WaitCount(0.001, 1), WaitCount(0.004, 1), WaitCount(1.024, 1))
+    assert counted.behind_own == (WaitCount(0.008, 1), WaitCount(1.024, 1))
 
 
 def test_what_an_older_version_counted_is_started_all_the_same(shop, fairness, client):
     minute = int(time.time()) // 60
-    client.hset(shop.key(f"minute:{minute}"), "started free celery", 7)
+    client.hset(shop.key(f"stats:{minute}"), "started free celery", 7)
     assert fairness.stats.minutes(2)[0].counts == (MinuteCount("celery", "free", 7, 0),)
 
 
@@ -88,27 +88,27 @@ def test_a_claim_that_takes_nothing_writes_nothing(shop, client):
     claim(shop, 1_760_000_000_000)
     shop.put("42", "t1")
     claim(shop, 1_760_000_000_000, ("other",))
-    assert not list(client.scan_iter("*minute*"))
+    assert not list(client.scan_iter("*stats:*"))
 
 
 def test_a_minute_is_kept_until_nobody_asks_for_it(shop, client):
     shop.put("42", "t1")
     claim(shop, 1_760_000_000_000)
-    (key,) = client.scan_iter("*minute*")
+    (key,) = client.scan_iter("*stats:*")
     assert 0 <= KEPT * MINUTE_MS + MINUTE_MS - client.pttl(key) < 30_000
 
 
 def test_of_too_many_queues_the_others_are_one(shop, client):
     now = 1_760_000_000_000
-    key = shop.key(f"minute:{now // MINUTE_MS}")
-    client.hset(key, mapping={f"quiet:0 free q{number}": 1 for number in range(FIELDS_AT_MOST - 1)})
+    key = shop.key(f"stats:{now // MINUTE_MS}")
+    client.hset(key, mapping={f"alone:0 free q{number}": 1 for number in range(FIELDS_AT_MOST - 1)})
     for queue in ("x", "y", "z"):
         for number in range(2):
             args = calls.put_args(Waiting(queue, f"{queue}{number}", f"t{number}", message="{}"))
             shop.run(calls.PUT, args)
     claim(shop, now, ("x", "y", "z"), Rules(default_limit=None))
-    assert client.hmget(key, "quiet:0 free x", "quiet:0 free y") == ["2", None]
-    assert client.hget(key, "quiet:0 free _other") == "4"
+    assert client.hmget(key, "alone:0 free x", "alone:0 free y") == ["2", None]
+    assert client.hget(key, "alone:0 free _other") == "4"
     assert client.hlen(key) == FIELDS_AT_MOST + 1
 
 
@@ -133,8 +133,8 @@ def test_on_the_gate_path_gates_count(redis_url, make_fairness):
     counts = [each for minute in gate.stats.minutes() for each in minute.counts]
     assert {(each.queue, each.tier) for each in counts} == {("celery", "free"), ("a b", "free")}
     assert sum(each.started for each in counts) == 2
-    assert sum(each.refused for each in counts) == 2
-    assert {(each.quiet, each.noisy) for each in counts} == {((), ())}
+    assert sum(each.rejected for each in counts) == 2
+    assert {(each.alone, each.behind_own) for each in counts} == {((), ())}
 
 
 def test_claims_and_gates_of_one_installation_are_counted_together(

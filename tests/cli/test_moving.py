@@ -124,14 +124,14 @@ PLACES = [
 def test_a_task_moves_from_wherever_it_waits(shop, fairness, client, check, place):
     place(shop)
     waited = sum(shop.run(calls.SIZE, calls.size_args(DEFAULT)))
-    before = client.zrange(shop.key(f"later:{DEFAULT}"), 0, -1, withscores=True)
+    before = client.zrange(shop.key(f"scheduled:{DEFAULT}"), 0, -1, withscores=True)
     fairness.tenants.set_tier("42", "pro")
     assert sum(shop.run(calls.SIZE, calls.size_args(DEFAULT))) == 0
     assert sum(shop.run(calls.SIZE, calls.size_args(PRIORITY))) == waited
-    assert client.zrange(shop.key(f"later:{PRIORITY}"), 0, -1, withscores=True) == before
+    assert client.zrange(shop.key(f"scheduled:{PRIORITY}"), 0, -1, withscores=True) == before
     assert not check().findings
     left = {key.split(":")[1] for key in client.keys("*" + DEFAULT)}
-    assert left <= {"out", "bell", "left"}, left
+    assert left <= {"debts", "wakeup", "wakeup_leftover"}, left
 
 
 @pytest.mark.parametrize(

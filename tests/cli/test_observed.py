@@ -33,7 +33,7 @@ def now(monkeypatch) -> int:
 
 def note(shop, now, hours_ago: int, **counts: str) -> None:
     """Let an hour have counts of tenants of the tier free."""
-    key = shop.key(f"minute:{(now // HOUR_MS - hours_ago) * 60}")
+    key = shop.key(f"stats:{(now // HOUR_MS - hours_ago) * 60}")
     shop.client.hset(
         key, mapping={f"observed free tenant:{name}": each for name, each in counts.items()}
     )
@@ -71,7 +71,7 @@ def test_what_a_worker_observed_is_summed_by_hour_tier_and_tenant(shop, fairness
 
 def test_those_who_are_not_named_are_counted_together(shop, fairness, now):
     note(shop, now, 0, a="3 2", b="2 2", c="1 2")
-    shop.client.hset(shop.key(f"minute:{now // HOUR_MS * 60}"), "observed free _other", "7 30")
+    shop.client.hset(shop.key(f"stats:{now // HOUR_MS * 60}"), "observed free _other", "7 30")
     found = fairness.stats.observed(top=2)
     assert [each.key for each in found.tenants] == ["tenant:a", "tenant:b"]
     assert (found.others, found.over_limit) == (8, 13)
@@ -79,7 +79,7 @@ def test_those_who_are_not_named_are_counted_together(shop, fairness, now):
 
 
 def test_a_tier_that_is_not_known_now_has_no_limit(shop, fairness, now):
-    shop.client.hset(shop.key(f"minute:{now // HOUR_MS * 60}"), "observed gone tenant:a", "1 2")
+    shop.client.hset(shop.key(f"stats:{now // HOUR_MS * 60}"), "observed gone tenant:a", "1 2")
     assert fairness.stats.observed().tiers[0].concurrency is None
 
 
@@ -145,10 +145,10 @@ def test_the_command_names_what_counts_if_nothing_was_counted(shop, fairness, ru
 def test_the_first_minute_of_an_hour_has_its_own_counts_too(shop, fairness, now, monkeypatch):
     first = now // HOUR_MS * HOUR_MS
     monkeypatch.setattr(stats_api, "server_now", lambda _reader: first)
-    shop.client.hset(shop.key(f"minute:{first // 60_000}"), "started free celery", 7)
+    shop.client.hset(shop.key(f"stats:{first // 60_000}"), "started free celery", 7)
     note(shop, now, 0, a="1 2")
     ((counted,),) = (each.counts for each in fairness.stats.minutes(1))
-    assert (counted.tier, counted.started, counted.refused) == ("free", 7, 0)
+    assert (counted.tier, counted.started, counted.rejected) == ("free", 7, 0)
     assert fairness.stats.observed().over_limit == 1
 
 

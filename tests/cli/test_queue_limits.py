@@ -178,7 +178,7 @@ def test_what_may_be_several_things_and_is_none_is_refused(client, fairness, run
     ):
         with pytest.raises(ValueError, match="of which anything is known"):
             say()
-    assert not client.exists("{fairness}:changes", "{fairness}:cooled")
+    assert not client.exists("{fairness}:changes", "{fairness}:cool_downs")
 
 
 def test_an_override_and_a_cool_down_of_a_queue_hold(client, fairness):

@@ -74,4 +74,4 @@ def test_wrong_usage_names_what_is_expected(run, client, installation, args, pro
     done = run(*args)
     assert done.exit_code == 2
     assert problem in " ".join(done.output.split())
-    assert not client.exists(installation.key("changes"), installation.key("cooled"))
+    assert not client.exists(installation.key("changes"), installation.key("cool_downs"))

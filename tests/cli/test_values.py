@@ -147,7 +147,7 @@ def test_what_no_command_prints_is_plain_too(shop, fairness):
     *_, minute = map(check, fairness.stats.minutes())
     assert minute["at"].endswith(":00Z")
     assert minute["counts"][0]["queue"] == "celery"
-    assert minute["counts"][0]["quiet"][0].keys() == {"below_seconds", "tasks"}
+    assert minute["counts"][0]["alone"][0].keys() == {"below_seconds", "tasks"}
     fairness.limits.pause("api")
     (event,) = fairness.events.read(types=["fairness.paused"]).events
     assert check(event)["data"] == {"key": "api", "until": "", "by": "ada"}

@@ -100,5 +100,5 @@ def test_only_what_has_the_form_of_a_hash_is_taken_for_one(tenant):
 
 def test_a_producer_hashes_a_tenant_that_is_called_like_a_hash(fairness, shop, client):
     parts_of(fairness).app.tasks["shop.add"].delay(1, 2, user=WRITTEN)
-    assert client.exists(shop.key(f"account:{tier_key(WRITTEN)}"))
+    assert client.exists(shop.key(f"tenant_state:{tier_key(WRITTEN)}"))
     assert tier_key(WRITTEN) != KEY

@@ -67,7 +67,7 @@ def test_tenants_are_independent_and_tiers_mix(limiter: Limiter) -> None:
 def test_an_unknown_tier_is_free(limiter: Limiter, tier: str) -> None:
     assert admitted(limiter.acquire(ask(tier=tier))).tier == "free"
     assert refused(limiter.acquire(ask(tier=tier))).tier == "free"
-    assert set(limiter.counts()) == {"refused:free"}
+    assert set(limiter.counts()) == {"rejected:free"}
 
 
 def test_a_release_frees_the_slot_and_twice_is_harmless(limiter: Limiter) -> None:
@@ -196,7 +196,7 @@ def test_no_limit_admits_everything(make_limiter: Callable[..., Limiter]) -> Non
 def test_observe_counts_and_refuses_nothing(limiter: Limiter) -> None:
     answers = [admitted(limiter.acquire(ask(), Enforcement.OBSERVE)) for _ in range(3)]
     assert [a.over_limit for a in answers] == [False, True, True]
-    assert limiter.counts() == {"refused:free": 2}
+    assert limiter.counts() == {"rejected:free": 2}
     assert held(limiter) == 3
 
 
@@ -212,7 +212,7 @@ def test_refusals_are_counted_by_tier(limiter: Limiter) -> None:
         limiter.acquire(ask("a", "free"))
     for _ in range(4):
         limiter.acquire(ask("b", "pro"))
-    assert limiter.counts() == {"refused:free": 2, "refused:pro": 1}
+    assert limiter.counts() == {"rejected:free": 2, "rejected:pro": 1}
 
 
 def test_a_published_table_wins_over_the_settings(limiter: Limiter) -> None:

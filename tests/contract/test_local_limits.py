@@ -165,7 +165,7 @@ def test_where_the_tier_refuses_too_the_tier_says_what_becomes_of_the_task(
     assert isinstance(limiter.acquire(ask("w1", tenant="42")), Admitted)
     answer = refused(limiter, "w1", tenant="42")
     assert (answer.reason, answer.key) == (Reason.AT_CONCURRENCY_LIMIT, "")
-    assert limiter.counts() == {"refused:free": 1}
+    assert limiter.counts() == {"rejected:free": 1}
 
 
 def test_each_partition_counts_apart_in_each_worker(limiter: Limiter) -> None:

@@ -304,7 +304,7 @@ def test_s26_a_limit_drops_though_the_tier_refuses_too(limiter: Limiter) -> None
     admitted(limiter.acquire(ask(drops, tenant="42", tier="free")))
     answer = refused(limiter.acquire(ask(drops, tenant="42", tier="free")))
     assert (answer.action, answer.key) == ("drop", "a")
-    assert limiter.counts() == {"limited": 1, "dropped": 1, "refused:free": 1}
+    assert limiter.counts() == {"limited": 1, "dropped": 1, "rejected:free": 1}
 
 
 def test_s26_of_a_dropped_message_no_other_copy_starts(limiter: Limiter) -> None:

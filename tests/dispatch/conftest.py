@@ -20,11 +20,21 @@ from tests.support.waiting import eventually
 PREFIX = "{fairness}:"
 #: What Redis knows of tasks that wait or run; numbers of the whole installation may stay.
 OF_TASKS = (
-    *("tasks", "messages", "ids", "running", "ends", "leases:*", "waiting", "account:*", "closed"),
+    *(
+        "tasks",
+        "messages",
+        "ids",
+        "running",
+        "ends",
+        "leases:*",
+        "waiting",
+        "tenant_state:*",
+        "at_limit",
+    ),
     "outcomes",
-    *("lane:*", "names:*", "ready:*", "ring:*", "full:*", "later:*", "expires:*"),
-    *("shelf:*", "blocked:*", "groups:*", "group:*", "wait:*", "candidates:*"),
-    *("waited:*", "opens", "looks", "virtual", "tags:*"),
+    *("lane:*", "names:*", "ready:*", "active:*", "blocked:*", "scheduled:*", "expires:*"),
+    *("blocked_lanes:*", "blocked_classes:*", "groups:*", "group:*", "groups_at:*", "available:*"),
+    *("waiters:*", "timers", "looks", "virtual_times", "finish_tags:*"),
 )
 
 

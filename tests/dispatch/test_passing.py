@@ -71,7 +71,7 @@ def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
         assert time.monotonic() - begin < 0.9
     assert unknown(stranger) == 1
     assert_nothing_left(memory)
-    assert not memory.hgetall(f"{PREFIX}counts").get("dead_lettered")
+    assert not memory.hgetall(f"{PREFIX}counters").get("dead_lettered")
 
 
 def test_many_tenants_with_a_task_that_nobody_knows_hide_nobody(

@@ -213,7 +213,7 @@ def test_a_rescheduled_task_runs_later_and_ends_once(
     running, gate = holding(shop, api)
     results = [send(shop, user, api) for user in ("42", "43")]
     eventually(lambda: shop.fairness.stats.counters().get("rescheduled", 0) >= 2)
-    assert memory.zcard(f"{PREFIX}later:celery") == 2
+    assert memory.zcard(f"{PREFIX}scheduled:celery") == 2
     # They stop nobody.
     assert send(shop, "42").get(timeout=RESULT_SECONDS) == "done"
     assert not {result.id for result in results} & set(shop.runs())
@@ -324,7 +324,7 @@ def test_limits_that_cannot_be_read_charge_a_tenant_of_their_own(
     for limits in wrong:
         header = {"v": 1, "tenant": "42", "limits": limits}
         shop.app.send_task("kinds.late", kwargs={"gate": str(gate)}, headers={"fairness": header})
-    waiting = memory.hgetall(f"{PREFIX}account:tenant:_invalid")
+    waiting = memory.hgetall(f"{PREFIX}tenant_state:tenant:_invalid")
     assert waiting["q:celery"] == str(len(wrong))
     gate.touch()
     shop.worker(app=KINDS, pool="threads", concurrency=4)

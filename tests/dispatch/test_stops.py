@@ -78,7 +78,7 @@ def test_a_body_that_met_a_429_cools_its_keys_down_and_runs_again_without_a_retr
     worker = shop.worker(app=KINDS, pool=pool, concurrency=1 if pool == "solo" else 2)
     met = send(shop, "41", API, name="fair", how="429")
     # The body has ended before its worker says so.
-    eventually(lambda: memory.exists(f"{PREFIX}cooled") == 1)
+    eventually(lambda: memory.exists(f"{PREFIX}cool_downs") == 1)
     others = [send(shop, "42", API), send(shop, "43", API)]
     for result in (met, *others):
         assert result.get(timeout=RESULT_SECONDS) == "done"
@@ -87,7 +87,7 @@ def test_a_body_that_met_a_429_cools_its_keys_down_and_runs_again_without_a_retr
     assert later[0] - first >= COOL_SECONDS - 0.01
     assert [entry["retries"] for entry in shop.ledger("start") if entry["id"] == met.id] == [0, 0]
     assert "api.example.com cools down for" in worker.log_text()
-    eventually(lambda: not memory.exists(f"{PREFIX}cooled"))
+    eventually(lambda: not memory.exists(f"{PREFIX}cool_downs"))
     assert_nothing_left(memory)
 
 
@@ -142,7 +142,7 @@ def test_a_429_of_a_task_without_limits_is_its_own_matter(fair_shop: Shop, memor
     eventually(lambda: len(fair_shop.ledger("end")) == 1)
     assert send(fair_shop, "41", API).get(timeout=RESULT_SECONDS) == "done"
     assert len(fair_shop.ledger("start")) == 2
-    assert not memory.exists(f"{PREFIX}cooled")
+    assert not memory.exists(f"{PREFIX}cool_downs")
     assert met.get(timeout=RESULT_SECONDS) == "done"
 
 

@@ -52,7 +52,7 @@ def test_nothing_is_cut_off_and_axe_finds_nothing_serious(
             f"observed free tenant:{'customer-with-a-long-name' * (ago + 1)}",
             "observed free _other",
         )
-        key = shop.key(f"minute:{(hour - ago) * 60}")
+        key = shop.key(f"stats:{(hour - ago) * 60}")
         shop.client.hset(key, mapping=dict.fromkeys(fields, f"{count} 37"))
     page.goto(DASHBOARD)
     expect(page.get_by_role("row", name="tenant:flood")).to_be_visible()

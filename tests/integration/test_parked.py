@@ -31,9 +31,9 @@ ONE = RateLimitPolicy(KEY, concurrency=1)
 
 #: The keys that stay when nothing waits, runs or has ended without its result.
 LASTING = {
-    *("clock", "copy", "counts", "declared", "events", "totals"),
+    *("clock", "copy", "counters", "declared", "events", "totals"),
     "saturated",
-    *("idle", "minute", "kept_events", "reply", "sequence", "tenant"),
+    *("key_expiry", "stats", "kept_events", "last_answer", "sequence", "tenant"),
     *("tiers", "window", "workers"),
 }
 
@@ -249,7 +249,7 @@ def test_people_see_and_cancel_what_is_parked(make_shop: Callable[..., Shop], br
         assert (found.held, found.waiting_count) == (1, 4)
         told = fairness.tasks.explain(others[0].id)
         assert (told.state, told.key) == ("parked", "tenant:42")
-        assert (told.ahead_in_lane, told.ahead_in_ring) == (0, None)
+        assert (told.ahead_in_lane, told.tenants_ahead) == (0, None)
         assert fairness.tasks.explain(others[2].id).ahead_in_lane == 2
         assert told.queue == "celery"
         (blocker,) = told.blocked_by

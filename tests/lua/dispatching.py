@@ -13,7 +13,7 @@ PREFIX = "{fairness}:"
 RULES = Rules()
 NOW = 1_760_000_000_000
 #: Where what starts then is counted.
-MINUTE = f"minute:{NOW // 60_000}"
+MINUTE = f"stats:{NOW // 60_000}"
 
 #: Of one test in a row, for a mistake must not make it run for ever.
 CALLS_AT_MOST = 100_000

@@ -20,7 +20,7 @@ from tests.support.tables import exceeded_in
 
 NAMES = Names("fairness")
 RULES = Rules()
-LATER = NAMES.prefix + "later:q"
+LATER = NAMES.prefix + "scheduled:q"
 #: Commands of the dearest call of a task with three limits, its own FCALL included.
 MOST_COMMANDS = 60
 
@@ -183,7 +183,7 @@ def test_a_refusal_remembers_which_copy_was_refused_and_which_follows(client):
     admits.ask("l1")
     assert admits.ask("l2", "message", "first", "second")[0] == 0
     kept = client.hgetall(NAMES.of("copy", "message"))
-    assert kept == {"current": "first", "next": "second", "told": ""}
+    assert kept == {"current": "first", "next": "second", "reported": ""}
     # Neither may run but these two.
     assert admits.ask("l3", "message", "other", "next")[0] == -2
 
@@ -241,7 +241,7 @@ def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask("l1", RATED))
     limiter.release([ask("l1", RATED).lease])
-    kept = {"idle", "window:mail", "starts:mail"}
+    kept = {"key_expiry", "window:mail", "starts:mail"}
     client.delete(f"{NAMES.prefix}declared:mail")  # it goes by itself
     assert {key.removeprefix(NAMES.prefix) for key in client.scan_iter("*")} == {"clock", *kept}
     for _ in range(12):
@@ -257,10 +257,10 @@ def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     args = calls.stop_args("cool", "api", 4_000, RULES.lease_ms, "on", str(clock.now_ms))
     claims.run(calls.STOP, args)
     limiter.renew([])
-    assert client.exists(f"{NAMES.prefix}cooled") == 1
+    assert client.exists(f"{NAMES.prefix}cool_downs") == 1
     clock.advance(4)
     limiter.renew([])
-    assert client.exists(f"{NAMES.prefix}cooled") == 0
+    assert client.exists(f"{NAMES.prefix}cool_downs") == 0
 
 
 def test_nobody_knows_when_a_task_of_a_tenant_ends(make_limiter, claims):
@@ -275,9 +275,9 @@ def test_nobody_knows_when_a_task_of_a_tenant_ends(make_limiter, claims):
 
 def test_a_renewal_forgets_a_bounded_number_of_cool_downs(make_limiter, client):
     limiter = make_limiter()
-    client.zadd(f"{NAMES.prefix}cooled", {f"k{n}": 1 for n in range(100)})
+    client.zadd(f"{NAMES.prefix}cool_downs", {f"k{n}": 1 for n in range(100)})
     limiter.renew([])
-    assert client.zcard(f"{NAMES.prefix}cooled") == 100 - 64
+    assert client.zcard(f"{NAMES.prefix}cool_downs") == 100 - 64
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_refusal_is_counted_by_what_refused_and_why(
         stop_key(limiter, clock, how, "api", 60.0)
     for lease in ("l2", "l3"):
         assert isinstance(limiter.acquire(ask(lease, limit)), Rejected)
-    assert exceeded_in(client.hgetall(NAMES.counts)) == {f"{strategy} api": "2"}
+    assert exceeded_in(client.hgetall(NAMES.counters)) == {f"{strategy} api": "2"}
 
 
 @pytest.mark.parametrize("steered", [False, True])
@@ -326,7 +326,7 @@ def test_a_refusal_by_the_tier_is_counted_by_the_tenants_key(
     for number in range(3):
         clock.advance(1)
         limiter.acquire(ask(f"l{number}", *limits, tenant="42"), Enforcement(enforcement))
-    assert exceeded_in(client.hgetall(NAMES.counts)) == counted
+    assert exceeded_in(client.hgetall(NAMES.counters)) == counted
 
 
 @pytest.mark.parametrize("limits", [(), (RATED,)])
@@ -334,7 +334,7 @@ def test_a_tenant_that_a_person_paused_refuses_by_that(make_limiter, client, clo
     limiter = make_limiter(frozen=True)
     stop_key(limiter, clock, "pause", "tenant:42")
     assert isinstance(limiter.acquire(ask("l1", *limits, tenant="42")), Rejected)
-    assert exceeded_in(client.hgetall(NAMES.counts)) == {"paused tenant:42": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counters)) == {"paused tenant:42": "1"}
 
 
 @pytest.mark.parametrize("limits", [(), (RATED,)])
@@ -343,7 +343,7 @@ def test_a_tenant_that_runs_something_and_may_no_more_is_paused(make_limiter, cl
     assert isinstance(limiter.acquire(ask("l1", tenant="42")), Admitted)
     limiter.publish_tenant("42", "pro", 0)
     assert isinstance(limiter.acquire(ask("l2", *limits, tenant="42")), Rejected)
-    assert exceeded_in(client.hgetall(NAMES.counts)) == {"paused tenant:42": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counters)) == {"paused tenant:42": "1"}
 
 
 def test_a_refusal_by_the_tier_costs_one_command_more_than_its_count(make_limiter, commands):

@@ -98,7 +98,7 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
     limiter.acquire("l2", limit=2, serial="s1")
     assert set(client.keys(NAMES.prefix + "*")) == {
         NAMES.clock,
-        NAMES.counts,
+        NAMES.counters,
         LEASES,
         f"{NAMES.prefix}ends",
         f"{NAMES.prefix}running",

@@ -68,15 +68,15 @@ class TestLooksOfEnds:
 
     def test_what_is_left_is_looked_at_by_the_next(self, dispatch, client):
         held = self.held(dispatch, 2 * LOOKS)
-        for kind in ("bell", "left"):
+        for kind in ("wakeup", "wakeup_leftover"):
             client.delete(*(f"{PREFIX}{kind}:{queue}" for queue in self.queues))
         dispatch.settle(held)
-        assert client.exists(*(f"{PREFIX}bell:{queue}" for queue in self.queues)) == LOOKS + 1
-        assert client.zrange(PREFIX + "opens", 0, -1) == [f"{LOOKS} api"]
+        assert client.exists(*(f"{PREFIX}wakeup:{queue}" for queue in self.queues)) == LOOKS + 1
+        assert client.zrange(PREFIX + "timers", 0, -1) == [f"{LOOKS} api"]
         dispatch.claim(want=1, queues=["other"])
-        assert not client.exists(PREFIX + "opens")
+        assert not client.exists(PREFIX + "timers")
         for queue in self.queues:
-            assert client.zcount(f"{PREFIX}candidates:{queue}", "-inf", "(0") == 0
+            assert client.zcount(f"{PREFIX}available:{queue}", "-inf", "(0") == 0
 
 
 class TestLooksOfWhatPeopleSaid:
@@ -101,7 +101,7 @@ class TestLooksOfWhatPeopleSaid:
         # Those that ended, and those whose time came.
         assert ran["lmove"] <= 2 * LOOKS
         assert len(dispatch.claim_all(want=DUE, queues=names)) == DUE
-        assert not client.exists(PREFIX + "opens")
+        assert not client.exists(PREFIX + "timers")
 
 
 class TestWeight:
@@ -132,11 +132,11 @@ class TestWeight:
             assert dispatch.claim(want=1).sleep_ms == 0
         # The last class may have more names than moves were left.
         blocked = -(-self.MOVES // names)
-        assert len(client.keys(PREFIX + "blocked:*")) == blocked
+        assert len(client.keys(PREFIX + "blocked_classes:*")) == blocked
         # A lane that changes its order is taken out, looked at, and put in.
         assert sum(ran.values()) <= blocked * (3 * names + 40) + 60
         block_all(dispatch)
-        assert len(client.keys(PREFIX + "blocked:*")) == tenants
+        assert len(client.keys(PREFIX + "blocked_classes:*")) == tenants
         stop(dispatch, "resume", "api")
         assert len(dispatch.claim(want=1).tasks) == 1
 
@@ -157,7 +157,7 @@ class TestWeight:
         self.put_long(dispatch, 24, 31)
         with commands() as ran:
             assert dispatch.claim(want=1).sleep_ms == 1000
-        assert client.zcard(PREFIX + "closed") == 24
+        assert client.zcard(PREFIX + "at_limit") == 24
         assert ran["hget"] == 24, "the head of each"
 
     def put_long(self, dispatch, tenants, units):

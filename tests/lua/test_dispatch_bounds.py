@@ -79,10 +79,10 @@ def test_a_start_clears_a_bounded_number_of_times_at_a_key_that_are_over(dispatc
         dispatch.put(tenant, limits=limits)
     running = dispatch.claim_all()
     assert [task.key for task in running] == ["tenant:a,api"]
-    client.zadd(PREFIX + "tags:api", {f"tenant:gone{number}": 0 for number in range(9)})
+    client.zadd(PREFIX + "finish_tags:api", {f"tenant:gone{number}": 0 for number in range(9)})
     dispatch.settle(running)
     assert len(dispatch.claim(want=1).tasks) == 1
-    left = client.zrange(PREFIX + "tags:api", 0, -1)
+    left = client.zrange(PREFIX + "finish_tags:api", 0, -1)
     assert sum(name.startswith("tenant:gone") for name in left) == 9 - 4
 
 
@@ -100,7 +100,7 @@ def test_entries_are_moved_aside_in_their_order(dispatch, client):
     client.rpush("plain", "odd", "another", "odd", "even")
     for entry in (b"odd", b"even"):
         assert dispatch.run(calls.QUARANTINE, ["q", "plain", entry]) == 1
-    assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "even"]
+    assert client.lrange(PREFIX + "quarantined:q", 0, -1) == ["odd", "even"]
     # The one that is moved is the oldest: stock producers push at the other end.
     assert client.lrange("plain", 0, -1) == ["odd", "another"]
 
@@ -112,7 +112,7 @@ def test_a_task_that_comes_back_does_not_bring_an_old_tier(dispatch, client):
     dispatch.put("a", tier="free")
     dispatch.let_a_lease_pass()
     dispatch.claim(queues=["other"])
-    assert client.hget(PREFIX + "account:tenant:a", "tier") == "free"
+    assert client.hget(PREFIX + "tenant_state:tenant:a", "tier") == "free"
 
 
 class TestByWhoseRules:
@@ -140,10 +140,10 @@ class TestByWhoseRules:
         unlimited = Rules(default_limit=None, enforcement="off")
         self.running = dispatch.claim(want=2, rules=unlimited).tasks
         assert dispatch.claim(rules=Rules(default_limit=1)).tasks == ()
-        assert client.zscore(PREFIX + "closed", "tenant:a") is not None
+        assert client.zscore(PREFIX + "at_limit", "tenant:a") is not None
 
     def is_open(self, client):
-        return client.zscore(PREFIX + "ring:q", "tenant:a") is not None
+        return client.zscore(PREFIX + "active:q", "tenant:a") is not None
 
     @pytest.mark.parametrize("enforcement", ["off", "observe"])
     def test_who_enforces_nothing_opens_it(self, dispatch, client, end_one, enforcement):
@@ -168,4 +168,4 @@ class TestByWhoseRules:
         if published:
             dispatch.publish_tiers(free=1)
         end_one(Rules(default_limit=1))
-        assert client.zscore(PREFIX + "closed", "tenant:a") == (2 if published else 1)
+        assert client.zscore(PREFIX + "at_limit", "tenant:a") == (2 if published else 1)

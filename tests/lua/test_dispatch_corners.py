@@ -49,8 +49,8 @@ def test_a_tenant_that_waits_in_very_many_queues_is_back_in_all_rings(dispatch, 
         assert dispatch.claim(queues=[queue]).tasks == ()
     dispatch.publish_tiers(free=1)
     dispatch.claim(want=1, queues=["nobody's"])
-    assert not client.keys(PREFIX + "full:*")
-    assert {client.zcard(PREFIX + "ring:" + queue) for queue in queues} == {1}
+    assert not client.keys(PREFIX + "blocked:*")
+    assert {client.zcard(PREFIX + "active:" + queue) for queue in queues} == {1}
 
 
 def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, client):
@@ -62,7 +62,7 @@ def test_a_start_clears_away_four_debts_that_the_ring_has_passed(dispatch, clien
     left = []
     for want in (7, 1, 1):
         assert len(dispatch.claim(want).tasks) == want
-        left.append(client.zcard(PREFIX + "out:q"))
+        left.append(client.zcard(PREFIX + "debts:q"))
     assert left == [6, 2, 0]
 
 
@@ -110,22 +110,22 @@ def test_an_entry_is_moved_aside_once(dispatch, client):
     client.rpush("plain", "odd", "another", "odd")
     args = ["q", "plain", b"odd"]
     assert [dispatch.run(calls.QUARANTINE, args) for _ in range(3)] == [1, 1, 0]
-    assert client.lrange(PREFIX + "aside:q", 0, -1) == ["odd", "odd"]
+    assert client.lrange(PREFIX + "quarantined:q", 0, -1) == ["odd", "odd"]
     assert client.lrange("plain", 0, -1) == ["another"]
-    assert client.hget(PREFIX + "counts", "aside") == "2"
+    assert client.hget(PREFIX + "counters", "quarantined") == "2"
 
 
 def test_the_answer_to_a_claim_is_kept_for_two_leases(dispatch, client):
     dispatch.put("a")
     args = calls.claim_args("w1", 1, 1, ["q"], RULES, str(NOW))
-    assert lifetime_after(client, calls.CLAIM, args, "reply:w1") == 2 * RULES.lease_ms
+    assert lifetime_after(client, calls.CLAIM, args, "last_answer:w1") == 2 * RULES.lease_ms
 
 
 def test_a_purge_of_what_waits_for_its_time_leaves_no_bell(dispatch, client):
     dispatch.put("a", eta_ms=NOW + 5_000)
-    assert client.exists(PREFIX + "bell:q")
+    assert client.exists(PREFIX + "wakeup:q")
     assert dispatch.run(calls.PURGE, ["q"]) == 1
-    assert not client.exists(PREFIX + "bell:q")
+    assert not client.exists(PREFIX + "wakeup:q")
 
 
 @pytest.mark.parametrize("max_deliveries", [0, 5])
@@ -136,7 +136,7 @@ def test_a_message_that_cannot_be_read_is_a_dead_letter_at_once(dispatch, client
     dispatch.put("a")
     assert dispatch.settle([task], Verdict.UNREADABLE) == [Settled.SETTLED]
     assert dispatch.letters() == ["of t1"]
-    assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
+    assert client.hget(PREFIX + "counters", "dead_lettered") == "1"
     found = dispatch.next_outcome()
     assert (found.state, found.queue, found.deaths) == ("unreadable", "q", 0)
     assert dispatch.next_outcome(found.name) is None
@@ -163,15 +163,15 @@ def test_who_is_found_at_the_limit_counts_as_refused_once_until_it_opens(dispatc
         dispatch.put("a", tier="pro")
     running = dispatch.claim_all()
     dispatch.claim_all()
-    assert client.hget(PREFIX + "counts", "refused:pro") == "1"
+    assert client.hget(PREFIX + "counters", "rejected:pro") == "1"
     dispatch.settle(running[:1])
     dispatch.put("a", tier="pro")
     assert len(dispatch.claim_all()) == 1
-    assert client.hget(PREFIX + "counts", "refused:pro") == "2"
+    assert client.hget(PREFIX + "counters", "rejected:pro") == "2"
 
 
 @pytest.mark.parametrize(
-    ("enforcement", "counted"), [("observe", {"refused:free": "2"}), ("off", {})]
+    ("enforcement", "counted"), [("observe", {"rejected:free": "2"}), ("off", {})]
 )
 def test_a_start_that_would_be_refused_is_counted_where_a_worker_observes(
     redis_url, client, enforcement, counted
@@ -180,7 +180,7 @@ def test_a_start_that_would_be_refused_is_counted_where_a_worker_observes(
     for _ in range(3):
         dispatch.put("a", tier="unknown")
     assert len(dispatch.claim_all()) == 3
-    assert client.hgetall(PREFIX + "counts") == counted
+    assert client.hgetall(PREFIX + "counters") == counted
 
 
 @pytest.mark.parametrize("key", ["lane:tenant:a 0  q", "ready:tenant:a q"])
@@ -226,7 +226,7 @@ def test_a_refused_lane_that_somebody_deleted_keeps_no_other_from_its_turn(
     dispatch.put("b")
     assert client.delete(*client.keys(PREFIX + "lane:tenant:a *")) == 1
     assert [task.key for task in dispatch.claim_all()] == ["tenant:b"]
-    assert not client.exists(PREFIX + "ring:q")
+    assert not client.exists(PREFIX + "active:q")
 
 
 @pytest.mark.parametrize("wait", [stands_in_its_ring, is_at_its_tier, is_dropped])
@@ -270,10 +270,10 @@ def test_a_purge_that_leaves_only_blocked_lanes_leaves_their_tenant_in_no_ring(d
         dispatch.put("42", limits=closed)
     assert dispatch.claim_all() == []
     dispatch.put("42")
-    assert client.zrange("{fairness}:ring:q", 0, -1) == ["tenant:42"]
+    assert client.zrange("{fairness}:active:q", 0, -1) == ["tenant:42"]
     assert dispatch.run(calls.PURGE, ["q"]) == 100
-    assert client.zrange("{fairness}:ring:q", 0, -1) == []
-    assert client.zrange("{fairness}:full:q", 0, -1) == ["tenant:42"]
+    assert client.zrange("{fairness}:active:q", 0, -1) == []
+    assert client.zrange("{fairness}:blocked:q", 0, -1) == ["tenant:42"]
     assert dispatch.run(calls.PURGE, ["q"]) == 3
 
 

@@ -39,7 +39,7 @@ def test_where_somebody_deleted_the_keys_of_another_queue(dispatch, client, runn
 def test_where_somebody_deleted_what_another_end_comes_back_to(dispatch, client, running):
     dispatch.put("c", queue="q1", limits=write_limits((Limit("k1", 1),)))
     dispatch.claim_all(queues=("q1",))
-    client.delete(PREFIX + "candidates:q1")
+    client.delete(PREFIX + "available:q1")
     first, second = running
     ends = [Settle(second.lease, Verdict.DONE)]
     ends.append(Settle(first.lease, Verdict.HEAD))
@@ -162,7 +162,7 @@ class TestOfAGroup:
         return word
 
     def test_the_count_of_what_waits(self, dispatch, client, word):
-        assert client.delete(PREFIX + "account:tenant:a") == 1
+        assert client.delete(PREFIX + "tenant_state:tenant:a") == 1
         dispatch.put("a", limits=word)
         dispatch.settle(self.held)
         claimed = dispatch.claim(4)
@@ -170,6 +170,6 @@ class TestOfAGroup:
         assert client.hkeys(PREFIX + "running") == ["t3"]
 
     def test_the_places_of_tenants_that_are_full(self, dispatch, client, word):
-        assert client.delete(PREFIX + "full:q") == 1
+        assert client.delete(PREFIX + "blocked:q") == 1
         dispatch.settle(self.held)
         assert dispatch.tags_of(dispatch.claim(4)) == ["t3", "t4"]

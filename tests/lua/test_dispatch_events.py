@@ -80,7 +80,7 @@ def test_a_blocked_task_is_found_and_claimed_as_it_was_put(client, redis_url):
     (first,) = dispatch.claim().tasks
     dispatch.claim()
     state, head = dispatch.find("t2")
-    assert (state, head.limits, head.refused) == ("waiting", ONE, "concurrency|api")
+    assert (state, head.limits, head.rejected_by) == ("waiting", ONE, "concurrency|api")
     dispatch.settle([first])
     (second,) = dispatch.claim().tasks
     assert (second.message, second.key) == ("of t2", "tenant:a,api")
@@ -88,4 +88,4 @@ def test_a_blocked_task_is_found_and_claimed_as_it_was_put(client, redis_url):
     # Its head notes that its start was reported too.
     dispatch.settle([second], Verdict.HEAD)
     state, head = dispatch.find("t2")
-    assert (state, head.limits, head.refused) == ("waiting", ONE, "-")
+    assert (state, head.limits, head.rejected_by) == ("waiting", ONE, "-")

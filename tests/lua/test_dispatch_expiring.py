@@ -30,10 +30,10 @@ def outcomes_of(dispatch):
 
 def nothing_is_left(client):
     """But for what lives for ever, or ends by itself."""
-    kept = {"clock", "tiers", "counts", "events", "kept_events"}
+    kept = {"clock", "tiers", "counters", "events", "kept_events"}
     names = [key.removeprefix(PREFIX) for key in client.keys(f"{PREFIX}*")]
     left = {name.partition(":")[0] for name in names} - kept
-    assert left <= {"reply", "minute", "pace", "rescheduled", "declared"}, left
+    assert left <= {"last_answer", "stats", "pace", "rescheduled", "declared"}, left
 
 
 def at_its_tier(dispatch):
@@ -90,7 +90,7 @@ def test_a_task_expires_wherever_it_waits_and_not_before(dispatch, client, wait)
     dispatch.now = SOON
     assert dispatch.claim(never=("x",)).tasks == ()
     assert outcomes_of(dispatch) == [("late", "expired", "-")]
-    assert client.hget(PREFIX + "counts", "expired_waiting") == "1"
+    assert client.hget(PREFIX + "counters", "expired_waiting") == "1"
     dispatch.settle([running])
     assert dispatch.claim().tasks == ()
     dispatch.now += 120_000
@@ -137,7 +137,7 @@ def test_one_claim_ends_a_bounded_number_and_says_that_there_are_more(dispatch, 
     assert dispatch.claim().sleep_ms == 0
     assert client.zcard(PREFIX + "expires:q") == 1
     assert dispatch.claim().sleep_ms > 0
-    assert not client.exists(PREFIX + "expires:q", PREFIX + "account:tenant:a")
+    assert not client.exists(PREFIX + "expires:q", PREFIX + "tenant_state:tenant:a")
 
 
 def test_what_a_late_end_takes_out_expires_no_more(dispatch, client):

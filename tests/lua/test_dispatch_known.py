@@ -18,7 +18,7 @@ def dispatch(client):
 
 
 def known(dispatch):
-    return set(dispatch.client.zrange(PREFIX + "idle", 0, -1))
+    return set(dispatch.client.zrange(PREFIX + "key_expiry", 0, -1))
 
 
 @pytest.mark.parametrize("verdict", [Verdict.DONE, Verdict.HEAD, Verdict.DIED])

@@ -99,7 +99,7 @@ def test_a_lane_is_blocked_whole_however_many_kinds_it_has(dispatch, client):
     held = with_many_kinds(dispatch)
     dispatch.put("b")
     assert [task.key for task in dispatch.claim().tasks] == ["tenant:b"]
-    assert not client.exists(PREFIX + "ready:tenant:a q", PREFIX + "ring:q")
+    assert not client.exists(PREFIX + "ready:tenant:a q", PREFIX + "active:q")
     dispatch.settle(held)
     assert len(dispatch.claim().tasks) == 1
 
@@ -110,6 +110,6 @@ def test_a_group_goes_on_whose_first_member_has_no_lane_any_more(dispatch, clien
     for tenant in "ab":
         dispatch.put(tenant, limits=API)
     assert dispatch.claim().tasks == ()
-    assert client.delete(PREFIX + f"shelf:tenant:a {shape_of(API)} q") == 1
+    assert client.delete(PREFIX + f"blocked_lanes:tenant:a {shape_of(API)} q") == 1
     dispatch.settle(held)
     assert [task.key for task in dispatch.claim().tasks] == ["tenant:b,api"]

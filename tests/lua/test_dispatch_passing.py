@@ -91,7 +91,7 @@ def test_what_was_passed_over_has_no_credit_and_the_ring_s_time_does_not_go_back
     order = [task.key[-3:] for task in dispatch.claim(want=20).tasks]
     assert order[0] == "old", "it has waited longest"
     assert order.count("old") in (10, 11)
-    assert float(client.hget(PREFIX + "virtual", "queue q")) >= 50
+    assert float(client.hget(PREFIX + "virtual_times", "queue q")) >= 50
 
 
 def test_a_crowd_that_waits_for_another_worker_hides_nobody(dispatch):
@@ -151,7 +151,7 @@ def test_who_passes_nothing_over_pays_nothing_for_it(dispatch, commands):
 
 
 def test_who_passes_a_task_over_leaves_a_bell_for_others_and_hears_of_what_comes(dispatch, client):
-    bell, left = PREFIX + "bell:q", PREFIX + "left:q"
+    bell, left = PREFIX + "wakeup:q", PREFIX + "wakeup_leftover:q"
     dispatch.put("a", kind="x")
     assert client.lpop(bell) == "1"
     assert dispatch.claim(never=("x",)).passed == {"q": 1}
@@ -170,9 +170,9 @@ def test_a_claim_that_empties_its_queue_silences_both_bells(dispatch, client, wa
     for _ in range(2):
         dispatch.put("a")
     dispatch.claim(want=want)
-    assert client.exists(PREFIX + "left:q") == 2 - want
+    assert client.exists(PREFIX + "wakeup_leftover:q") == 2 - want
     dispatch.claim(want=2)
-    assert client.exists(PREFIX + "bell:q", PREFIX + "left:q") == 0
+    assert client.exists(PREFIX + "wakeup:q", PREFIX + "wakeup_leftover:q") == 0
 
 
 def test_a_purge_silences_both_bells_and_finds_what_was_passed_over(dispatch, client):
@@ -193,8 +193,8 @@ def test_a_task_that_was_passed_over_is_withdrawn_when_its_end_comes_late(dispat
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
     assert left - {"events"} == {
         "clock",
-        "reply:w1",
-        "counts",
+        "last_answer:w1",
+        "counters",
         "kept_events",
         MINUTE,
     }

@@ -66,7 +66,7 @@ def test_full_tenants_cost_a_claim_and_a_settle_nothing(dispatch, client, comman
         dispatch.now = NOW
         crowd(dispatch, size)
         client.slowlog_reset()
-        assert client.zcard(PREFIX + "full:q") == size
+        assert client.zcard(PREFIX + "blocked:q") == size
         # A first and a second one: what the clock notes is noted.
         for turn in range(2):
             dispatch.put("free")
@@ -187,7 +187,7 @@ def test_tasks_that_wait_for_their_time_come_in_its_order_and_behind_what_waits(
 
 
 def test_a_time_that_comes_sooner_wakes_who_sleeps(dispatch, client):
-    bell = PREFIX + "bell:q"
+    bell = PREFIX + "wakeup:q"
     dispatch.put(eta_ms=NOW + 9000)
     assert client.lpop(bell)
     dispatch.put(eta_ms=NOW + 9500)
@@ -256,7 +256,7 @@ def test_a_task_that_kills_its_process_becomes_a_dead_letter(dispatch, client):
             dispatch.let_a_lease_pass()
     assert dispatch.claim().tasks == ()
     assert dispatch.letters() == ["of poison"]
-    assert client.hget(PREFIX + "counts", "dead_lettered") == "1"
+    assert client.hget(PREFIX + "counters", "dead_lettered") == "1"
     # It is kept, so it is known.
     assert dispatch.put("a", tag="poison") is Put.KNOWN
 
@@ -270,7 +270,7 @@ def test_an_acknowledged_task_is_never_delivered_again(dispatch, client):
     assert dispatch.claim().tasks == (), "it keeps its slot"
     dispatch.let_a_lease_pass()
     assert dispatch.tags_of(dispatch.claim()) == ["t2"]
-    assert client.hget(PREFIX + "counts", "abandoned") == "1"
+    assert client.hget(PREFIX + "counters", "abandoned") == "1"
 
 
 def lose(dispatch, *verdicts, **fields):
@@ -289,7 +289,7 @@ def test_a_task_that_was_lost_with_its_worker_leaves_an_outcome(dispatch, client
     found = dispatch.next_outcome()
     assert (found.owner, found.state, found.queue) == ("w1", "acked", "größe q\n 1")
     assert (found.tenant, found.deaths, found.message) == ("a", 0, "of t1")
-    assert client.hget(PREFIX + "counts", "abandoned") == "1"
+    assert client.hget(PREFIX + "counters", "abandoned") == "1"
     assert dispatch.next_outcome(found.name) is None
     assert not client.exists(*(PREFIX + each for each in ("outcomes", "tasks", "running")))
 
@@ -414,8 +414,8 @@ def test_a_tenant_that_opened_unseen_is_back_in_all_rings_at_its_next_start(disp
     client.zrem(gate, "gate")
     dispatch.put("a", queue="q", tag="other")
     assert dispatch.tags_of(dispatch.claim(queues=["q"])) == ["other"]
-    assert client.zrange(PREFIX + "ring:p", 0, -1) == ["tenant:a"]
-    assert client.exists(PREFIX + "bell:p")
+    assert client.zrange(PREFIX + "active:p", 0, -1) == ["tenant:a"]
+    assert client.exists(PREFIX + "wakeup:p")
 
 
 def test_the_end_of_a_lease_whose_task_is_not_here_is_seen_at_once(dispatch):
@@ -451,7 +451,7 @@ def test_one_limit_holds_over_all_queues_and_a_free_slot_is_offered_to_each(disp
     (task,) = dispatch.claim(queues=["p", "q", "nobody's"]).tasks
     dispatch.settle([task])
     (task,) = dispatch.claim(queues=["q"]).tasks
-    assert (task.queue, client.exists(PREFIX + "bell:nobody's")) == ("q", 1)
+    assert (task.queue, client.exists(PREFIX + "wakeup:nobody's")) == ("q", 1)
 
 
 HOSTILE = [" ", "a b", "a|b", "a\nb", "q 0 q", "größe", "😀", "a\0b", "{x}", "%d %s", "*", "\t"]
@@ -477,7 +477,7 @@ def test_a_queue_or_tenant_may_have_any_name(dispatch, client, name):
         dispatch.settle(answer.tasks)
     assert sorted(seen) == ["t1", "t2", "t3", "t4"]
     left = {key.removeprefix(PREFIX) for key in client.keys(PREFIX + "*")}
-    kept = {"clock", "counts", "events", "reply:w1", MINUTE}
+    kept = {"clock", "counters", "events", "last_answer:w1", MINUTE}
     assert left == kept
 
 
@@ -524,13 +524,13 @@ def test_a_later_put_with_a_higher_tier_opens_its_tenant(dispatch, client):
         dispatch.put("a", tier="free")
     assert len(dispatch.claim().tasks) == 1
     assert dispatch.claim().sleep_ms == 1000
-    client.delete(PREFIX + "bell:q")
+    client.delete(PREFIX + "wakeup:q")
     dispatch.put("a", tier="pro")
-    assert client.exists(PREFIX + "bell:q")
+    assert client.exists(PREFIX + "wakeup:q")
     assert dispatch.tags_of(dispatch.claim()) == ["t2"]
     # A task of before that comes back knows no better, nor does a producer that knows no tier.
     dispatch.put("a", tier="")
-    assert client.hget(PREFIX + "account:tenant:a", "tier") == "pro"
+    assert client.hget(PREFIX + "tenant_state:tenant:a", "tier") == "pro"
 
 
 def test_a_tier_that_is_forgotten_is_no_longer_in_force(dispatch, client):

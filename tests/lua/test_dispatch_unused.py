@@ -22,7 +22,7 @@ class Unused(Dispatch):
 
     def ends(self) -> dict[str, float]:
         """When each queue ends, from now."""
-        found = self.client.zrange(PREFIX + "unused", 0, -1, withscores=True)
+        found = self.client.zrange(PREFIX + "queue_expiry", 0, -1, withscores=True)
         return {queue: end - self.now for queue, end in found}
 
 
@@ -76,7 +76,7 @@ def test_a_queue_that_is_declared_without_an_end_has_none_until_it_is_declared_w
 
 def test_a_queue_without_an_end_is_not_remembered(dispatch, client):
     dispatch.declare(q=0)
-    assert not client.exists(PREFIX + "unused")
+    assert not client.exists(PREFIX + "queue_expiry")
     assert dispatch.now == NOW
 
 

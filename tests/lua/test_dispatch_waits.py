@@ -16,7 +16,7 @@ def dispatch(client):
 
 
 def counted(dispatch, at=NOW):
-    return dispatch.client.hgetall(f"{PREFIX}minute:{at // 60_000}")
+    return dispatch.client.hgetall(f"{PREFIX}stats:{at // 60_000}")
 
 
 def waits_since(dispatch, tag):
@@ -31,14 +31,14 @@ def test_a_wait_is_counted_by_its_power_of_two(dispatch, waited_ms, bits):
     dispatch.put("a")
     dispatch.now += waited_ms
     dispatch.claim()
-    assert counted(dispatch, dispatch.now) == {f"quiet:{bits} free q": "1"}
+    assert counted(dispatch, dispatch.now) == {f"alone:{bits} free q": "1"}
 
 
 def test_a_clock_that_was_put_back_counts_no_wait(dispatch):
     dispatch.put("a")
     dispatch.now -= 500
     dispatch.claim()
-    assert counted(dispatch, dispatch.now) == {"quiet:0 free q": "1"}
+    assert counted(dispatch, dispatch.now) == {"alone:0 free q": "1"}
 
 
 def test_what_stands_behind_its_own_tenant_is_noisy(dispatch):
@@ -46,9 +46,9 @@ def test_what_stands_behind_its_own_tenant_is_noisy(dispatch):
         dispatch.put(tenant, queue)
     dispatch.claim(queues=("q", "other"))
     assert counted(dispatch) == {
-        "quiet:0 free q": "2",
-        "noisy:0 free q": "1",
-        "quiet:0 free other": "1",
+        "alone:0 free q": "2",
+        "behind_own:0 free q": "1",
+        "alone:0 free other": "1",
     }
 
 
@@ -67,7 +67,7 @@ def test_the_wait_for_its_time_is_none(dispatch, expires_ms):
     assert dispatch.claim().tasks == ()
     dispatch.now += 5_003
     dispatch.claim_all()
-    assert counted(dispatch, dispatch.now) == {"quiet:2 free q": "1"}
+    assert counted(dispatch, dispatch.now) == {"alone:2 free q": "1"}
 
 
 def test_the_key_of_a_tenant_that_rejected_a_task_counts_with_all_others(dispatch):
@@ -88,7 +88,7 @@ def test_only_the_first_start_is_counted_as_a_wait(dispatch):
     dispatch.put("a")
     for verdict in (Verdict.HEAD, Verdict.DIED, Verdict.TAIL):
         dispatch.settle(dispatch.claim().tasks, verdict)
-    assert counted(dispatch) == {"quiet:0 free q": "1", "started free q": "2"}
+    assert counted(dispatch) == {"alone:0 free q": "1", "started free q": "2"}
 
 
 def test_one_that_comes_back_has_its_time_of_before(dispatch):

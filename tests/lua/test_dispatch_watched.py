@@ -23,7 +23,7 @@ def watch(dispatch, wait_ms=60_000):
 
 def told(dispatch):
     """Return what was told since the watch began."""
-    entries = [fields for _, fields in dispatch.client.xrange(PREFIX + "task_events")]
+    entries = [fields for _, fields in dispatch.client.xrange(PREFIX + "trace")]
     assert entries[0]["type"] == "task.watched"
     return entries[1:]
 
@@ -31,7 +31,7 @@ def told(dispatch):
 def test_nothing_is_told_unless_somebody_watches(dispatch):
     dispatch.put("a")
     dispatch.settle(dispatch.claim().tasks)
-    assert not dispatch.client.exists(PREFIX + "task_events")
+    assert not dispatch.client.exists(PREFIX + "trace")
 
 
 def test_a_task_is_told_from_its_put_to_its_end(dispatch):
@@ -100,14 +100,14 @@ def test_it_ends_by_itself_and_a_shorter_watch_takes_nothing_from_a_longer(dispa
     dispatch.put("b")
     dispatch.settle(dispatch.claim().tasks)
     assert [each["key"] for each in told(dispatch)] == ["tenant:a"]
-    assert 0 < dispatch.client.pttl(PREFIX + "task_events") <= KEPT_MS + 10_000
+    assert 0 < dispatch.client.pttl(PREFIX + "trace") <= KEPT_MS + 10_000
 
 
 def test_a_watch_that_was_interrupted_says_where_it_begins_anew(dispatch):
     watch(dispatch, 1_000)
     dispatch.now += 1_000
     assert watch(dispatch, 500) == NOW + 1_500
-    types = [each["type"] for _, each in dispatch.client.xrange(PREFIX + "task_events")]
+    types = [each["type"] for _, each in dispatch.client.xrange(PREFIX + "trace")]
     assert types == ["task.watched"] * 2
 
 
@@ -115,10 +115,10 @@ def test_what_is_told_of_tasks_is_bounded(dispatch):
     watch(dispatch)
     with dispatch.client.pipeline() as pipe:
         for _ in range(100_500):
-            pipe.xadd(PREFIX + "task_events", {"type": "task.put"})
+            pipe.xadd(PREFIX + "trace", {"type": "task.put"})
         pipe.execute()
     dispatch.put("a")
-    assert 100_000 <= dispatch.client.xlen(PREFIX + "task_events") <= 100_200
+    assert 100_000 <= dispatch.client.xlen(PREFIX + "trace") <= 100_200
 
 
 def test_each_event_is_one_command_and_the_end_reads_the_task(dispatch, commands):

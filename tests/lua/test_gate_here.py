@@ -16,7 +16,7 @@ from tests.support.tables import exceeded_in
 
 NAMES = Names("fairness")
 KEY = "queue:emails"
-HERE = f"{NAMES.prefix}here:{KEY}"
+HERE = f"{NAMES.prefix}local_leases:{KEY}"
 #: Commands of the dearest call of a task of a queue, its own FCALL included.
 MOST_COMMANDS = 30
 
@@ -105,5 +105,5 @@ def test_it_is_told_and_counted_as_a_limit_of_leases(limiter, client):
         "current": "2",
         "job_id": "t1",
     }
-    assert exceeded_in(client.hgetall(NAMES.counts)) == {f"concurrency {KEY}": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counters)) == {f"concurrency {KEY}": "1"}
     assert client.keys(f"{NAMES.prefix}pace:*") == [f"{NAMES.prefix}pace:{KEY} w1"]

@@ -63,7 +63,7 @@ def refuse(limiter, request):
 
 
 def counted(client, clock):
-    return client.hgetall(NAMES.of("minute", str(clock.now_ms // MINUTE_MS)))
+    return client.hgetall(NAMES.of("stats", str(clock.now_ms // MINUTE_MS)))
 
 
 def test_starts_and_refusals_of_the_tier_are_counted_by_minute_tier_and_queue(
@@ -72,14 +72,14 @@ def test_starts_and_refusals_of_the_tier_are_counted_by_minute_tier_and_queue(
     admit(limiter, ask(*limits))
     for _ in range(2):
         refuse(limiter, ask(*limits, queue="é b"))
-    assert counted(client, clock) == {"started free q": "1", "refused free é b": "2"}
+    assert counted(client, clock) == {"started free q": "1", "rejected free é b": "2"}
     before = counted(client, clock)
     clock.now_ms += MINUTE_MS - clock.now_ms % MINUTE_MS
     refuse(limiter, ask(*limits))
     clock.now_ms -= 1
     assert counted(client, clock) == before
     clock.now_ms += 1
-    assert counted(client, clock) == {"refused free q": "1"}
+    assert counted(client, clock) == {"rejected free q": "1"}
 
 
 def test_they_are_of_the_tier_that_was_judged(limiter, limits, client, clock):
@@ -87,7 +87,7 @@ def test_they_are_of_the_tier_that_was_judged(limiter, limits, client, clock):
     limiter.publish_tenant("42", "pro", "")
     admit(limiter, ask(*limits))
     refuse(limiter, ask(*limits))
-    assert counted(client, clock) == {"started pro q": "1", "refused pro q": "1"}
+    assert counted(client, clock) == {"started pro q": "1", "rejected pro q": "1"}
 
 
 @pytest.mark.parametrize("tenant", ["", "42"])
@@ -106,11 +106,11 @@ def test_what_both_refuse_the_tier_refuses_too(limiter, client, clock):
     drops = Limit("api", 1, on_limit="drop")
     admit(limiter, ask(drops))
     assert refuse(limiter, ask(drops)).action == "drop"
-    assert counted(client, clock) == {"started free q": "1", "refused free q": "1"}
+    assert counted(client, clock) == {"started free q": "1", "rejected free q": "1"}
 
 
 @pytest.mark.parametrize(
-    ("enforcement", "refused"), [(Enforcement.OBSERVE, {"refused free q": "1"}), ("off", {})]
+    ("enforcement", "refused"), [(Enforcement.OBSERVE, {"rejected free q": "1"}), ("off", {})]
 )
 def test_where_nothing_is_refused_all_start_and_what_would_be_is_counted(
     limiter, limits, client, clock, enforcement, refused
@@ -129,7 +129,7 @@ def test_an_attempt_that_asks_twice_starts_once_and_a_superseded_copy_not_at_all
     copied = ask(*limits, copy=Copy("m1"))
     refuse(limiter, copied)
     before = counted(client, clock)
-    assert before == {"started free q": "1", "refused free q": "1"}
+    assert before == {"started free q": "1", "rejected free q": "1"}
     refuse(limiter, ask(*limits, copy=Copy("m1", "another")))
     assert counted(client, clock) == before
 
@@ -144,7 +144,7 @@ def test_a_task_that_was_parked_starts_once(make_limiter, client, clock):
     clock.advance(1)
     (task,) = limiter.promote(1).tasks
     admit(limiter, ask(copy=task.copy))
-    assert counted(client, clock) == {"started free q": "2", "refused free q": "1"}
+    assert counted(client, clock) == {"started free q": "2", "rejected free q": "1"}
 
 
 def test_who_does_not_say_what_asks_is_not_counted(limiter, limits, client, clock):
@@ -172,13 +172,13 @@ def test_a_count_is_one_command_more(limiter, limits, client, commands, answer):
 
 def test_a_minute_is_kept_until_nobody_asks_for_it(limiter, limits, client, clock):
     admit(limiter, ask(*limits))
-    key = NAMES.of("minute", str(clock.now_ms // MINUTE_MS))
+    key = NAMES.of("stats", str(clock.now_ms // MINUTE_MS))
     assert 0 <= KEPT * MINUTE_MS + MINUTE_MS - client.pttl(key) < 30_000
 
 
 def test_of_too_many_queues_the_others_are_one(limiter, limits, client, clock):
     limiter.publish_tenant("42", "free", 9)
-    key = NAMES.of("minute", str(clock.now_ms // MINUTE_MS))
+    key = NAMES.of("stats", str(clock.now_ms // MINUTE_MS))
     client.hset(key, mapping={f"started free q{n}": 1 for n in range(FIELDS_AT_MOST - 1)})
     for queue in ("x", "y", "x", "z", "y"):
         admit(limiter, ask(*limits, queue=queue))

@@ -13,7 +13,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
-STREAM = NAMES.prefix + "task_events"
+STREAM = NAMES.prefix + "trace"
 API = "api|1|||w"
 TASK = {"job_id": "t1", "job_type": "shop.pay", "queue": "q"}
 ATTEMPT = {**TASK, "key": "tenant:42", "attempt": "", "owner": "w1"}

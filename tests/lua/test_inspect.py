@@ -213,7 +213,7 @@ def crowded(world):
         world.put(f"high{number}", f"u{number}", rank=5)
     for _ in range(20):
         world.claim(8)
-    assert world.client.zcard(f"{PREFIX}ring:celery") == 0
+    assert world.client.zcard(f"{PREFIX}active:celery") == 0
     return world
 
 

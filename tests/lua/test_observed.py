@@ -22,7 +22,7 @@ NAMES = Names("fairness")
 FIELDS_AT_MOST = 500
 #: An hour of these counts is read for a day, and until its own hour has passed.
 KEPT_MS = 25 * HOUR_MS
-HOUR = f"minute:{NOW // HOUR_MS * 60}"
+HOUR = f"stats:{NOW // HOUR_MS * 60}"
 
 _ids = itertools.count(1)
 
@@ -30,7 +30,7 @@ _ids = itertools.count(1)
 def observed(client):
     """Return the fields of all hours together, without the word before them."""
     fields = {}
-    for key in client.scan_iter("*minute:*"):
+    for key in client.scan_iter("*stats:*"):
         fields |= client.hgetall(key)
     word = "observed "
     return {name[len(word) :]: each for name, each in fields.items() if name.startswith(word)}
@@ -75,7 +75,7 @@ def test_a_claim_counts_each_task_above_the_limit_and_the_most_at_once(client, r
 def test_a_gate_counts_each_task_above_the_limit_and_the_most_at_once(limiter, client, clock):
     for tenant in ("a", "b", "a", "a"):
         admit(limiter, tenant)
-    key = NAMES.of("minute", str(clock.now_ms // HOUR_MS * 60))
+    key = NAMES.of("stats", str(clock.now_ms // HOUR_MS * 60))
     assert observed(client) == {"free tenant:a": "2 3"}
     assert KEPT_MS - 1000 < client.pttl(key) <= KEPT_MS
 
@@ -146,7 +146,7 @@ def test_each_hour_has_counts_of_its_own(client, redis_url):
         for _ in range(2):
             dispatch.put("a", tier="free")
         dispatch.settle(dispatch.claim_all())
-    keys = [f"{PREFIX}minute:{(NOW // HOUR_MS + number) * 60}" for number in (0, 1)]
+    keys = [f"{PREFIX}stats:{(NOW // HOUR_MS + number) * 60}" for number in (0, 1)]
     assert [client.hgetall(key) for key in keys] == [{"observed free tenant:a": "1 2"}] * 2
 
 
@@ -158,7 +158,7 @@ def test_it_is_neither_in_the_sums_of_minutes_nor_lost_in_the_first_of_them(clie
         for _ in range(2):
             dispatch.put("a", tier="free")
         dispatch.settle(dispatch.claim_all())
-    key = f"{PREFIX}minute:{first // MINUTE_MS}"
+    key = f"{PREFIX}stats:{first // MINUTE_MS}"
     assert client.hget(key, "observed free tenant:a") == "2 2"
     assert KEPT_MS - 5_000 < client.pttl(key) <= KEPT_MS
     client.hset(f"{PREFIX}clock", "folded", str(first // MINUTE_MS - 1))
@@ -166,5 +166,5 @@ def test_it_is_neither_in_the_sums_of_minutes_nor_lost_in_the_first_of_them(clie
         args = calls.announce_args(Rules(), "{}", 15_000, None, str(first + 2 * MINUTE_MS))
         dispatch.run(calls.ANNOUNCE, args)
     totals = client.hgetall(f"{PREFIX}totals")
-    assert totals["refused free q"] == "2"
+    assert totals["rejected free q"] == "2"
     assert not [field for field in totals if "observed" in field]

@@ -27,7 +27,7 @@ NAMES = Names("fairness")
 WORD = "api|1|||w"
 #: Commands of the dearest call for one task with a limit and a tenant, its own FCALL included.
 MOST_COMMANDS = 70
-BELL = NAMES.of("bell", PARKED_QUEUES)
+BELL = NAMES.of("wakeup", PARKED_QUEUES)
 
 
 def ask(name, word=WORD):
@@ -100,7 +100,7 @@ def test_nothing_is_left_of_tasks_that_came_to_a_gate(make_limiter, client):
 
     def keys():
         # What stays for a while: the memory of copies and of rates, and the last answer.
-        kept = ("copy:", "window:", "starts:", "reply:", "minute:")
+        kept = ("copy:", "window:", "starts:", "last_answer:", "stats:")
         names = (key.removeprefix(NAMES.prefix) for key in client.scan_iter(f"{NAMES.prefix}*"))
         return {name for name in names if not name.startswith(kept)}
 
@@ -143,7 +143,7 @@ def test_a_newcomer_behind_those_that_wait_is_refused_by_the_concurrency_of_thei
     park(limiter, "a")
     limiter.release([ask("held").lease])
     assert isinstance(limiter.acquire(ask("newcomer")), Rejected)
-    assert exceeded_in(client.hgetall(NAMES.counts)) == {"concurrency api": "1"}
+    assert exceeded_in(client.hgetall(NAMES.counters)) == {"concurrency api": "1"}
 
 
 def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, client):

@@ -16,7 +16,7 @@ from celery_fairness.store.keys import Names
 NAMES = Names("fairness")
 #: Keys that live for ever: one of each, whatever happens (docs/reference/redis-keys.md).
 FOR_EVER = {
-    *(NAMES.clock, NAMES.tiers, NAMES.counts, NAMES.events),
+    *(NAMES.clock, NAMES.tiers, NAMES.counters, NAMES.events),
 }
 
 #: Commands of the dearest call, its own FCALL included.
@@ -181,7 +181,7 @@ def test_no_key_is_kept_for_ever_but_the_documented_ones(make_limiter, client):
         NAMES.tenant("8"): resolved,
     }
     # Two, if the hour ends while the calls run.
-    expected |= dict.fromkeys(client.scan_iter("*minute:*"), 25 * 3_600_000)
+    expected |= dict.fromkeys(client.scan_iter("*stats:*"), 25 * 3_600_000)
     assert len(expected) in (5, 6)
     rest = {key: ms for key, ms in lives.items() if ms != -1}
     assert set(rest) == set(expected)
@@ -281,14 +281,14 @@ BIG = 2**31 + 7
 def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
     limiter = make_limiter(frozen=True, tiers={"free": {"concurrency": 1_000_000}})
     client.hset(NAMES.clock, "version", BIG)
-    client.hset(NAMES.counts, "refused:free", BIG)
+    client.hset(NAMES.counters, "rejected:free", BIG)
     clock.now_ms = 2**42 + 1
     answer = limiter.acquire(ask())
     assert (answer.config_version, answer.limit) == (BIG, 1_000_000)
     limiter.publish_tenant("42", "free", 0)
     answer = limiter.acquire(ask("l2"))
     assert (answer.config_version, answer.reason) == (BIG + 1, Reason.PAUSED)
-    assert limiter.counts()["refused:free"] == BIG + 1
+    assert limiter.counts()["rejected:free"] == BIG + 1
     state = limiter.leases_of("tenant:42")
     assert [lease.expires_in_seconds for lease in state.first] == [15.0]
     assert limiter.renew([Lease("l1", "tenant:42")], 2**42 + 1).gone == ()

@@ -21,7 +21,7 @@ from tests.support.tables import findings
 END = NOW + 60_000
 #: The server's clock is ahead of the frozen one. The record must outlive both.
 KEPT_MS = 10**12
-ACCOUNT = PREFIX + "account:tenant:a"
+ACCOUNT = PREFIX + "tenant_state:tenant:a"
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_what_people_see_of_waiting_tasks_ends_too(dispatch, make_limiter, clock
         (row,) = limiter.inspect_queue("q")["tenants"]
         place = limiter.position("t1", "tasks", "tenant")
         # The last of a turn is how many tasks may still start.
-        return row[1], row[7], place["ring"]["mine"][-1]
+        return row[1], row[7], place["turn"]["mine"][-1]
 
     clock.now_ms = END - 1
     assert seen() == ("held", "paused", 0)

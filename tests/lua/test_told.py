@@ -185,7 +185,7 @@ def test_the_memory_of_a_parked_task_is_whole_and_ends_by_itself(limiter, client
     if before:
         client.hset(copy, mapping=before)
     assert limiter.park(ask("t1", ONE), "message") is Parking.PARKED
-    assert client.hgetall(copy) == {"current": "s2", "next": "s2", "seq": "1", "told": ""}
+    assert client.hgetall(copy) == {"current": "s2", "next": "s2", "seq": "1", "reported": ""}
     assert 0 < client.pttl(copy) <= KEEP_MS
 
 

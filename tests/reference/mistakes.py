@@ -33,8 +33,8 @@ MISTAKES = (
     # Order.
     Mistake(
         "the tenant with the latest start goes first",
-        '"ring:" .. queue, at, at, "WITHSCORES"',
-        '"ring:" .. queue, -1 - at, -1 - at, "WITHSCORES"',
+        '"active:" .. queue, at, at, "WITHSCORES"',
+        '"active:" .. queue, -1 - at, -1 - at, "WITHSCORES"',
         "order",
         "function Active.member_at",
     ),
@@ -49,14 +49,15 @@ MISTAKES = (
     Mistake(
         "a debt is forgiven at entry",
         "start = math.max(start, tonumber(finish))",
-        'start = string.find(from, ":out:", 1, true) and start or math.max(start, finish)',
+        'start = string.find(from, ":debts:", 1, true) and start or math.max(start, finish)',
         "order",
         seed=1,
     ),
     Mistake(
         "a tenant that was blocked keeps its old start",
         "start = math.max(start, tonumber(finish))",
-        'start = math.max(string.find(from, ":full:", 1, true) and 0 or start, tonumber(finish))',
+        'local kept = string.find(from, ":blocked:", 1, true) '
+        "start = math.max(kept and 0 or start, tonumber(finish))",
         "order",
         seed=1,
     ),
@@ -149,8 +150,8 @@ MISTAKES = (
     ),
     Mistake(
         "a cool-down is deleted before it ends",
-        '"cooled", "-inf", logical, "LIMIT"',
-        '"cooled", "-inf", logical + 300, "LIMIT"',
+        '"cool_downs", "-inf", logical, "LIMIT"',
+        '"cool_downs", "-inf", logical + 300, "LIMIT"',
         "limits",
     ),
     Mistake(

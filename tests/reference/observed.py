@@ -92,13 +92,13 @@ class Observer:
         pipeline.hgetall(f"{self.prefix}tasks")
         pipeline.hgetall(f"{self.prefix}running")
         pipeline.zrange(f"{self.prefix}outcomes", 0, -1)
-        pipeline.zrange(f"{self.prefix}cooled", 0, -1)
+        pipeline.zrange(f"{self.prefix}cool_downs", 0, -1)
         for queue in self.queues:
-            pipeline.zrange(f"{self.prefix}later:{queue}", 0, -1, withscores=True)
-            pipeline.exists(f"{self.prefix}bell:{queue}", f"{self.prefix}left:{queue}")
+            pipeline.zrange(f"{self.prefix}scheduled:{queue}", 0, -1, withscores=True)
+            pipeline.exists(f"{self.prefix}wakeup:{queue}", f"{self.prefix}wakeup_leftover:{queue}")
         if self.has_events:
-            self._minute = f"{self.prefix}minute:{now_ms // MINUTE_MS}"
-            pipeline.hgetall(f"{self.prefix}counts")
+            self._minute = f"{self.prefix}stats:{now_ms // MINUTE_MS}"
+            pipeline.hgetall(f"{self.prefix}counters")
             pipeline.hgetall(self._minute)
             pipeline.xrange(f"{self.prefix}events", f"({self.last}")
 
@@ -149,5 +149,5 @@ class Observer:
 def _outcome(tag: str, head: str) -> Outcome:
     task = read_head(tag, head)
     assert task is not None
-    state, owner = task.refused.split("|")
+    state, owner = task.rejected_by.split("|")
     return Outcome(tag, state, task.queue, owner, task.deaths)

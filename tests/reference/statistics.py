@@ -15,7 +15,7 @@ from tests.reference.objection import require
 
 #: The count of a start that is not the first of its task.
 STARTED = "started"
-QUIET, NOISY = "quiet", "noisy"
+ALONE, BEHIND_OWN = "alone", "behind_own"
 
 
 def start_of(waited_ms: int | None, is_noisy: bool) -> str:
@@ -27,7 +27,7 @@ def start_of(waited_ms: int | None, is_noisy: bool) -> str:
     """
     if waited_ms is None:
         return STARTED
-    return f"{NOISY if is_noisy else QUIET}:{max(0, waited_ms).bit_length()}"
+    return f"{BEHIND_OWN if is_noisy else ALONE}:{max(0, waited_ms).bit_length()}"
 
 
 def check_minute(counted: Mapping[str, int], starts: Counter[tuple[str, str, str]]) -> None:
@@ -35,7 +35,7 @@ def check_minute(counted: Mapping[str, int], starts: Counter[tuple[str, str, str
     got: Counter[tuple[str, str, str]] = Counter()
     for field, number in counted.items():
         what, tier, queue = field.split(" ", 2)
-        if what != "refused":
+        if what != "rejected":
             got[what, tier, queue] += number
     require(got == starts, "a minute counts every start once", expected=starts, got=got)
 

@@ -34,7 +34,7 @@ LATE = 850
 #: Claims after which everything must have ended.
 ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
-KEPT = {"clock", "tiers", "counts", "events", "exceeded", "minute", "reply"}
+KEPT = {"clock", "tiers", "counters", "events", "kept_events", "trace", "stats", "last_answer"}
 #: Keys of dead letters.
 RECORDS = {"dead", "tasks", "messages", "ids", "queues"}
 #: Keys that end by themselves.
@@ -130,7 +130,7 @@ class Walk:
         pipeline = self.client.pipeline(transaction=False)
         pipeline.fcall(self.library.function(function), 1, self.prefix, *args)
         # The server's real time passes, which is not that of the walk.
-        pipeline.persist(f"{self.prefix}reply:{owner}")
+        pipeline.persist(f"{self.prefix}last_answer:{owner}")
         self.observer.ask(pipeline, self.now)
         try:
             self.answer, _, *seen = pipeline.execute()
@@ -283,7 +283,7 @@ class Walk:
 
     def do_hear(self, queue):
         """A worker takes a wake-up. It may claim afterwards or not."""
-        for bell in ("bell", "left"):
+        for bell in ("wakeup", "wakeup_leftover"):
             if self.client.lpop(f"{self.prefix}{bell}:{queue}"):
                 self.heard.add(queue)
                 break
@@ -450,7 +450,7 @@ class Walk:
         for key in self.client.keys(f"{self.prefix}*"):
             name = key.removeprefix(self.prefix)
             kind = name.partition(":")[0]
-            is_kept = kind in KEPT or kind.endswith("_events") or (dead and kind in RECORDS)
+            is_kept = kind in KEPT or (dead and kind in RECORDS)
             if kind in ENDING:
                 is_kept = self.client.pttl(key) > 0
             require(is_kept, "a key that nobody needs is deleted", key=name)

@@ -323,7 +323,7 @@ class Shop:
 
     def hear(self, queue: str = "q") -> None:
         """A worker takes the wake-ups of a queue, and claims nothing."""
-        for bell in ("bell", "left"):
+        for bell in ("wakeup", "wakeup_leftover"):
             self.client.delete(f"{self.prefix}{bell}:{queue}")
 
     def held(self, key: str) -> int:
@@ -345,7 +345,7 @@ class Shop:
     def counts(self) -> dict[str, int]:
         """Return how many tasks were dropped and rescheduled until now."""
         names = ("dropped", "rescheduled")
-        found = self.client.hmget(f"{self.prefix}counts", names)
+        found = self.client.hmget(f"{self.prefix}counters", names)
         return {name: int(number or 0) for name, number in zip(names, found, strict=True)}
 
     def events(self) -> list[tuple[str, dict[str, str]]]:

@@ -65,7 +65,7 @@ class Worker:
 
 
 def rescheduled(dispatch):
-    return int(dispatch.client.hget(PREFIX + "counts", "rescheduled") or 0)
+    return int(dispatch.client.hget(PREFIX + "counters", "rescheduled") or 0)
 
 
 @pytest.mark.timeout(300)

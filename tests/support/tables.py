@@ -23,15 +23,15 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
         return [key.removeprefix(f"{prefix}{kind}:") for key in client.keys(f"{prefix}{kind}:*")]
 
     of_queue: dict[str, int] = {}
-    for key in names("account"):
-        for field, number in client.hgetall(f"{prefix}account:{key}").items():
+    for key in names("tenant_state"):
+        for field, number in client.hgetall(f"{prefix}tenant_state:{key}").items():
             if field.startswith("q:"):
                 of_queue[field[2:]] = of_queue.get(field[2:], 0) + int(number)
     waiting = {queue: int(number) for queue, number in client.hgetall(f"{prefix}waiting").items()}
     assert waiting == of_queue
     lanes = sum(client.zcard(f"{prefix}lane:{name}") for name in names("lane"))
     assert lanes == sum(waiting.values())
-    later = sum(client.zcard(f"{prefix}later:{name}") for name in names("later"))
+    later = sum(client.zcard(f"{prefix}scheduled:{name}") for name in names("scheduled"))
     dead = {tag for name in names("dead") for tag in client.zrange(f"{prefix}dead:{name}", 0, -1)}
     ended = set(client.zrange(f"{prefix}outcomes", 0, -1))
     tags = set(client.hkeys(f"{prefix}tasks"))

@@ -66,7 +66,7 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
     assert 1 <= meter.most["crowd"] <= cap
     assert limiter.leases_of(tier_key("crowd")).held == 0
     # A thread that is not interrupted in its slot refuses nobody.
-    told = {f"refused:{tier}": refusals.total()} if refusals.total() else {}
+    told = {f"rejected:{tier}": refusals.total()} if refusals.total() else {}
     assert limiter.counts() == told
 
 
@@ -210,4 +210,4 @@ def test_a_thousand_jobs_with_pools_as_large_as_the_limit_starve_nobody(make_lim
     assert meter.most["flood"] == 5
     # The limit is the tenant's and not the pool's: nothing of the quiet one was refused.
     assert broker.delivered == {"flood": 1_000, "quiet": 5}
-    assert limiter.counts() == {"refused:enterprise": 995}
+    assert limiter.counts() == {"rejected:enterprise": 995}

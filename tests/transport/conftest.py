@@ -150,10 +150,10 @@ def settled(client: Redis, prefix: str = "") -> None:
         left = [
             key
             for key in client.scan_iter(f"{prefix}{{fairness}}:*")
-            if not key.endswith((":clock", ":counts", ":events", "_events", ":exceeded"))
-            and ":minute:" not in key
-            and ":reply:" not in key
-            and ":bell:" not in key
+            if not key.endswith((":clock", ":counters", ":events", "_events", ":trace"))
+            and ":stats:" not in key
+            and ":last_answer:" not in key
+            and ":wakeup:" not in key
         ]
         assert not left, left
 

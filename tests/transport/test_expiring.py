@@ -14,7 +14,7 @@ from tests.transport.conftest import Connect, Inbox, publish
 
 pytestmark = pytest.mark.redis
 
-UNUSED = "{fairness}:unused"
+UNUSED = "{fairness}:queue_expiry"
 INFINITE = float("inf")
 
 

@@ -110,10 +110,10 @@ def test_what_cannot_be_read_is_moved_aside_and_holds_nobody_up(both, client, ca
     assert adopt(channel, ["moves"]) == 100
     assert adopt(channel, ["moves"]) == 42
     assert client.llen("moves") == 0
-    assert client.llen("{fairness}:aside:moves") == 140
-    assert client.hget("{fairness}:counts", "aside") == "140"
+    assert client.llen("{fairness}:quarantined:moves") == 140
+    assert client.hget("{fairness}:counters", "quarantined") == "140"
     assert [record.getMessage().partition(" now")[0] for record in caplog.records] == [
-        f"{number} entries of moves cannot be read and are in {{fairness}}:aside:moves"
+        f"{number} entries of moves cannot be read and are in {{fairness}}:quarantined:moves"
         for number in (100, 40)
     ]
     assert consume(fair, 2) == [0, 1]
@@ -162,7 +162,7 @@ def test_the_way_back_moves_what_waits_and_what_waits_for_its_time(both, client)
     publish(fair, 150, headers=TENANT, priority=3)
     publish(fair, 5, headers={"eta": FAR_AWAY})
     assert to_stock(fair.default_channel, "moves").moved == 155
-    left = ("tasks", "messages", "ids", "later:moves", "running")
+    left = ("tasks", "messages", "ids", "scheduled:moves", "running")
     assert not client.exists(*(f"{{fairness}}:{each}" for each in left))
     assert len(consume(stock, 155)) == 155
 

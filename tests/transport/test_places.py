@@ -68,7 +68,7 @@ def test_every_key_begins_with_the_prefix(
     producer = connection.Producer()
     with producer.batch():
         producer.publish(4, exchange="", routing_key="jobs", serializer="json")
-    assert client.exists("shop:{fairness}:bell:jobs")
+    assert client.exists("shop:{fairness}:wakeup:jobs")
     inbox.await_count(2)
     assert [key for key in client.scan_iter("*") if not key.startswith("shop:")] == []
     assert leases(client, "shop:") == 2

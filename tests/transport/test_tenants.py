@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 def waiting_tenants(client: Redis) -> set[str]:
     """Return the keys that are charged for what waits."""
     members = set()
-    for ring in client.scan_iter("{fairness}:ring:*"):
+    for ring in client.scan_iter("{fairness}:active:*"):
         members |= set(client.zrange(ring, 0, -1))
     return members
 
@@ -122,7 +122,7 @@ def test_a_header_that_cannot_be_read_is_charged_to_invalid_and_said(
     task = f"shop.{HOSTILE.index(header)}"
     publish(connection, "jobs", 1, headers={"task": task, "fairness": header})
     assert waiting_tenants(client) == {"tenant:_invalid"}
-    assert client.hget("{fairness}:counts", "invalid") == "1"
+    assert client.hget("{fairness}:counters", "invalid") == "1"
     (line,) = caplog.messages
     assert line.startswith(f"task {task} is attributed to the tenant _invalid: ")
     inbox = Inbox(connection, "jobs")

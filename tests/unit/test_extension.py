@@ -443,8 +443,8 @@ class TestSteering:
         assert str(caught.value) == f"key: expected {form}, got: {key!r}"
 
     def test_refusals_are_told_apart_from_other_counts(self, shop):
-        shop.limiter.count("refused:free", 3)
-        shop.limiter.count("refused:pro", 1)
+        shop.limiter.count("rejected:free", 3)
+        shop.limiter.count("rejected:pro", 1)
         shop.limiter.count("opened", 2)
         assert shop.fairness.stats.rejections().tiers == {"free": 3, "pro": 1}
         assert shop.fairness.stats.counters() == {"opened": 2}

@@ -196,9 +196,9 @@ def stored_facts(installation: Installation) -> StoredFacts:
         LimiterUnavailable: Redis does not answer.
     """
     reader = installation.reader
-    fields = ("began", "took", "tenant_published", "invalid_at")
-    began, took, published, invalid = reader.read("HMGET", reader.keys.clock, *fields)
-    means = (each.rpartition("~")[::2] for each in (took or "").split())
+    fields = ("began", "run_times", "tenant_published", "invalid_at")
+    began, run_times, published, invalid = reader.read("HMGET", reader.keys.clock, *fields)
+    means = (each.rpartition("~")[::2] for each in (run_times or "").split())
     return StoredFacts(
         now=at_ms(server_now(reader)),
         began=None if began is None else at_ms(int(began)),

@@ -19,11 +19,11 @@
 -- Returns an empty table if the place is empty.
 function Active.member_at(ctx, queue, at, by_rank)
   if by_rank then return Priorities.at_rank(ctx, queue, at) end
-  return redis.call("ZRANGE", ctx.prefix .. "ring:" .. queue, at, at, "WITHSCORES")
+  return redis.call("ZRANGE", ctx.prefix .. "active:" .. queue, at, at, "WITHSCORES")
 end
 
-function Active.ring_bell(ctx, queue)
-  local bell = ctx.prefix .. "bell:" .. queue
+function Active.wake_worker(ctx, queue)
+  local bell = ctx.prefix .. "wakeup:" .. queue
   if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
 end
 
@@ -31,12 +31,12 @@ end
 -- bell for nothing only wakes a worker. `shut` is true if the queue's own limit lets nothing start. Returns
 -- true if no tenant may start anything and `shut` is false.
 function Active.pass_on(ctx, queue, limited_here, shut)
-  local ring, left = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "left:" .. queue
+  local ring, left = ctx.prefix .. "active:" .. queue, ctx.prefix .. "wakeup_leftover:" .. queue
   -- Usually both keys exist.
   local there = redis.call("EXISTS", ring, left)
   if shut or there < 2 and redis.call("EXISTS", ring) == 0 and not (limited_here
-    and redis.call("ZCOUNT", ctx.prefix .. "candidates:" .. queue, 0, "+inf") > 0) then
-    redis.call("DEL", ctx.prefix .. "bell:" .. queue, left)
+    and redis.call("ZCOUNT", ctx.prefix .. "available:" .. queue, 0, "+inf") > 0) then
+    redis.call("DEL", ctx.prefix .. "wakeup:" .. queue, left)
     return not shut
   elseif there < 2 and redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
@@ -62,25 +62,25 @@ end
 function Active.clear_wakeups(ctx, queues)
   local bells = {}
   for index = 1, #queues do
-    bells[#bells + 1] = ctx.prefix .. "bell:" .. queues[index]
-    bells[#bells + 1] = ctx.prefix .. "left:" .. queues[index]
+    bells[#bells + 1] = ctx.prefix .. "wakeup:" .. queues[index]
+    bells[#bells + 1] = ctx.prefix .. "wakeup_leftover:" .. queues[index]
   end
   if next(bells) then redis.call("DEL", unpack(bells)) end
 end
 
 function Active.virtual_time(ctx, queue)
-  return tonumber(redis.call("HGET", ctx.prefix .. "virtual", "queue " .. queue) or 0)
+  return tonumber(redis.call("HGET", ctx.prefix .. "virtual_times", "queue " .. queue) or 0)
 end
 
 -- Enters a tenant that had nothing waiting in the queue and has a task now.
 function Active.enter(ctx, queue, key)
-  local out = ctx.prefix .. "out:" .. queue
+  local out = ctx.prefix .. "debts:" .. queue
   Active.enter_from(ctx, queue, key, out, redis.call("ZSCORE", out, key))
 end
 
 -- Enters a tenant that may be no longer at its limit.
 function Active.enter_again(ctx, queue, key)
-  local full = ctx.prefix .. "full:" .. queue
+  local full = ctx.prefix .. "blocked:" .. queue
   local finish = redis.call("ZSCORE", full, key)
   if finish then Active.enter_from(ctx, queue, key, full, finish) end
 end
@@ -92,31 +92,31 @@ function Active.enter_from(ctx, queue, key, from, finish)
     redis.call("ZREM", from, key)
     start = math.max(start, tonumber(finish))
   end
-  redis.call("ZADD", ctx.prefix .. "ring:" .. queue, start, key)
+  redis.call("ZADD", ctx.prefix .. "active:" .. queue, start, key)
   Priorities.rank_again(ctx, queue, key)
-  Active.ring_bell(ctx, queue)
+  Active.wake_worker(ctx, queue)
 end
 
 -- Removes a tenant that has nothing waiting any more. Its finish stays in `out` while it is a debt. If the
 -- tenant was charged, the caller passes its `finish` and the ring's virtual time.
 function Active.leave(ctx, queue, key, finish, virtual)
-  local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
+  local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
   finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
   if redis.call("ZREM", ring, key) == 0 then redis.call("ZREM", full, key) end
   if tonumber(finish) > (virtual or Active.virtual_time(ctx, queue)) then
-    redis.call("ZADD", ctx.prefix .. "out:" .. queue, finish, key)
+    redis.call("ZADD", ctx.prefix .. "debts:" .. queue, finish, key)
   end
   Priorities.rank_again(ctx, queue, key)
 end
 
 -- Moves the ring on to the last tenant of `out`, because no tenant competes for the free room.
 function Active.forget_debts(ctx, queue, virtual)
-  local out = ctx.prefix .. "out:" .. queue
+  local out = ctx.prefix .. "debts:" .. queue
   local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]
   if not greatest then return end
   redis.call("UNLINK", out)
   if tonumber(greatest) > (virtual or Active.virtual_time(ctx, queue)) then
-    redis.call("HSET", ctx.prefix .. "virtual", "queue " .. queue, greatest)
+    redis.call("HSET", ctx.prefix .. "virtual_times", "queue " .. queue, greatest)
   end
 end
 
@@ -128,15 +128,15 @@ local CLEAR_AT_MOST = 4
 function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
   if wanted then return Active.forget_debts(ctx, queue, virtual) end
   if not virtual then return end
-  local out = ctx.prefix .. "out:" .. queue
+  local out = ctx.prefix .. "debts:" .. queue
   local passed = redis.call("ZRANGEBYSCORE", out, "-inf", virtual, "LIMIT", 0, CLEAR_AT_MOST * tasks)
   if #passed > 0 then redis.call("ZREM", out, unpack(passed)) end
 end
 
 -- Forgets the ring of a queue in which nothing waits any more, so it begins anew.
 function Active.forget_ring(ctx, queue)
-  redis.call("HDEL", ctx.prefix .. "virtual", "queue " .. queue)
+  redis.call("HDEL", ctx.prefix .. "virtual_times", "queue " .. queue)
   redis.call("UNLINK",
-    ctx.prefix .. "out:" .. queue, ctx.prefix .. "bell:" .. queue, ctx.prefix .. "left:" .. queue)
+    ctx.prefix .. "debts:" .. queue, ctx.prefix .. "wakeup:" .. queue, ctx.prefix .. "wakeup_leftover:" .. queue)
   Priorities.forget_ranks(ctx, queue)
 end

@@ -19,8 +19,8 @@ local REASONS = {paused = "paused", cools = "cool_down"}
 -- tiers: the concurrency (text) and the weight of each tier as the caller holds them
 -- enforcement: "on", "observe" or "off"
 function Backlog.begin(ctx, lease_ms, frozen_ms, default_tier, tiers, enforcement)
-  local logical, now, _, said = Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = enforcement, parked = said.parked, limits = {}, held = {}}
+  local logical, now, _, flags = Clock.read_clock(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = enforcement, parked = flags.parked, limits = {}, held = {}}
   return {ctx = ctx, rules = rules, default_tier = default_tier, tiers = tiers, read = {}, accounts = {}, taken = {},
     lanes = 0}
 end
@@ -119,7 +119,7 @@ end
 ]]
 function Backlog.tenant_row(it, queue, key)
   local ctx, rules = it.ctx, it.rules
-  local fields = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "q:" .. queue)
+  local fields = redis.call("HMGET", ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "q:" .. queue)
   local waiting, account = tonumber(fields[3] or 0), account_of(it, key, fields[1] or "", fields[2] or "")
   local lanes, left = Lanes.all_of(ctx, key, queue, LANES_AT_MOST), waiting
   local found = {rows = {}, by_reason = {}}

@@ -44,21 +44,21 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local now = Clock.server_now(frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring",
-    "parked", "paced", "watched", "ranked", "took", "schema", USED, "version")
+    "parked", "paced", "watched", "ranked", "run_times", "schema", USED, "version")
   Clock.check_schema(kept[12])
-  local said = {
+  local flags = {
     limited = kept[4], steered = kept[5], expiring = kept[6], parked = kept[7], paced = kept[8],
-    watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], took = kept[11], used = kept[13],
+    watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], run_times = kept[11], used = kept[13],
     version = tonumber(kept[14] or 0),
   }
   local logical = tonumber(kept[1])
-  if not logical then return now, now, now, said, nil end
+  if not logical then return now, now, now, flags, nil end
   local seen = tonumber(kept[2])
   local step = now - seen
   if step < 0 then step = 0 end
   local longest = math.floor(lease_ms / 3)
   if step > longest then step = longest end
-  return logical + step, now, tonumber(kept[3]), said, seen
+  return logical + step, now, tonumber(kept[3]), flags, seen
 end
 
 --[[
@@ -74,11 +74,11 @@ local NOTE_USE_AFTER_MS = 3600000
 
 function Clock.tick(ctx, lease_ms, frozen_ms)
   local clock_key = ctx.prefix .. "clock"
-  local logical, now, epoch, said, seen = Clock.read_clock(ctx, lease_ms, frozen_ms)
+  local logical, now, epoch, flags, seen = Clock.read_clock(ctx, lease_ms, frozen_ms)
   if not seen then
     redis.call("HSET", clock_key, "server", Clock.server_id(), "began", string.format("%.0f", now))
   end
-  if not said.used or math.abs(now - said.used) >= NOTE_USE_AFTER_MS then
+  if not flags.used or math.abs(now - flags.used) >= NOTE_USE_AFTER_MS then
     redis.call("HSET", clock_key, USED, string.format("%.0f", now), "schema", SCHEMA)
   end
   if not seen or math.abs(now - seen) >= NOTE_AFTER_MS then
@@ -87,7 +87,7 @@ function Clock.tick(ctx, lease_ms, frozen_ms)
       "seen", string.format("%.0f", now),
       "epoch", string.format("%.0f", epoch))
   end
-  return logical, now, epoch, said
+  return logical, now, epoch, flags
 end
 
 -- A task without a valid tenant has come.

@@ -226,7 +226,7 @@ end
 -- Returns whether any key is stopped or has other numbers than its own.
 function Config.is_steered(ctx, rules)
   if rules.stops == nil then
-    rules.stops = redis.call("EXISTS", ctx.prefix .. "changes", ctx.prefix .. "cooled") > 0
+    rules.stops = redis.call("EXISTS", ctx.prefix .. "changes", ctx.prefix .. "cool_downs") > 0
   end
   return rules.stops
 end
@@ -236,7 +236,7 @@ end
 function Config.stopped_ms(ctx, limit, rules)
   if limit.concurrency == 0 then return math.huge end
   if not Config.is_steered(ctx, rules) then return 0 end
-  local cooled = redis.call("ZSCORE", ctx.prefix .. "cooled", limit.key)
+  local cooled = redis.call("ZSCORE", ctx.prefix .. "cool_downs", limit.key)
   return math.max(Config.paused_ms(ctx, limit.key, rules),
     cooled and tonumber(cooled) - rules.logical or 0)
 end
@@ -248,8 +248,8 @@ end
 
 -- Deletes cool-downs that are over, at most `most` per call.
 function Config.forget_cooled(ctx, logical, most)
-  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. "cooled", "-inf", logical, "LIMIT", 0, most)
-  for index = 1, #over do redis.call("ZREM", ctx.prefix .. "cooled", over[index]) end
+  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. "cool_downs", "-inf", logical, "LIMIT", 0, most)
+  for index = 1, #over do redis.call("ZREM", ctx.prefix .. "cool_downs", over[index]) end
 end
 
 --[[
@@ -330,6 +330,6 @@ end
 function Config.look_again(ctx, keys)
   for index = 1, #keys do
     local key = keys[index]
-    if redis.call("EXISTS", ctx.prefix .. "waited:" .. key) == 1 then redis.call("ZADD", ctx.prefix .. "opens", 0, key) end
+    if redis.call("EXISTS", ctx.prefix .. "waiters:" .. key) == 1 then redis.call("ZADD", ctx.prefix .. "timers", 0, key) end
   end
 end

@@ -10,7 +10,7 @@
     admitted  the serial of the copy that started
     seq       its place, if it was parked (functions/park.lua)
     attempts  how often it was promoted, so that no two promotions have one name
-    told      what was reported of its rejections (events.lua)
+    reported  what was reported of its rejections (events.lua)
 
   Only one of all copies starts. If there is an admitted copy, it is that one. Otherwise it is the current or the
   next. A rejection deletes the next of the rejection before. If the same serial is delivered again because its
@@ -20,14 +20,14 @@
   for keep_ms. In that time a broker delivers a message without an acknowledgement again.
 ]]
 
--- Returns whether a copy may not run, and what is stored for its message. These are `known`, `told`, and `seq`
+-- Returns whether a copy may not run, and what is stored for its message. These are `known`, `reported`, and `seq`
 -- if the message was parked. If `message` is "", no event reports the task, because no later call would
 -- recognize it.
 function Copies.superseded(copy, message, serial)
-  if message == "" then return false, {told = "-"} end
-  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "told", "attempts")
+  if message == "" then return false, {reported = "-"} end
+  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "reported", "attempts")
   local current, following, admitted = kept[1], kept[2], kept[3]
-  local memory = {known = current or admitted, seq = kept[4], told = kept[5] or "", attempts = kept[6] or "0"}
+  local memory = {known = current or admitted, seq = kept[4], reported = kept[5] or "", attempts = kept[6] or "0"}
   if admitted then return admitted ~= serial, memory end
   return current and current ~= serial and following ~= serial, memory
 end
@@ -35,14 +35,14 @@ end
 function Copies.copy_refused(copy, message, serial, next_serial, memory, keep_ms)
   if message == "" then return end
   redis.call("HDEL", copy, "admitted")
-  redis.call("HSET", copy, "current", serial, "next", next_serial, "told", memory.told)
+  redis.call("HSET", copy, "current", serial, "next", next_serial, "reported", memory.reported)
   redis.call("PEXPIRE", copy, keep_ms)
 end
 
 function Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   if message == "" then return end
   if serial == "" and not memory.known then return end
-  redis.call("HSET", copy, "admitted", serial, "told", memory.told)
+  redis.call("HSET", copy, "admitted", serial, "reported", memory.reported)
   redis.call("PEXPIRE", copy, keep_ms)
 end
 
@@ -50,7 +50,7 @@ end
 function Copies.copy_parked(ctx, tag, serial, seq, memory, keep_ms)
   local copy = ctx.prefix .. "copy:" .. tag
   redis.call("HDEL", copy, "admitted")
-  redis.call("HSET", copy, "current", serial, "next", serial, "seq", seq, "told", memory.told)
+  redis.call("HSET", copy, "current", serial, "next", serial, "seq", seq, "reported", memory.reported)
   redis.call("PEXPIRE", copy, keep_ms)
 end
 
@@ -65,6 +65,6 @@ end
 function Copies.copy_promoted(ctx, task, lease, keep_ms)
   local copy = ctx.prefix .. "copy:" .. task.tag
   redis.call("HSET", copy, "current", lease, "next", lease, "attempts", task.attempt, "seq", Rates.whole(task.seq),
-    "told", task.blocked)
+    "reported", task.blocked)
   redis.call("PEXPIRE", copy, keep_ms)
 end

@@ -39,7 +39,7 @@ function Events.id_of(task)
 end
 
 --[[
-  told: the events of a task that limits reject.
+  The events of a task that limits reject.
 
   One event reports which limit rejected the task. A second event reports that the task starts. Each of them is
   written at most once. The task keeps the state of this as `STRATEGY|KEY`. The state "" is that nothing was
@@ -60,28 +60,28 @@ function Events.tell_exceeded(ctx, task, closed)
   return closed.strategy .. "|" .. closed.key
 end
 
--- Reports the start of a task whose rejection was reported. `told` is the state that the task keeps.
-function Events.tell_released(ctx, task, told)
-  local strategy, key = string.match(told, "^([^|]*)|(.*)$")
+-- Reports the start of a task whose rejection was reported. `reported` is the state that the task keeps.
+function Events.tell_released(ctx, task, reported)
+  local strategy, key = string.match(reported, "^([^|]*)|(.*)$")
   Events.write_event_of(ctx, "rate_limit.released", task, "key", key, "strategy", strategy)
 end
 
 -- A gate lets a task start. `memory` is what copies.lua has stored for its message.
 function Events.tell_admitted(ctx, job, memory)
-  if not job or memory.told == "" or memory.told == "-" then return end
-  Events.tell_released(ctx, job, memory.told)
-  memory.told = "-"
+  if not job or memory.reported == "" or memory.reported == "-" then return end
+  Events.tell_released(ctx, job, memory.reported)
+  memory.reported = "-"
 end
 
 --[[
-  watched: events of each task in the stream `task_events`, while somebody watches tasks (trace.lua).
+  watched: events of each task in the stream `trace`, while somebody watches tasks (trace.lua).
 ]]
 
 -- The stream keeps this many events, and the rest of one block.
 local WATCHED_KEPT = 100000
 
 function Events.append_watched(ctx, what, ...)
-  redis.call("XADD", ctx.prefix .. "task_events", "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
+  redis.call("XADD", ctx.prefix .. "trace", "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
 end
 
 -- `task` is as for write_event_of. `key` is the one to which it is charged.

@@ -6,7 +6,7 @@
 function Find.state_of(ctx, task)
   local row = redis.call("HGET", ctx.prefix .. "running", task.tag)
   if row then return "running", Tasks.read_row(row).owner end
-  local due = redis.call("ZSCORE", ctx.prefix .. "later:" .. task.queue, Schedule.member_of(task))
+  local due = redis.call("ZSCORE", ctx.prefix .. "scheduled:" .. task.queue, Schedule.member_of(task))
   if due then return "later", "", due end
   local lane = Lanes.tags_name(task.key, Lanes.lane_of(task), task.queue)
   if redis.call("ZSCORE", ctx.prefix .. lane, task.tag) then return "waiting", "" end

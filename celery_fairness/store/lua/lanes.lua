@@ -2,12 +2,12 @@
   Lanes: the waiting tasks of one queue, one tenant, one rank, one set of limits and one task name, in the order
   of their sequence numbers.
 
-  This module also counts them: `waiting` counts by queue, and `account:KEY` by tenant and queue.
+  This module also counts them: `waiting` counts by queue, and `tenant_state:KEY` by tenant and queue.
 
   A lane is named `CLASS NAME`. Its class is `RANK`, or `RANK,LIMITS` if its tasks have limits beside the tier's. A
   limit that rejects a lane rejects all lanes of its class.
 
-  A lane stands in `ready:KEY QUEUE`, or in `shelf:KEY GROUP QUEUE` if its class is blocked. The order is by rank, then
+  A lane stands in `ready:KEY QUEUE`, or in `blocked_lanes:KEY GROUP QUEUE` if its class is blocked. The order is by rank, then
   by the sequence number of the first task at the last note. So the tasks of one rank go in the order of their
   numbers, whatever their names.
 ]]
@@ -38,7 +38,7 @@ function Lanes.names_name(key, class, queue)
 end
 
 function Lanes.order_name(key, group, queue)
-  if group then return "shelf:" .. key .. " " .. group .. " " .. queue end
+  if group then return "blocked_lanes:" .. key .. " " .. group .. " " .. queue end
   return "ready:" .. key .. " " .. queue
 end
 
@@ -116,14 +116,14 @@ end
 -- Returns the group in which a lane or a class waits, or nil if it is ready. A lane without limits is never blocked.
 function Lanes.group_of(ctx, queue, key, lane)
   local class = Lanes.class_of(lane)
-  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. "blocked:" .. key .. " " .. queue, class)
+  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, class)
   if not alone then return nil end
   return alone == "1" and Lanes.own_group(key, class) or Lanes.shared_of(class)
 end
 
 -- Returns the groups of the blocked classes of a tenant up to the index `last`, each once.
 function Lanes.groups_of(ctx, queue, key, last)
-  local classes = redis.call("ZRANGE", ctx.prefix .. "blocked:" .. key .. " " .. queue, 0, last)
+  local classes = redis.call("ZRANGE", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, 0, last)
   local groups, seen = {}, {}
   for index = 1, #classes do
     local group = Lanes.group_of(ctx, queue, key, classes[index])
@@ -153,10 +153,10 @@ end
 -- tier, it is judged anew.
 function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if tier and (not is_put or task.tier == tier or task.tier == "") then return end
-  redis.call("HSET", ctx.prefix .. "account:" .. task.key, "tier", task.tier, "tenant", task.tenant)
+  redis.call("HSET", ctx.prefix .. "tenant_state:" .. task.key, "tier", task.tier, "tenant", task.tenant)
   if closed then
-    redis.call("ZADD", ctx.prefix .. "closed", 0, task.key)
-    Active.ring_bell(ctx, queue)
+    redis.call("ZADD", ctx.prefix .. "at_limit", 0, task.key)
+    Active.wake_worker(ctx, queue)
   end
 end
 
@@ -174,8 +174,8 @@ end
 -- If it did not wait before, `since` is the server time from which it does.
 function Lanes.enqueue(ctx, queue, task, is_put, since)
   local key, lane = task.key, Lanes.lane_of(task)
-  local account = ctx.prefix .. "account:" .. key
-  local tier, closed, waiting = unpack(redis.call("HMGET", account, "tier", "closed", "q:" .. queue))
+  local account = ctx.prefix .. "tenant_state:" .. key
+  local tier, closed, waiting = unpack(redis.call("HMGET", account, "tier", "at_limit", "q:" .. queue))
   if since and (task.put or "") == "" then task.put = string.format(waiting and "%d+" or "%d", since) end
   task.queue = queue
   Tasks.write(ctx, task)
@@ -200,12 +200,12 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   if group then
     -- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
     local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
-    local opened = name and redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
-    if opened and tonumber(opened) >= 0 then Active.ring_bell(ctx, queue) end
+    local opened = name and redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name)
+    if opened and tonumber(opened) >= 0 then Active.wake_worker(ctx, queue) end
   elseif not closed then
     if is_first then Active.enter_again(ctx, queue, key) end
     -- The last token of the bell may have gone to a worker that died.
-    Active.ring_bell(ctx, queue)
+    Active.wake_worker(ctx, queue)
   end
 end
 
@@ -223,11 +223,11 @@ end
 -- If nothing of a tenant is ready, the tenant leaves the ring.
 function Lanes.leave_ring(ctx, queue, key)
   if redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 0 then
-    local ring = ctx.prefix .. "ring:" .. queue
+    local ring = ctx.prefix .. "active:" .. queue
     local start = redis.call("ZSCORE", ring, key)
     if start then
       redis.call("ZREM", ring, key)
-      redis.call("ZADD", ctx.prefix .. "full:" .. queue, start, key)
+      redis.call("ZADD", ctx.prefix .. "blocked:" .. queue, start, key)
     end
   end
   Priorities.rank_again(ctx, queue, key)
@@ -240,7 +240,7 @@ function Lanes.forget_lane(ctx, queue, key, lane)
   local names = ctx.prefix .. Lanes.names_name(key, class, queue)
   redis.call("SREM", names, Lanes.name_of(lane))
   if redis.call("EXISTS", names) == 0 then
-    redis.call("ZREM", ctx.prefix .. "blocked:" .. key .. " " .. queue, class)
+    redis.call("ZREM", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, class)
   end
 end
 
@@ -273,7 +273,7 @@ end
 -- `waiting` is as for pop. Returns how many tasks of the tenant are left in the queue.
 function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
   Lanes.count_limits(ctx, queue, lane, -1)
-  local account = ctx.prefix .. "account:" .. key
+  local account = ctx.prefix .. "tenant_state:" .. key
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", ctx.prefix .. "waiting", queue, -1)
   if of_tenant == 0 then
@@ -281,11 +281,11 @@ function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
     -- fifth field may be `closed`, `mean` or the count of another queue.
     local fields, closed, mean = redis.call("HLEN", account), nil, nil
     if fields == 4 or fields == 5 then
-      closed, mean = unpack(redis.call("HMGET", account, "closed", "mean"))
+      closed, mean = unpack(redis.call("HMGET", account, "at_limit", "mean"))
     end
     if fields == 3 + (closed and 1 or 0) + (mean and 1 or 0) then
       redis.call("DEL", account)
-      if closed then redis.call("ZREM", ctx.prefix .. "closed", key) end
+      if closed then redis.call("ZREM", ctx.prefix .. "at_limit", key) end
     else
       redis.call("HDEL", account, "q:" .. queue)
     end
@@ -314,7 +314,7 @@ end
 -- Removes a task from its queue, wherever it waits there. Returns false if it does not wait, otherwise true. If the
 -- task waited for its time, it returns that time.
 function Lanes.remove_waiting(ctx, task)
-  local later, member = ctx.prefix .. "later:" .. task.queue, Schedule.member_of(task)
+  local later, member = ctx.prefix .. "scheduled:" .. task.queue, Schedule.member_of(task)
   local due = redis.call("ZSCORE", later, member)
   if not due then return Lanes.remove(ctx, task) end
   redis.call("ZREM", later, member)
@@ -337,7 +337,7 @@ function Lanes.forget_task(ctx, queue, tag)
 end
 
 function Lanes.forget_waiting(ctx, queue)
-  local later = ctx.prefix .. "later:" .. queue
+  local later = ctx.prefix .. "scheduled:" .. queue
   local due = redis.call("ZRANGE", later, 0, Lanes.PURGED_AT_MOST - 1)
   for index = 1, #due do
     redis.call("ZREM", later, due[index])
@@ -346,8 +346,8 @@ function Lanes.forget_waiting(ctx, queue)
   if #due > 0 then Queues.forget_empty(ctx, queue) end
   local gone = #due
   for _ = gone + 1, Lanes.PURGED_AT_MOST do
-    local key = redis.call("ZRANGE", ctx.prefix .. "ring:" .. queue, 0, 0)[1]
-      or redis.call("ZRANGE", ctx.prefix .. "full:" .. queue, 0, 0)[1]
+    local key = redis.call("ZRANGE", ctx.prefix .. "active:" .. queue, 0, 0)[1]
+      or redis.call("ZRANGE", ctx.prefix .. "blocked:" .. queue, 0, 0)[1]
     if not key then break end
     local group
     local lane = Lanes.first_lane(ctx, queue, key)
@@ -365,7 +365,7 @@ function Lanes.forget_waiting(ctx, queue)
   if gone > 0 then Events.write_event(ctx, "fairness.purged", "queue", queue, "tasks", gone) end
   if gone < Lanes.PURGED_AT_MOST then
     -- A task that waits for its time may have rung this bell. The ring's own bell was deleted with the ring.
-    redis.call("DEL", ctx.prefix .. "bell:" .. queue)
+    redis.call("DEL", ctx.prefix .. "wakeup:" .. queue)
   end
   return gone
 end

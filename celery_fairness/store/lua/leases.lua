@@ -82,7 +82,7 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   Leases.end_lease(ctx, lease, lease, row, rules, at)
   WorkerLimit.count(ctx, row, -1)
   -- No forecast uses the slots of a tenant alone.
-  if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then Start.note_took(rules, row.name, row.since) end
+  if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then Start.note_run_time(rules, row.name, row.since) end
   if rules.watched then Events.tell_gate_ended(ctx, row, outcome, at or rules.logical) end
   return true
 end
@@ -136,17 +136,17 @@ local TAGS_AT_MOST = 1000
 -- A tenant started something under a key, whose virtual time is `virtual`. `tag` is when the tenant was due
 -- there, if that is known. Returns when it is due there next.
 function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag)
-  local tags = ctx.prefix .. "tags:" .. limit_key
+  local tags = ctx.prefix .. "finish_tags:" .. limit_key
   local start = Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   if start ~= tonumber(virtual) then
-    redis.call("HSET", ctx.prefix .. "virtual", "limit " .. limit_key, string.format("%.17g", start))
+    redis.call("HSET", ctx.prefix .. "virtual_times", "limit " .. limit_key, string.format("%.17g", start))
   end
   local is_new = redis.call("ZADD", tags, start + amount, key) == 1
   local passed = redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
   if #passed > 0 then
     redis.call("ZREM", tags, unpack(passed))
   elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
-    redis.call("HSET", ctx.prefix .. "virtual", "limit " .. limit_key, redis.call("ZPOPMIN", tags)[2])
+    redis.call("HSET", ctx.prefix .. "virtual_times", "limit " .. limit_key, redis.call("ZPOPMIN", tags)[2])
   end
   return start + amount
 end
@@ -160,7 +160,7 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
     fields[index], windows[index] = "limit " .. limit.key, ctx.prefix .. "window:" .. limit.key
     counts = counts or limit.rates ~= "" or limit.throttle ~= ""
   end
-  local virtual = redis.call("HMGET", ctx.prefix .. "virtual", unpack(fields))
+  local virtual = redis.call("HMGET", ctx.prefix .. "virtual_times", unpack(fields))
   counts = counts or redis.call("EXISTS", unpack(windows)) > 0
   task.due_at = {}
   for index = 1, #limits do

@@ -31,7 +31,7 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
       return nil, true
     end
   end
-  local verdict, limits = Tenants.judge(ctx, key, rules, queue), Lanes.limits_of(lane)
+  local verdict, limits = Tenants.check(ctx, key, rules, queue), Lanes.limits_of(lane)
   local refused = limits ~= "" and verdict.open and Limits.refusal(ctx, limits, rules)
   if verdict.open and not refused then
     return {key = key, lane = lane, others = others, start = start, verdict = verdict}
@@ -91,7 +91,7 @@ function Pick.next_of(ctx, queue, rules, turns, look)
   if not found then return nil end
   if found.verdict.closed then
     Tenants.reopen(ctx, found.key, rules)
-    found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, found.key)
+    found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, found.key)
   end
   if found.verdict.full then Tenants.count_observed(ctx, queue, found.key, found.verdict, rules) end
   return found

@@ -1,7 +1,7 @@
 --[[
   ranks: the members of a queue's ring by their rank, for claims that take the highest rank first.
 
-  `ranked:QUEUE` and `rank:RANK QUEUE` are the index of `ring:QUEUE`. The functions keep it once a claim has requested
+  `ranked:QUEUE` and `rank:RANK QUEUE` are the index of `active:QUEUE`. The functions keep it once a claim has requested
   ranks (the clock's `ranked`). Each claim looks at some members of `unranked:QUEUE`. Until it is empty, the claims
   serve the queue as if no claim had requested ranks.
 ]]
@@ -10,7 +10,7 @@ local HIGHEST = 9
 
 -- Returns the rank of a tenant's first ready task and its start in the ring, or nil if it has no such place.
 function Priorities.rank_of(ctx, queue, key)
-  local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
+  local start = redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)
   local lane = start and Lanes.first_lane(ctx, queue, key)
   if lane then return string.sub(lane, 1, 1), start end
 end
@@ -50,7 +50,7 @@ function Priorities.rank_queues(ctx, queues, most)
     redis.call("HSET", ctx.prefix .. "clock", "ranked", 1)
     local waiting = redis.call("HKEYS", ctx.prefix .. "waiting")
     for index = 1, #waiting do
-      redis.call("COPY", ctx.prefix .. "ring:" .. waiting[index], ctx.prefix .. "unranked:" .. waiting[index], "REPLACE")
+      redis.call("COPY", ctx.prefix .. "active:" .. waiting[index], ctx.prefix .. "unranked:" .. waiting[index], "REPLACE")
     end
   end
   local by_queue, more = {}, false

@@ -105,7 +105,7 @@ function Promotions.before(ctx, broker, key, limits)
   if key ~= "" and (redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 1) then return {key = key} end
   for index = 1, #limits do
     local limit = limits[index]
-    if limit.on_limit == "w" and redis.call("EXISTS", ctx.prefix .. "wait:" .. limit.name .. " " .. queue) == 1 then
+    if limit.on_limit == "w" and redis.call("EXISTS", ctx.prefix .. "groups_at:" .. limit.name .. " " .. queue) == 1 then
       return limit
     end
   end

@@ -7,7 +7,7 @@
 
 -- now: the server's time, in ms.
 function Queues.has_ended(ctx, queue, now)
-  local ends = redis.call("ZSCORE", ctx.prefix .. "unused", queue)
+  local ends = redis.call("ZSCORE", ctx.prefix .. "queue_expiry", queue)
   return ends and ends ~= "inf" and tonumber(ends) <= now
 end
 
@@ -33,7 +33,7 @@ end
 
 -- A delayed task or a dead letter has left a queue.
 function Queues.forget_empty(ctx, queue)
-  if redis.call("EXISTS", ctx.prefix .. "later:" .. queue, ctx.prefix .. "dead:" .. queue) == 0 then
+  if redis.call("EXISTS", ctx.prefix .. "scheduled:" .. queue, ctx.prefix .. "dead:" .. queue) == 0 then
     redis.call("SREM", ctx.prefix .. "queues", queue)
   end
 end

@@ -120,7 +120,7 @@ function Rates.count_start(ctx, limit, logical)
     redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
   end
   redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - most - part)
-  redis.call("ZADD", ctx.prefix .. "idle", logical + kept, limit.key)
+  redis.call("ZADD", ctx.prefix .. "key_expiry", logical + kept, limit.key)
 end
 
 -- Keeps the keys of limits known for a while after their leases have ended.
@@ -131,20 +131,20 @@ function Rates.stay_known(ctx, keys, logical)
       known[2 * index - 1] = logical + REMEMBERED_MS
       known[2 * index] = " " .. some[index]
     end
-    redis.call("ZADD", ctx.prefix .. "idle", unpack(known))
+    redis.call("ZADD", ctx.prefix .. "key_expiry", unpack(known))
   end
 end
 
 -- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.
 function Rates.forget_idle(ctx, logical)
-  local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. "idle", "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
+  local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. "key_expiry", "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
   if #idle == 0 then return false end
   local starts = {}
   for index = 1, #idle do
     starts[2 * index - 1] = ctx.prefix .. "window:" .. idle[index]
     starts[2 * index] = ctx.prefix .. "starts:" .. idle[index]
   end
-  redis.call("ZREM", ctx.prefix .. "idle", unpack(idle))
+  redis.call("ZREM", ctx.prefix .. "key_expiry", unpack(idle))
   redis.call("UNLINK", unpack(starts))
   return #idle == IDLE_AT_MOST
 end
@@ -169,7 +169,7 @@ function Rates.give_start_back(ctx, limit, at)
   local latest = last[found == 1 and 2 or 1]
   if not latest then
     redis.call("UNLINK", window_key, starts_key)
-    redis.call("ZREM", ctx.prefix .. "idle", limit.key)
+    redis.call("ZREM", ctx.prefix .. "key_expiry", limit.key)
     return
   end
   redis.call("ZREM", starts_key, unpack(last, 1, found))
@@ -185,7 +185,7 @@ function Rates.give_start_back(ctx, limit, at)
   local ideal = math.max(window[2] - interval, latest_at - math.max(1, interval / 10))
   redis.call("HSET", window_key, "count", Rates.whole(window[1] - 1),
     "ideal", string.format("%.17g", math.min(window[2], ideal)))
-  redis.call("ZADD", ctx.prefix .. "idle", latest_at + window[3], limit.key)
+  redis.call("ZADD", ctx.prefix .. "key_expiry", latest_at + window[3], limit.key)
 end
 
 -- Gives back the starts of a claimed task. Its worker reports that the body did not begin, and no worker has

@@ -1,7 +1,7 @@
 --[[
   Tasks that wait for their time. A task whose time has come begins to wait now, and is the last task of its lane.
 
-  `later:QUEUE` stores them in the order of their times. A member is the task's sequence number in 16 digits, a
+  `scheduled:QUEUE` stores them in the order of their times. A member is the task's sequence number in 16 digits, a
   space and its tag. So tasks of one time are in the order of their puts.
 ]]
 
@@ -16,7 +16,7 @@ end
 -- Moves tasks whose time has come into their lanes, at most `most`. Returns the time until the next task is
 -- due, or nil if no task waits for a time.
 function Schedule.bring_in(ctx, queue, now, most)
-  local later = ctx.prefix .. "later:" .. queue
+  local later = ctx.prefix .. "scheduled:" .. queue
   local next_due = redis.call("ZRANGE", later, 0, 0, "WITHSCORES")[2]
   if not next_due or tonumber(next_due) > now then return next_due and tonumber(next_due) - now end
   local due = redis.call("ZRANGEBYSCORE", later, "-inf", now, "WITHSCORES", "LIMIT", 0, most)
@@ -38,7 +38,7 @@ end
 -- Does the same for many queues. Returns `longest` if all of them may sleep longer.
 function Schedule.bring_in_all(ctx, queues, rules, most, longest)
   local later = {}
-  for index = 1, #queues do later[index] = ctx.prefix .. "later:" .. queues[index] end
+  for index = 1, #queues do later[index] = ctx.prefix .. "scheduled:" .. queues[index] end
   -- Usually no task waits for a time.
   if redis.call("EXISTS", unpack(later)) == 0 then return longest end
   local soonest = longest
@@ -50,13 +50,13 @@ function Schedule.bring_in_all(ctx, queues, rules, most, longest)
 end
 
 function Schedule.wait_until(ctx, queue, task, eta_ms)
-  local later, member = ctx.prefix .. "later:" .. queue, Schedule.member_of(task)
+  local later, member = ctx.prefix .. "scheduled:" .. queue, Schedule.member_of(task)
   task.queue = queue
   Tasks.write(ctx, task)
   redis.call("ZADD", later, eta_ms, member)
   Queues.note(ctx, queue)
   -- A worker that sleeps until a later time must wake and sleep anew.
-  if redis.call("ZRANK", later, member) == 0 then Active.ring_bell(ctx, queue) end
+  if redis.call("ZRANK", later, member) == 0 then Active.wake_worker(ctx, queue) end
 end
 
 --[[
@@ -70,7 +70,7 @@ end
 -- A task has expired that has left its lane.
 function Schedule.expire(ctx, task, rules)
   redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
-  redis.call("HINCRBY", ctx.prefix .. "counts", "expired_waiting", 1)
+  redis.call("HINCRBY", ctx.prefix .. "counters", "expired_waiting", 1)
   Events.write_event_of(ctx, "fairness.expired", task)
   Settle.leave_outcome(ctx, rules, task, "expired", Settle.NOBODY)
 end
@@ -117,7 +117,7 @@ function Schedule.do_what_is_due(ctx, queues, rules, longest)
   local more = rules.steered
     and Wake.end_changes(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST
   more = Leases.expire(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
-  more = Tenants.judge_anew(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+  more = Tenants.check_anew(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   if rules.limited then
     more = Wake.look_at_limits(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   end
@@ -136,7 +136,7 @@ end
 
 -- Returns how long nothing opens by itself, at most `longest`.
 function Schedule.opens_ms(ctx, rules, longest)
-  local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. "opens", 0, 0, "WITHSCORES")[2]
+  local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. "timers", 0, 0, "WITHSCORES")[2]
   if opens then longest = math.min(longest, math.ceil(tonumber(opens) - rules.logical)) end
   if rules.steered then longest = Wake.change_ends_ms(ctx, rules.now, longest) end
   return math.max(0, longest)

@@ -21,14 +21,14 @@ function Settle.settle(ctx, rules, lease, verdict)
   end
   if verdict == "done" and row.charge == "" and not is_unbegun and not rules.watched then
     Leases.end_lease(ctx, lease, tag, row, rules)
-    Start.note_took(rules, row.name, row.since)
+    Start.note_run_time(rules, row.name, row.since)
     Tasks.delete(ctx, tag, row.id)
     return 1
   end
   local task = Settle.end_attempt(ctx, rules, lease, verdict, row, tag, is_unbegun)
   if not task then return 1 end
   if verdict == "done" or row.state == "acked" then
-    if verdict == "done" and not is_unbegun then Start.note_took(rules, task.name, row.since) end
+    if verdict == "done" and not is_unbegun then Start.note_run_time(rules, task.name, row.since) end
     Tasks.delete(ctx, task.tag, task.id)
   elseif verdict == "tail" then
     task.seq = Tasks.next_seq(ctx)
@@ -36,7 +36,7 @@ function Settle.settle(ctx, rules, lease, verdict)
   elseif verdict == "died" then
     Settle.after_death(ctx, rules, row.owner, task)
   elseif verdict == "unreadable" then
-    Settle.bury(ctx, rules, verdict, row.owner, task)
+    Settle.dead_letter(ctx, rules, verdict, row.owner, task)
   else
     Lanes.enqueue(ctx, task.queue, task, false)
   end
@@ -82,10 +82,10 @@ function Settle.withdraw(ctx, tag)
 end
 
 -- A task becomes a dead letter. `why` is the state of its outcome.
-function Settle.bury(ctx, rules, why, owner, task)
+function Settle.dead_letter(ctx, rules, why, owner, task)
   redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, Tasks.next_seq(ctx), task.tag)
   Queues.note(ctx, task.queue)
-  redis.call("HINCRBY", ctx.prefix .. "counts", "dead_lettered", 1)
+  redis.call("HINCRBY", ctx.prefix .. "counters", "dead_lettered", 1)
   Events.write_event_of(ctx, "fairness.dead_lettered", task, "reason", why, "deaths", task.deaths)
   Settle.leave_outcome(ctx, rules, task, why, owner)
 end
@@ -96,7 +96,7 @@ function Settle.after_death(ctx, rules, owner, task)
   if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
     Lanes.enqueue(ctx, task.queue, task, false)
   else
-    Settle.bury(ctx, rules, "dead", owner, task)
+    Settle.dead_letter(ctx, rules, "dead", owner, task)
   end
 end
 
@@ -104,10 +104,10 @@ function Settle.expire_one(ctx, rules, lease, row, tag)
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, "head", row, tag) end
   local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
   if not task then return end
-  redis.call("HINCRBY", ctx.prefix .. "counts", "expired", 1)
+  redis.call("HINCRBY", ctx.prefix .. "counters", "expired", 1)
   Events.write_event_of(ctx, "fairness.lease_expired", task, "owner", row.owner, "state", row.state)
   if row.state == "acked" then
-    redis.call("HINCRBY", ctx.prefix .. "counts", "abandoned", 1)
+    redis.call("HINCRBY", ctx.prefix .. "counters", "abandoned", 1)
     Events.write_event_of(ctx, "fairness.abandoned", task, "owner", row.owner)
     Settle.leave_outcome(ctx, rules, task, row.state, row.owner)
   elseif row.state == "begun" then

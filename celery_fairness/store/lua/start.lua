@@ -76,13 +76,13 @@ function Start.serve(ctx, queue, found, rules, turns)
   end
   if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
-  if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual", "queue " .. queue, start) end
+  if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual_times", "queue " .. queue, start) end
   rules.virtual[queue] = math.max(start, ring_at)
   -- A tenant that was passed over and lags behind the ring gets no credit for that. If fairness is by runtime,
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
-  local mean = by_runtime and redis.call("HGET", ctx.prefix .. "account:" .. key, "mean")
+  local mean = by_runtime and redis.call("HGET", ctx.prefix .. "tenant_state:" .. key, "mean")
   local expected = Start.expected_of(rules.fairness_by, task.cost, mean)
   local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
   local charge = by_runtime and not rules.promotes and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
@@ -90,7 +90,7 @@ function Start.serve(ctx, queue, found, rules, turns)
   if not rules.promotes then Stats.note_start(rules, task, found.verdict.tier, queue) end
   if group and not is_last then Blocked.served(ctx, queue, found, task, turns) end
   if Lanes.task_left(ctx, queue, key, found.lane, finish, waiting, rules.virtual[queue]) > 0 then
-    local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
+    local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
     if found.is_out then ring = full end
     redis.call("ZADD", ring, finish, key)
     if is_last and not group then
@@ -128,7 +128,7 @@ local MEAN_PARTS = 8
 
 -- A tenant has a mean only while something of it waits.
 function Start.note_mean(ctx, key, seconds)
-  local account = ctx.prefix .. "account:" .. key
+  local account = ctx.prefix .. "tenant_state:" .. key
   local known = redis.call("HMGET", account, "tenant", "mean")
   if not known[1] then return end
   local mean = tonumber(known[2])
@@ -146,16 +146,16 @@ end
 -- A tenant was charged too little by `missing`, when its finish in a queue became `finish`.
 function Start.correct_finish(ctx, queue, key, finish, missing)
   if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 0 then return end
-  if Start.add_there(ctx, "ring:" .. queue, key, missing)
-    or Start.add_there(ctx, "full:" .. queue, key, missing)
-    or Start.add_there(ctx, "out:" .. queue, key, missing) then
+  if Start.add_there(ctx, "active:" .. queue, key, missing)
+    or Start.add_there(ctx, "blocked:" .. queue, key, missing)
+    or Start.add_there(ctx, "debts:" .. queue, key, missing) then
     Priorities.rank_again(ctx, queue, key)
     return
   end
   -- The debt of this tenant was forgotten. So its new debt is not more than what was missing.
   local virtual = Active.virtual_time(ctx, queue)
   finish = math.min(finish, virtual) + missing
-  if finish > virtual then redis.call("ZADD", ctx.prefix .. "out:" .. queue, finish, key) end
+  if finish > virtual then redis.call("ZADD", ctx.prefix .. "debts:" .. queue, finish, key) end
 end
 
 function Start.correct(ctx, task, row, rules)
@@ -168,58 +168,58 @@ function Start.correct(ctx, task, row, rules)
   Start.correct_finish(ctx, task.queue, key, tonumber(finish), missing)
   if not rules.limited then return end
   for each in string.gmatch(row.keys, "[^,]+") do
-    Start.add_there(ctx, "tags:" .. each, key, missing)
+    Start.add_there(ctx, "finish_tags:" .. each, key, missing)
   end
 end
 
 --[[
-  took: how long tasks of one name hold their places, from the ends that this call has received.
+  The run times: how long tasks of one name hold their places, from the ends that this call has received.
 
   A row of `running` holds the logical time since which its task holds its place. It also holds the mean time of
   the last tasks of its name, if there is one. The text is "@MS" or "@MS~MEAN". A call that receives the end of a
   task reads that mean. So the mean goes on from task to task and costs no command.
 
-  If places are free, no claim waits for an end, and ends are sent in a call of their own. Then `took` in the
+  If places are free, no claim waits for an end, and ends are sent in a call of their own. Then `run_times` in the
   clock has the means for later claims. It is "NAME~MEAN" of the last names, with spaces between them.
 ]]
 
 -- The last run counts as one part in this many in a mean.
-local TOOK_PARTS = 8
+local RUN_TIME_PARTS = 8
 -- This many names are kept between calls.
-local TOOK_NAMES = 8
+local RUN_TIME_NAMES = 8
 
 -- A task of this name has ended well. It held its place since `since`.
-function Start.note_took(rules, name, since)
+function Start.note_run_time(rules, name, since)
   local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
   -- The clock does not note its shortest steps, and the server's clock may have gone back.
   local took = math.max(0, rules.logical - tonumber(began))
-  local means = rules.took or {}
+  local means = rules.run_times or {}
   local known = means[name] or tonumber(mean)
   if not means[name] then means[#means + 1] = name end
-  means[name] = known and known + (took - known) / TOOK_PARTS or took
-  rules.took = means
+  means[name] = known and known + (took - known) / RUN_TIME_PARTS or took
+  rules.run_times = means
 end
 
 -- Keeps what this call has received for the calls that start tasks. `kept` is what was kept before.
-function Start.keep_took(ctx, rules, kept)
-  local means, words = rules.took, {}
+function Start.keep_run_times(ctx, rules, kept)
+  local means, words = rules.run_times, {}
   if not means then return end
-  for index = 1, TOOK_NAMES do
+  for index = 1, RUN_TIME_NAMES do
     local name = means[index]
     words[index] = name and string.format("%s~%.0f", name, means[name])
   end
   kept = kept or ""
   for name, mean in string.gmatch(kept, "([^ ~]*)~(%d+)") do
-    if not means[name] and #words < TOOK_NAMES then words[#words + 1] = name .. "~" .. mean end
+    if not means[name] and #words < RUN_TIME_NAMES then words[#words + 1] = name .. "~" .. mean end
   end
-  redis.call("HSET", ctx.prefix .. "clock", "took", table.concat(words, " "))
+  redis.call("HSET", ctx.prefix .. "clock", "run_times", table.concat(words, " "))
 end
 
 -- Returns the text that the row of a task has when the task starts now.
 function Start.since_now(rules, name)
-  local mean = rules.took and rules.took[name]
-  if not mean and rules.kept_took then
-    for known, ms in string.gmatch(rules.kept_took, "([^ ~]*)~(%d+)") do
+  local mean = rules.run_times and rules.run_times[name]
+  if not mean and rules.kept_run_times then
+    for known, ms in string.gmatch(rules.kept_run_times, "([^ ~]*)~(%d+)") do
       if known == name then mean = tonumber(ms) end
     end
   end

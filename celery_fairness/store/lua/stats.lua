@@ -7,7 +7,7 @@
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
 function Stats.count_exceeded(ctx, strategy, key)
-  local counts, of_strategy = ctx.prefix .. "counts", "exceeded " .. strategy .. " "
+  local counts, of_strategy = ctx.prefix .. "counters", "exceeded " .. strategy .. " "
   if redis.call("HINCRBY", counts, of_strategy .. key, 1) > 1 then return end
   local most = string.sub(key, 1, 7) == "tenant:" and EXCEEDED_AT_MOST or 2 * EXCEEDED_AT_MOST
   if redis.call("HLEN", counts) > most then
@@ -69,13 +69,13 @@ end
 function Stats.count_at_gate(ctx, rules, what, tier, job)
   if not job then return end
   local field, other = Stats.minute_field(what, tier, job.queue)
-  Stats.count_in_minute(ctx.prefix .. "minute:" .. Stats.minute_of(rules.now), field, other, 1)
+  Stats.count_in_minute(ctx.prefix .. "stats:" .. Stats.minute_of(rules.now), field, other, 1)
 end
 
 --[[
   minutes: what claims and gates of one minute started or found at its tier's limit, by tier and queue.
 
-  A gate counts only "refused" and "started", because the message does not hold since when the task waits.
+  A gate counts only "rejected" and "started", because the message does not hold since when the task waits.
 
   A call counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
   already with two commands in total. If it met nothing, it writes nothing.
@@ -100,13 +100,13 @@ end
 
 -- If a limit has rejected the task before, its wait counts for the key of that limit too, as `limited:BITS`.
 function Stats.note_start(rules, task, tier, queue)
-  local put, noisy = string.match(task.put, "^(%d+)(%+?)$")
+  local put, behind = string.match(task.put, "^(%d+)(%+?)$")
   if not put or task.attempt > 1 then
     Stats.note_minute(rules, "started", tier, queue)
     return
   end
   local bits = bits_since(put, rules.now)
-  Stats.note_minute(rules, (noisy == "" and "quiet:" or "noisy:") .. bits, tier, queue)
+  Stats.note_minute(rules, (behind == "" and "alone:" or "behind_own:") .. bits, tier, queue)
   local key = string.match(task.blocked, "|(.*)$")
   if not key then return end
   if string.sub(key, 1, 7) == "tenant:" then key = OTHER_KEYS end
@@ -116,7 +116,7 @@ end
 function Stats.write_minute(ctx, rules)
   local met = rules.met
   if not met then return end
-  local minute = ctx.prefix .. "minute:" .. Stats.minute_of(rules.now)
+  local minute = ctx.prefix .. "stats:" .. Stats.minute_of(rules.now)
   local known, sums = redis.call("HMGET", minute, unpack(met.order)), {}
   for index = 1, #met.order do
     local field = met.order[index]
@@ -187,7 +187,7 @@ function Stats.fold_minutes(ctx, now)
   local minute, last, added = first, math.min(current, first + MINUTES_AT_MOST) - 1, 0
   if last < first then return end
   while minute <= last do
-    local flat = redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute))
+    local flat = redis.call("HGETALL", ctx.prefix .. "stats:" .. string.format("%.0f", minute))
     local sums, others = {}, {}
     add_minute(flat, sums, others)
     for field, count in pairs(sums) do
@@ -208,7 +208,7 @@ function Stats.totals_of(ctx, now)
   local first, current = minutes_left(ctx, now)
   local read = 0
   for minute = first, current do
-    local counts = redis.call("HGETALL", ctx.prefix .. "minute:" .. string.format("%.0f", minute))
+    local counts = redis.call("HGETALL", ctx.prefix .. "stats:" .. string.format("%.0f", minute))
     add_minute(counts, sums, {})
     read = read + #counts / 2
     if read >= READ_AT_MOST then break end
@@ -232,7 +232,7 @@ end
 function Stats.count_observed(ctx, rules, tier, key, held)
   local minute = math.floor(rules.now / MINUTE_MS)
   local first = minute - minute % MINUTES_OF_HOUR
-  local first_minute = ctx.prefix .. "minute:" .. string.format("%.0f", first)
+  local first_minute = ctx.prefix .. "stats:" .. string.format("%.0f", first)
   local field, other = Stats.minute_field("observed", tier, key)
   local known = redis.call("HGET", first_minute, field)
   if not known and redis.call("HLEN", first_minute) >= KEY_FIELDS_AT_MOST then

@@ -21,13 +21,13 @@
 -- Returns the rules by which this call judges, what the clock holds beside its times, and the epoch.
 function Tenants.rules_of(ctx, args, at, frozen_ms)
   local lease_ms = tonumber(args[at])
-  local logical, now, epoch, said = Clock.tick(ctx, lease_ms, frozen_ms)
-  ctx.ranked = said.ranked
+  local logical, now, epoch, flags = Clock.tick(ctx, lease_ms, frozen_ms)
+  ctx.ranked = flags.ranked
   return {
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
-    default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = said.version,
-    limited = said.limited, steered = said.steered, paced = said.paced, watched = said.watched, parked = said.parked,
-  }, said, epoch
+    default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,
+    limited = flags.limited, steered = flags.steered, paced = flags.paced, watched = flags.watched, parked = flags.parked,
+  }, flags, epoch
 end
 
 -- Returns a verdict with these fields:
@@ -36,9 +36,9 @@ end
 -- - limit, and held if it was counted
 -- - tier, weight, paused, closed and the tenant
 -- - waiting: how many tasks wait in `queue`, if one is given
-function Tenants.judge(ctx, key, rules, queue)
+function Tenants.check(ctx, key, rules, queue)
   if key == Tasks.SYSTEM then return {open = true, weight = 1} end
-  local account = redis.call("HMGET", ctx.prefix .. "account:" .. key, "tier", "tenant", "closed",
+  local account = redis.call("HMGET", ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "at_limit",
     "q:" .. (queue or ""))
   rules.tiers = rules.tiers or {}
   local tier, limit, weight, _, ends_ms = Config.entitlement(
@@ -46,7 +46,7 @@ function Tenants.judge(ctx, key, rules, queue)
     account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
   -- The record is gone some time after its end. The account must not bring its tier back then.
   if ends_ms and ends_ms <= rules.now and not rules.only_reads then
-    redis.call("HSET", ctx.prefix .. "account:" .. key, "tier", tier)
+    redis.call("HSET", ctx.prefix .. "tenant_state:" .. key, "tier", tier)
   end
   if rules.steered then limit = Config.tenant_limit(ctx, key, account[2] or "", limit, rules) end
   local full, held = limit == 0, nil
@@ -61,9 +61,9 @@ function Tenants.judge(ctx, key, rules, queue)
 end
 
 function Tenants.close(ctx, key, verdict, rules)
-  redis.call("HSET", ctx.prefix .. "account:" .. key, "closed", 1)
+  redis.call("HSET", ctx.prefix .. "tenant_state:" .. key, "at_limit", 1)
   local judged_by = rules.version + 1
-  redis.call("ZADD", ctx.prefix .. "closed", verdict.paused and -judged_by or judged_by, key)
+  redis.call("ZADD", ctx.prefix .. "at_limit", verdict.paused and -judged_by or judged_by, key)
   -- The record of the tenant's tier may end or expire, and no call reports that. No lease begins with a space.
   local kept_ms = (verdict.ends_ms or 0) - rules.now
   if kept_ms <= 0 then kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant) end
@@ -73,8 +73,8 @@ end
 function Tenants.count_refusal(ctx, queue, verdict, rules)
   -- The gate has counted the rejection of a parked task.
   if rules.promotes then return end
-  redis.call("HINCRBY", ctx.prefix .. "counts", "refused:" .. verdict.tier, 1)
-  Stats.note_minute(rules, "refused", verdict.tier, queue)
+  redis.call("HINCRBY", ctx.prefix .. "counters", "rejected:" .. verdict.tier, 1)
+  Stats.note_minute(rules, "rejected", verdict.tier, queue)
 end
 
 -- A task starts above the limit of its tenant's tier, because the worker enforces nothing.
@@ -87,23 +87,23 @@ end
 -- A tenant of the ring is at its limit. It leaves the ring and keeps its place.
 function Tenants.fill(ctx, queue, key, start, verdict, rules)
   Tenants.count_refusal(ctx, queue, verdict, rules)
-  redis.call("ZREM", ctx.prefix .. "ring:" .. queue, key)
-  redis.call("ZADD", ctx.prefix .. "full:" .. queue, start, key)
+  redis.call("ZREM", ctx.prefix .. "active:" .. queue, key)
+  redis.call("ZADD", ctx.prefix .. "blocked:" .. queue, start, key)
   Priorities.rank_again(ctx, queue, key)
   Tenants.close(ctx, key, verdict, rules)
 end
 
 -- The cause that kept a tenant out may be over. If it is, the tenant returns to all its rings.
 function Tenants.reopen(ctx, key, rules)
-  local account = ctx.prefix .. "account:" .. key
-  if redis.call("HEXISTS", account, "closed") == 0 then return end
-  local verdict = Tenants.judge(ctx, key, rules)
+  local account = ctx.prefix .. "tenant_state:" .. key
+  if redis.call("HEXISTS", account, "at_limit") == 0 then return end
+  local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then
     Tenants.close(ctx, key, verdict, rules)
     return
   end
-  redis.call("HDEL", account, "closed")
-  redis.call("ZREM", ctx.prefix .. "closed", key)
+  redis.call("HDEL", account, "at_limit")
+  redis.call("ZREM", ctx.prefix .. "at_limit", key)
   local fields = redis.call("HKEYS", account)
   for index = 1, #fields do
     local queue = string.match(fields[index], "^q:(.*)$")
@@ -114,10 +114,10 @@ function Tenants.reopen(ctx, key, rules)
 end
 
 -- Judges tenants that were found closed before the last news, at most `most` per call. Returns how many.
-function Tenants.judge_anew(ctx, rules, most)
+function Tenants.check_anew(ctx, rules, most)
   local judged_by = string.format("%.0f", rules.version + 1)
   local from = rules.lets_all_start and "-inf" or "(-" .. judged_by
-  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "closed", from,
+  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "at_limit", from,
     rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, most)
   for index = 1, #stale do Tenants.reopen(ctx, stale[index], rules) end
   return #stale

@@ -1,9 +1,9 @@
 --[[
-  pump: a key may have room, so its open limits become candidates of their queues.
+  wake_waiters: a key may have room, so its open limits become candidates of their queues.
 
   Every function that changes a key calls it, and may call it as often as it likes. Each call judges the present
   state of the key. If more limits wait than one call looks at, the others are due at once. Then `opens` has
-  "LEFT KEY", and the look goes on with the first LEFT ones of `waited:KEY`. Two unfinished looks only look twice. `rules.looks`
+  "LEFT KEY", and the look goes on with the first LEFT ones of `waiters:KEY`. Two unfinished looks only look twice. `rules.looks`
   is the number of limits at which the call may still look.
 ]]
 
@@ -13,7 +13,7 @@ local PUMPED_AT_MOST = 64
 
 -- Rings the bell of a queue in which tasks wait, because some may start.
 function Wake.wake_queue(ctx, queue)
-  if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 1 then Active.ring_bell(ctx, queue) end
+  if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 1 then Active.wake_worker(ctx, queue) end
 end
 
 -- Wakes the queue whose own limit has this key, because the claims passed that queue by as a whole.
@@ -25,7 +25,7 @@ end
 -- Looks at the limits that wait at a key. Returns whether any limit waits there. `left` is how many a look that was
 -- not finished has not reached. If it is nil, the look begins.
 function Wake.look_at_waited(ctx, key, rules, left)
-  local waited = ctx.prefix .. "waited:" .. key
+  local waited = ctx.prefix .. "waiters:" .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return false end
   left = math.min(left or length, length)
@@ -33,12 +33,12 @@ function Wake.look_at_waited(ctx, key, rules, left)
   local looked = math.min(left, may)
   rules.looks = may - looked
   if left > looked then
-    redis.call("ZADD", ctx.prefix .. "opens", rules.logical, left - looked .. " " .. key)
+    redis.call("ZADD", ctx.prefix .. "timers", rules.logical, left - looked .. " " .. key)
   end
   for _ = 1, looked do
     local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
     local name, queue = string.match(both, "^(%S+) (.*)$")
-    local candidates = ctx.prefix .. "candidates:" .. queue
+    local candidates = ctx.prefix .. "available:" .. queue
     local opened = redis.call("ZSCORE", candidates, name)
     -- If somebody has deleted the entry, the others go on.
     if opened and tonumber(opened) < 0 then
@@ -46,7 +46,7 @@ function Wake.look_at_waited(ctx, key, rules, left)
       local wait = Limits.wait_ms(ctx, limit, rules)
       if wait == 0 then
         redis.call("ZADD", candidates, rules.logical, name)
-        Active.ring_bell(ctx, queue)
+        Active.wake_worker(ctx, queue)
       else
         Blocked.shut(ctx, queue, limit, rules)
         Blocked.arm(ctx, limit, rules, wait)
@@ -54,12 +54,12 @@ function Wake.look_at_waited(ctx, key, rules, left)
     end
   end
   if left > looked then
-    Active.ring_bell(ctx, string.match(redis.call("LINDEX", waited, 0), "^%S+ (.*)$"))
+    Active.wake_worker(ctx, string.match(redis.call("LINDEX", waited, 0), "^%S+ (.*)$"))
   end
   return true
 end
 
-function Wake.pump(ctx, key, rules, left)
+function Wake.wake_waiters(ctx, key, rules, left)
   Wake.wake_whole(ctx, key)
   Wake.look_at_waited(ctx, key, rules, left)
 end
@@ -69,7 +69,7 @@ function Wake.count_waited(ctx, keys)
   local count = 0
   for first = 1, #keys, Rates.KEYS_AT_ONCE do
     local some = {unpack(keys, first, math.min(#keys, first + Rates.KEYS_AT_ONCE - 1))}
-    for index = 1, #some do some[index] = ctx.prefix .. "waited:" .. some[index] end
+    for index = 1, #some do some[index] = ctx.prefix .. "waiters:" .. some[index] end
     count = count + redis.call("EXISTS", unpack(some))
   end
   return count
@@ -118,14 +118,14 @@ end
 -- keys were due, or `most` if there may be more.
 function Wake.look_at_limits(ctx, rules, most)
   local due = redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "opens", "-inf", rules.logical, "LIMIT", 0, most)
+    "ZRANGEBYSCORE", ctx.prefix .. "timers", "-inf", rules.logical, "LIMIT", 0, most)
   rules.looks = PUMPED_AT_MOST
   for index = 1, #due do
     -- The keys that are left keep their turn.
     if rules.looks == 0 then break end
-    redis.call("ZREM", ctx.prefix .. "opens", due[index])
+    redis.call("ZREM", ctx.prefix .. "timers", due[index])
     local left, key = string.match(due[index], "^(%d+) (%S+)$")
-    Wake.pump(ctx, key or due[index], rules, tonumber(left))
+    Wake.wake_waiters(ctx, key or due[index], rules, tonumber(left))
   end
   local more = Rates.forget_idle(ctx, rules.logical)
   Config.forget_cooled(ctx, rules.logical, most)
@@ -133,7 +133,7 @@ function Wake.look_at_limits(ctx, rules, most)
 end
 
 --[[
-  said: people have changed a key, or the time of a change has ended, so its limits may be open.
+  flags: people have changed a key, or the time of a change has ended, so its limits may be open.
 
   The claims that come judge a tenant anew, as after news of its tier.
 ]]
@@ -152,23 +152,23 @@ function Wake.bring_forward(ctx, key, rules)
   redis.call("UNLINK", there)
   for index = 1, #tasks, 2 do
     local seq, queue = string.match(tasks[index], "^(%d+) (.*)$")
-    local later, at = ctx.prefix .. "later:" .. queue, tasks[index + 1]
+    local later, at = ctx.prefix .. "scheduled:" .. queue, tasks[index + 1]
     local same = redis.call("ZRANGEBYSCORE", later, at, at, "LIMIT", 0, SAME_TIME_AT_MOST)
     for each = 1, #same do
       if tonumber(string.match(same[each], "^%d+")) == tonumber(seq) then
         redis.call("ZADD", later, rules.now, same[each])
-        Active.ring_bell(ctx, queue)
+        Active.wake_worker(ctx, queue)
       end
     end
   end
 end
 
-function Wake.said(ctx, key, rules)
+function Wake.key_changed(ctx, key, rules)
   Config.note_steering(ctx)
   if string.sub(key, 1, 7) == "tenant:" then
     rules.version = redis.call("HINCRBY", ctx.prefix .. "clock", "version", 1)
   end
-  Wake.pump(ctx, key, rules)
+  Wake.wake_waiters(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)
 end
 
@@ -183,7 +183,7 @@ function Wake.end_changes(ctx, rules, most)
     else
       Events.write_event(ctx, "fairness.override_ended", "key", key)
     end
-    Wake.said(ctx, key, rules)
+    Wake.key_changed(ctx, key, rules)
   end
   return #over
 end

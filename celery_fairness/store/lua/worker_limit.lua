@@ -1,7 +1,7 @@
 --[[
   worker_limit: how many tasks of a queue, or of one of its partitions, one worker runs behind a gate.
 
-  `here:KEY` counts by worker the leases of a queue's key whose task is not here (leases.lua). A claim needs no such
+  `local_leases:KEY` counts by worker the leases of a queue's key whose task is not here (leases.lua). A claim needs no such
   count, because a worker of this broker sends with the claim how many it holds.
 ]]
 
@@ -9,8 +9,8 @@
 function WorkerLimit.count(ctx, row, by)
   if row.owner == "-" or not string.find(row.keys, "queue:", 1, true) then return end
   for key in string.gmatch("," .. row.keys, ",(queue:[^,]+)") do
-    if redis.call("HINCRBY", ctx.prefix .. "here:" .. key, row.owner, by) <= 0 then
-      redis.call("HDEL", ctx.prefix .. "here:" .. key, row.owner)
+    if redis.call("HINCRBY", ctx.prefix .. "local_leases:" .. key, row.owner, by) <= 0 then
+      redis.call("HDEL", ctx.prefix .. "local_leases:" .. key, row.owner)
     end
   end
 end
@@ -22,7 +22,7 @@ function WorkerLimit.crowded_here(ctx, limits, lease)
   local worker = Leases.worker_of(lease)
   for index = 1, worker and #limits or 0 do
     local limit = limits[index]
-    local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. "here:" .. limit.key, worker) or 0)
+    local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. "local_leases:" .. limit.key, worker) or 0)
     if held and held >= limit.of_process then
       local closed = Limits.refused_by({key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
       -- The pace is that of the worker, not that of the key.

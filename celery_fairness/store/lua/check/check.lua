@@ -33,20 +33,20 @@ function Check.kinds()
     running = {row = Slots.running, scan = "HSCAN"},
     leases = {row = Slots.lease, scan = "ZSCAN"},
     reserved = {row = Slots.reserved, scan = "ZSCAN"},
-    account = {whole = Places.tenant, row = Places.field, scan = "HSCAN"},
-    closed = {row = Places.closed, scan = "ZSCAN"},
+    tenant_state = {whole = Places.tenant, row = Places.field, scan = "HSCAN"},
+    at_limit = {row = Places.closed, scan = "ZSCAN"},
     waiting = {row = Places.count, scan = "HSCAN"},
     lane = {whole = Places.lane, row = Places.tag, scan = "ZSCAN"},
     tasks = {row = Places.task, scan = "HSCAN"},
     messages = {row = Places.message, scan = "HSCAN", page = MESSAGES},
-    ring = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
-    full = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
+    active = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
+    blocked = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
     ranked = {row = Places.rank, scan = "ZSCAN"},
     rank = {row = Places.member_of_rank, scan = "ZSCAN"},
-    shelf = {whole = Waits.lanes},
+    blocked_lanes = {whole = Waits.lanes},
     group = {row = Waits.tenant, scan = "ZSCAN"},
-    wait = {row = Waits.group, scan = "ZSCAN"},
-    candidates = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
+    groups_at = {row = Waits.group, scan = "ZSCAN"},
+    available = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
     window = {whole = Waits.starts},
     starts = {whole = Waits.starts},
     queue_limits = {whole = Check.needs("limited"), row = Waits.queue, scan = "HSCAN"},
@@ -109,11 +109,11 @@ end
 function Check.call(keys, args, repairs)
   local ctx, lease_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[4]
   local read = repairs and Clock.tick or Clock.read_clock
-  local logical, now, _, said = read(ctx, lease_ms, frozen_ms)
-  ctx.ranked = said.ranked
+  local logical, now, _, flags = read(ctx, lease_ms, frozen_ms)
+  ctx.ranked = flags.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
-    default_limit = args[3], version = said.version,
-    limited = said.limited, steered = said.steered, only_reads = not repairs}
+    default_limit = args[3], version = flags.version,
+    limited = flags.limited, steered = flags.steered, only_reads = not repairs}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 
   local rest = {}

@@ -32,12 +32,12 @@ function Places.read(it, key, queue, last, others)
 end
 
 function Places.check(it, key, queue)
-  local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
+  local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
   local _, lanes, total = Places.read(it, key, queue, LANES_AT_MOST)
   if #lanes > LANES_AT_MOST then return end
-  local fields = redis.call("HMGET", account, "q:" .. queue, "closed")
-  local active = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
-  local out = redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key)
+  local fields = redis.call("HMGET", account, "q:" .. queue, "at_limit")
+  local active = redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)
+  local out = redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key)
   local ready = redis.call("EXISTS", ctx.prefix .. Lanes.order_name(key, nil, queue)) == 1
   local name
   if total ~= tonumber(fields[1] or 0) then
@@ -47,16 +47,16 @@ function Places.check(it, key, queue)
   elseif active and (out or not ready) or not active and (not out or ready and not fields[2]) then
     name = "task_without_turn"
   end
-  if name then Check.found(it, name, "account:" .. key, queue, function() Places.rebuild(it, key, queue) end) end
+  if name then Check.found(it, name, "tenant_state:" .. key, queue, function() Places.rebuild(it, key, queue) end) end
 end
 
 -- Makes the count, the order and the turn of a place from all its lanes. `others` are lanes, and `group` is a group,
 -- that the tables of the place may not name any more.
 function Places.rebuild(it, key, queue, others, group)
-  local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
+  local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
   local groups, lanes, total = Places.read(it, key, queue, -1, others)
   groups[#groups + 1] = group
-  redis.call("UNLINK", ctx.prefix .. "blocked:" .. key .. " " .. queue)
+  redis.call("UNLINK", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue)
   for index = 1, #groups do Waits.leave(it, key, groups[index], queue) end
   for index = 1, #lanes do
     local lane = lanes[index]
@@ -67,7 +67,7 @@ function Places.rebuild(it, key, queue, others, group)
     end
   end
   Places.recount(it, key, queue, lanes, total)
-  local ring, full = ctx.prefix .. "ring:" .. queue, ctx.prefix .. "full:" .. queue
+  local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
   if total == 0 then
     redis.call("ZREM", ring, key)
     redis.call("ZREM", full, key)
@@ -79,17 +79,17 @@ function Places.rebuild(it, key, queue, others, group)
   elseif redis.call("ZSCORE", ring, key) then
     redis.call("ZREM", full, key)
   end
-  if redis.call("HEXISTS", account, "closed") == 1 then
+  if redis.call("HEXISTS", account, "at_limit") == 1 then
     Tenants.reopen(ctx, key, it.rules)
   else
     Active.enter_again(ctx, queue, key)
   end
   Priorities.rank_again(ctx, queue, key)
-  Active.ring_bell(ctx, queue)
+  Active.wake_worker(ctx, queue)
 end
 
 function Places.recount(it, key, queue, lanes, total)
-  local ctx, account = it.ctx, it.ctx.prefix .. "account:" .. key
+  local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
   local counted = tonumber(redis.call("HGET", account, "q:" .. queue) or 0)
   if total > 0 then
     redis.call("HSET", account, "q:" .. queue, total)
@@ -118,13 +118,13 @@ end
 
 -- Forgets the account of a tenant that has nothing waiting in any queue.
 function Places.forget_account(it, key)
-  local account = it.ctx.prefix .. "account:" .. key
+  local account = it.ctx.prefix .. "tenant_state:" .. key
   local fields = redis.call("HKEYS", account)
   for index = 1, #fields do
     if string.sub(fields[index], 1, 2) == "q:" then return end
   end
   redis.call("UNLINK", account)
-  redis.call("ZREM", it.ctx.prefix .. "closed", key)
+  redis.call("ZREM", it.ctx.prefix .. "at_limit", key)
 end
 
 --[[
@@ -136,7 +136,7 @@ function Places.field(it, key, field)
 end
 
 function Places.member(it, queue, key)
-  if redis.call("HEXISTS", it.ctx.prefix .. "account:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
+  if redis.call("HEXISTS", it.ctx.prefix .. "tenant_state:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
   Places.rank(it, queue, key)
 end
 
@@ -153,7 +153,7 @@ function Places.lane(it, name)
   local named = #class == 1
     or redis.call("SISMEMBER", ctx.prefix .. Lanes.names_name(key, class, queue), Lanes.name_of(lane)) == 1
   if named and redis.call("ZSCORE", ctx.prefix .. order, lane) then
-    if redis.call("HEXISTS", ctx.prefix .. "account:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
+    if redis.call("HEXISTS", ctx.prefix .. "tenant_state:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
     return
   end
   Check.found(it, "lane_lost", "lane:" .. name, "", function() Places.rebuild(it, key, queue, {lane}) end)
@@ -211,10 +211,10 @@ end
 -- Returns the sum of the counts of all tenants of a queue. A thousand tenants take 1 ms.
 function Places.sum_of(it, queue)
   local sum = 0
-  for _, kind in ipairs({"ring:", "full:"}) do
+  for _, kind in ipairs({"active:", "blocked:"}) do
     local tenants = redis.call("ZRANGE", it.ctx.prefix .. kind .. queue, 0, -1)
     for index = 1, #tenants do
-      sum = sum + tonumber(redis.call("HGET", it.ctx.prefix .. "account:" .. tenants[index], "q:" .. queue) or 0)
+      sum = sum + tonumber(redis.call("HGET", it.ctx.prefix .. "tenant_state:" .. tenants[index], "q:" .. queue) or 0)
     end
   end
   return sum
@@ -224,7 +224,7 @@ end
 function Places.queue(it, queue)
   local ctx = it.ctx
   local counted = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
-  local tenants = redis.call("ZCARD", ctx.prefix .. "ring:" .. queue) + redis.call("ZCARD", ctx.prefix .. "full:" .. queue)
+  local tenants = redis.call("ZCARD", ctx.prefix .. "active:" .. queue) + redis.call("ZCARD", ctx.prefix .. "blocked:" .. queue)
   if tenants > TENANTS_AT_MOST then
     if counted >= tenants then return end
   else
@@ -235,7 +235,7 @@ function Places.queue(it, queue)
     local sum = Places.sum_of(it, queue)
     if sum > 0 then
       redis.call("HSET", ctx.prefix .. "waiting", queue, sum)
-      Active.ring_bell(ctx, queue)
+      Active.wake_worker(ctx, queue)
     else
       redis.call("HDEL", ctx.prefix .. "waiting", queue)
       Active.forget_ring(ctx, queue)
@@ -252,22 +252,22 @@ function Places.closed(it, _, key)
 end
 
 function Places.tenant(it, key)
-  local ctx, rules, account = it.ctx, it.rules, it.ctx.prefix .. "account:" .. key
-  local marked = redis.call("HEXISTS", account, "closed") == 1
-  local judged = redis.call("ZSCORE", ctx.prefix .. "closed", key)
+  local ctx, rules, account = it.ctx, it.rules, it.ctx.prefix .. "tenant_state:" .. key
+  local marked = redis.call("HEXISTS", account, "at_limit") == 1
+  local judged = redis.call("ZSCORE", ctx.prefix .. "at_limit", key)
   local function reopen()
-    if redis.call("EXISTS", account) == 0 then return redis.call("ZREM", ctx.prefix .. "closed", key) end
-    redis.call("HSET", account, "closed", 1)
+    if redis.call("EXISTS", account) == 0 then return redis.call("ZREM", ctx.prefix .. "at_limit", key) end
+    redis.call("HSET", account, "at_limit", 1)
     Tenants.reopen(ctx, key, rules)
   end
-  if marked ~= (judged and true or false) then return Check.found(it, "tenant_marks", "account:" .. key, "closed", reopen) end
+  if marked ~= (judged and true or false) then return Check.found(it, "tenant_marks", "tenant_state:" .. key, "at_limit", reopen) end
   -- A claim judges anew what was judged by older news.
   if not marked or math.abs(tonumber(judged)) <= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. "ends", " " .. key) then return end
-  local verdict = Tenants.judge(ctx, key, rules)
+  local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
-  Check.found(it, "tenant_left_closed", "closed", key, reopen)
+  Check.found(it, "tenant_left_closed", "at_limit", key, reopen)
 end
 
 --[[

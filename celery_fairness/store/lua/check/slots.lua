@@ -52,7 +52,7 @@ function Slots.reserved(it, key, lease)
   if not redis.call("ZSCORE", reserved, lease) then return end
   Check.found(it, "start_without_promotion", "reserved:" .. key, lease, function()
     redis.call("ZREM", reserved, lease)
-    Wake.pump(it.ctx, key, it.rules)
+    Wake.wake_waiters(it.ctx, key, it.rules)
   end)
 end
 

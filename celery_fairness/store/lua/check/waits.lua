@@ -21,15 +21,15 @@ function Waits.leads(it, key, group, queue)
   local limit = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
   return limit
     and redis.call("ZSCORE", ctx.prefix .. "group:" .. group .. " " .. queue, key)
-    and redis.call("ZSCORE", ctx.prefix .. "wait:" .. limit .. " " .. queue, group)
-    and redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, limit)
-    and redis.call("LPOS", ctx.prefix .. "waited:" .. string.match(limit, "^[^|]*"), limit .. " " .. queue)
+    and redis.call("ZSCORE", ctx.prefix .. "groups_at:" .. limit .. " " .. queue, group)
+    and redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, limit)
+    and redis.call("LPOS", ctx.prefix .. "waiters:" .. string.match(limit, "^[^|]*"), limit .. " " .. queue)
 end
 
 function Waits.lanes(it, name)
   local key, rest = string.match(name, "^(%S+) (.*)$")
   local group, queue = Waits.read_group(rest)
-  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "shelf:" .. name, 0, it.repairs and -1 or LANES_AT_MOST)
+  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "blocked_lanes:" .. name, 0, it.repairs and -1 or LANES_AT_MOST)
   if #lanes == 0 then return end
   it.left = it.left - #lanes
   local leads = Waits.leads(it, key, group, queue)
@@ -37,7 +37,7 @@ function Waits.lanes(it, name)
     leads = leads and Lanes.group_of(it.ctx, queue, key, lanes[index]) == group
   end
   if leads then return end
-  Check.found(it, "blocked_lane_lost", "shelf:" .. name, "", function()
+  Check.found(it, "blocked_lane_lost", "blocked_lanes:" .. name, "", function()
     Places.rebuild(it, key, queue, lanes, group)
   end)
 end
@@ -65,11 +65,11 @@ end
 
 function Waits.group(it, name, group)
   local ctx, limit, queue = it.ctx, string.match(name, "^(%S+) (.*)$")
-  if not redis.call("ZSCORE", ctx.prefix .. "wait:" .. name, group) then return end
+  if not redis.call("ZSCORE", ctx.prefix .. "groups_at:" .. name, group) then return end
   local groups = ctx.prefix .. "groups:" .. queue
   local at = redis.call("HGET", groups, group)
   if at == limit and redis.call("EXISTS", ctx.prefix .. "group:" .. group .. " " .. queue) == 1 then return end
-  Check.found(it, "wait_without_task", "wait:" .. name, group, function()
+  Check.found(it, "wait_without_task", "groups_at:" .. name, group, function()
     if at == limit then redis.call("HDEL", groups, group) end
     Blocked.unregister(ctx, queue, group, limit)
   end)
@@ -87,7 +87,7 @@ end
 
 -- Returns whether a look at a key is not finished. The next call goes on with it.
 function Waits.is_looked_at(it, key)
-  local due = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. "opens", "-inf", it.rules.logical, "LIMIT", 0, LOOKS_AT_MOST)
+  local due = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. "timers", "-inf", it.rules.logical, "LIMIT", 0, LOOKS_AT_MOST)
   for index = 1, #due do
     if string.match(due[index], "^%d+ (%S+)$") == key then return true end
   end
@@ -97,7 +97,7 @@ end
 -- one start at a time that is not in `opens`.
 function Waits.is_left_closed(it, queue, name, looked)
   local ctx, key = it.ctx, string.match(name, "^[^|]*")
-  if redis.call("ZSCORE", ctx.prefix .. "opens", key) or Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
+  if redis.call("ZSCORE", ctx.prefix .. "timers", key) or Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
   local limit = Waits.limit_of_first(it, queue, name)
   -- Claims look anew at a partition that was found closed by older numbers of its queue.
   if not limit or looked ~= math.ceil(looked) and looked - math.ceil(looked) ~= -(limit.version or 0) / Blocked.VERSIONS then
@@ -110,15 +110,15 @@ end
 
 function Waits.limit(it, queue, name)
   local ctx = it.ctx
-  local looked = redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name)
+  local looked = redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name)
   if not looked then return end
-  if redis.call("EXISTS", ctx.prefix .. "wait:" .. name .. " " .. queue) == 0 then
-    Check.found(it, "wait_without_task", "candidates:" .. queue, name, function()
+  if redis.call("EXISTS", ctx.prefix .. "groups_at:" .. name .. " " .. queue) == 0 then
+    Check.found(it, "wait_without_task", "available:" .. queue, name, function()
       Blocked.unregister(ctx, queue, "", name)
     end)
   elseif tonumber(looked) < 0 and Waits.is_left_closed(it, queue, name, tonumber(looked)) then
-    Check.found(it, "limit_left_closed", "candidates:" .. queue, name, function()
-      Wake.pump(ctx, string.match(name, "^[^|]*"), it.rules)
+    Check.found(it, "limit_left_closed", "available:" .. queue, name, function()
+      Wake.wake_waiters(ctx, string.match(name, "^[^|]*"), it.rules)
     end)
   end
 end
@@ -132,8 +132,8 @@ function Waits.starts(it, key)
   if string.match(last or "", "^%d+") == (window[1] or nil) then return end
   Check.found(it, "starts_lost", "window:" .. key, "", function()
     redis.call("UNLINK", ctx.prefix .. "window:" .. key, ctx.prefix .. "starts:" .. key)
-    redis.call("ZREM", ctx.prefix .. "idle", key)
-    Wake.pump(ctx, key, it.rules)
+    redis.call("ZREM", ctx.prefix .. "key_expiry", key)
+    Wake.wake_waiters(ctx, key, it.rules)
   end)
 end
 

@@ -41,11 +41,11 @@ local function acquire(keys, args)
   local message, serial, next_serial, keep_ms = args[12], args[13], args[14], tonumber(args[15])
   local job, broker, is_new, frozen_ms = Events.read_job(args[16]), args[18], args[19] ~= "", args[20]
 
-  local of_worker, said = Tenants.rules_of(ctx, args, 2, frozen_ms)
+  local of_worker, flags = Tenants.rules_of(ctx, args, 2, frozen_ms)
   local enforcement, version = of_worker.enforcement, of_worker.version
   Leases.expire(ctx, of_worker, Leases.ENDED_AT_MOST)
   local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on", weighs = true,
-    limited = of_worker.limited, paced = said.paced, kept_took = said.took, snooze_ms = tonumber(args[17])}
+    limited = of_worker.limited, paced = flags.paced, kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
   if words ~= "" then Config.look_again(ctx, Config.declare(ctx, words, is_new)) end
   local copy = ctx.prefix .. "copy:" .. message
   local limits = words ~= "" and Rates.of_one_key(Limits.limits_now(ctx, words, rules)) or {}
@@ -55,24 +55,24 @@ local function acquire(keys, args)
   if key ~= "" then
     tier, limit = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, args[9], args[10],
       of_worker.default_tier, of_worker.default_limit, {}, of_worker.now)
-    if said.steered then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
+    if flags.steered then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
     held = Limits.held_of(ctx, key, rules)
   end
 
   local starts = {1, held, limit, -1, version, tier, "", "w"}
   local gone, memory = Copies.superseded(copy, message, serial)
   if gone then
-    redis.call("HINCRBY", ctx.prefix .. "counts", "superseded", 1)
+    redis.call("HINCRBY", ctx.prefix .. "counters", "superseded", 1)
     return {-2, held, limit, -1, version, tier, "", "w"}
   end
 
-  rules.parked = said.parked
+  rules.parked = flags.parked
   local promoted_keys = memory.seq and Promotions.arrive(ctx, of_worker, message, serial)
   if promoted_keys then held = Limits.held_of(ctx, key, rules) end
-  local counts, full, closed = ctx.prefix .. "counts", enforcement ~= "off" and limit >= 0 and held >= limit, nil
+  local counts, full, closed = ctx.prefix .. "counters", enforcement ~= "off" and limit >= 0 and held >= limit, nil
   if enforcement ~= "off" then
     closed = words ~= "" and Limits.refusal(ctx, words, rules) or nil
-    if said.parked and not memory.seq and enforcement == "on" and not full and not closed then
+    if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then
       local behind = Promotions.before(ctx, broker, key, limits)
       if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
     end
@@ -81,9 +81,9 @@ local function acquire(keys, args)
   -- The limits may be full because this call was sent before, and the lease counts.
   if (full or closed) and Tasks.read_held(ctx, lease) then return starts end
   if full then
-    redis.call("HINCRBY", counts, "refused:" .. tier, 1)
+    redis.call("HINCRBY", counts, "rejected:" .. tier, 1)
     Stats.count_exceeded(ctx, Events.at_tier(key, limit, held).strategy, key)
-    Stats.count_at_gate(ctx, rules, "refused", tier, job)
+    Stats.count_at_gate(ctx, rules, "rejected", tier, job)
   end
   if closed then
     redis.call("HINCRBY", counts, "limited", 1)
@@ -106,10 +106,10 @@ local function acquire(keys, args)
       if job then Events.write_event_of(ctx, "rate_limit.dropped", job, "key", closed.by) end
       Copies.copy_admitted(copy, message, serial, memory, keep_ms)
     else
-      if job and memory.told == "" then
+      if job and memory.reported == "" then
         -- A closed limit without a name is the tier's.
         local at = (by_tier or not closed.name) and Events.at_tier(key, limit, held) or Limits.why_closed(ctx, closed, rules)
-        memory.told = Events.tell_exceeded(ctx, job, at)
+        memory.reported = Events.tell_exceeded(ctx, job, at)
       end
       Copies.copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
     end
@@ -123,7 +123,7 @@ local function acquire(keys, args)
   local ends_at = Rates.whole(rules.logical + of_worker.lease_ms)
   if not Leases.hold(ctx, lease, its_keys, words, job or Leases.UNKNOWN, rules, ends_at) then return starts end
   Events.tell_admitted(ctx, job, memory)
-  if said.watched and job then Events.tell_gate_started(ctx, lease, job, key) end
+  if flags.watched and job then Events.tell_gate_started(ctx, lease, job, key) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   for index = 1, #limits do

@@ -24,7 +24,7 @@ register("announce", {"allow-oom"}, function(keys, args)
   local ctx, lease_ms, worker = {prefix = keys[1]}, tonumber(args[1]), args[2]
   local lives_ms, known_epoch, frozen_ms = tonumber(args[3]), args[4], args[5]
 
-  local logical, now, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
+  local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
   if worker ~= "" then
     local ended = redis.call(
       "ZRANGEBYSCORE", ctx.prefix .. "workers", "-inf", now, "LIMIT", 0, FORGET_AT_MOST)
@@ -36,13 +36,13 @@ register("announce", {"allow-oom"}, function(keys, args)
     end
   end
   Stats.fold_minutes(ctx, now)
-  local rules = {logical = logical, now = now, enforcement = args[6], parked = said.parked}
+  local rules = {logical = logical, now = now, enforcement = args[6], parked = flags.parked}
   Saturation.look(ctx, rules, {unpack(args, 7)}, lease_ms)
   local began = tonumber(redis.call("HGET", ctx.prefix .. "clock", "began") or 0)
   local lost = known_epoch ~= "" and began > tonumber(known_epoch)
   if lost and redis.call("HSETNX", ctx.prefix .. "clock", "loss_reported", 1) == 1 then
     Events.write_event(ctx, "fairness.memory_lost", "since", known_epoch)
-    redis.call("HINCRBY", ctx.prefix .. "counts", "memory_lost", 1)
+    redis.call("HINCRBY", ctx.prefix .. "counters", "memory_lost", 1)
   end
   return lost and "lost" or "kept"
 end)

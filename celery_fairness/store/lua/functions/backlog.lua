@@ -36,7 +36,7 @@ local function rows_of(it, queue, keys)
 end
 
 local function queue_row(it, queue, most)
-  local ring, full = it.ctx.prefix .. "ring:" .. queue, it.ctx.prefix .. "full:" .. queue
+  local ring, full = it.ctx.prefix .. "active:" .. queue, it.ctx.prefix .. "blocked:" .. queue
   local active, blocked = redis.call("ZCARD", ring), redis.call("ZCARD", full)
   local half = math.ceil(most / 2)
   local of_active = math.min(active, math.max(half, most - blocked))

@@ -13,8 +13,8 @@
 register("cancel", {"allow-oom"}, function(keys, args)
   local ctx, lease_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2]
 
-  local logical, _, _, said = Clock.tick(ctx, lease_ms, frozen_ms)
-  ctx.ranked = said.ranked
+  local logical, _, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
+  ctx.ranked = flags.ranked
 
   local answer = {}
   for index = 3, #args do
@@ -22,7 +22,7 @@ register("cancel", {"allow-oom"}, function(keys, args)
     local gone = task and Lanes.remove_waiting(ctx, task)
     if gone then
       redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
-      redis.call("HINCRBY", ctx.prefix .. "counts", "cancelled", 1)
+      redis.call("HINCRBY", ctx.prefix .. "counters", "cancelled", 1)
       Events.write_event_of(ctx, "fairness.cancelled", task)
       Settle.leave_outcome(ctx, {logical = logical}, task, "cancelled", Settle.NOBODY)
     elseif task then

@@ -53,7 +53,7 @@ end
 -- Returns the names of the leases that this claim number was given before, because its answer may have been lost. It
 -- returns nil if the number is a new one.
 local function given_before(ctx, owner, number)
-  local last = redis.call("GET", ctx.prefix .. "reply:" .. owner) or ""
+  local last = redis.call("GET", ctx.prefix .. "last_answer:" .. owner) or ""
   local last_number, last_leases = string.match(last, "^(%S+) (.*)$")
   if last_number ~= number then return nil end
   return last_leases
@@ -68,11 +68,11 @@ register("claim", {"allow-oom"}, function(keys, args)
     return redis.error_reply("claim: expected an owner without a space, a digit last, got: " .. owner)
   end
 
-  local rules, said, epoch = Tenants.rules_of(ctx, args, 4, frozen_ms)
+  local rules, flags, epoch = Tenants.rules_of(ctx, args, 4, frozen_ms)
   local epoch_text = string.format("%.0f", epoch)
   rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + rules.lease_ms
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
-  rules.expiring, rules.kept_took, rules.promotes = said.expiring, said.took, tonumber(args[15])
+  rules.expiring, rules.kept_run_times, rules.promotes = flags.expiring, flags.run_times, tonumber(args[15])
   rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
   local first_queue = 17 + 2 * told
   for index = 17, first_queue - 1, 2 do
@@ -147,7 +147,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     Pick.turn_over(rounds, take(queue))
   end
   if #leases > 0 then
-    redis.call("SET", ctx.prefix .. "reply:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * rules.lease_ms)
+    redis.call("SET", ctx.prefix .. "last_answer:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * rules.lease_ms)
   end
   for index = 1, #turns.queues do
     local queue = turns.queues[index]

@@ -17,11 +17,11 @@
   Returns JSON, or "" if the task does not wait in a lane. A field without a value is left out.
   - now, logical  the server's time and the logical time, in ms
   - in_lane       how many tasks are before it with its priority and limits
-  - in_ring       how many active tenants are before its own
+  - tenants_ahead how many active tenants are before its own
   - running       how many tasks run
   - rows          [TAG, ROW, HEAD] of some running tasks
   - means         the mean seconds by tenant's key, if tasks cost run time
-  - ring          its position among the tenants of its queue
+  - turn          its position among the tenants of its queue
   - limits        its position by key. The position at its tenant's key has only `mine`
 
   A position has these fields:
@@ -65,7 +65,7 @@ local function count_older(it)
 end
 
 local function account_of(it, key)
-  local known = redis.call("HMGET", it.ctx.prefix .. "account:" .. key, "tier", "tenant", "mean")
+  local known = redis.call("HMGET", it.ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "mean")
   if key == Tasks.SYSTEM then return -1, 1, tonumber(known[3]) end
   local _, limit, weight = Config.entitlement_by(it.ctx, "tenant:" .. (known[2] or ""), known[1] or "", it.default_tier,
     it.tiers, it.read, it.now)
@@ -125,18 +125,18 @@ local function as_it_is(_, at) return at end
 
 -- Returns the position among the tenants of the queue, or nil if the tenant has none. A tenant at its limit gets its
 -- turn back when one of its tasks ends. A tenant that is paused, or whose tasks wait for other limits, does not count.
-local function place_in_ring(it, older)
+local function place_among_active(it, older)
   local ctx, queue, key = it.ctx, it.task.queue, it.task.key
   local virtual = Active.virtual_time(ctx, queue)
-  local start = redis.call("ZSCORE", ctx.prefix .. "ring:" .. queue, key)
-  local finish = not start and redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key)
+  local start = redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)
+  local finish = not start and redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key)
   if not start and not finish then return nil end
   local mine = turn_of(it, key, start and tonumber(start) or math.max(tonumber(finish), virtual), it.group, queue)
   mine[3] = older
   local place = place_of(it, mine)
-  add_turns(it, place, "ring:" .. queue, until_of(place), nil, queue, as_it_is)
-  add_turns(it, place, "full:" .. queue, until_of(place), nil, queue, function(other, at)
-    local judged = redis.call("ZSCORE", ctx.prefix .. "closed", other)
+  add_turns(it, place, "active:" .. queue, until_of(place), nil, queue, as_it_is)
+  add_turns(it, place, "blocked:" .. queue, until_of(place), nil, queue, function(other, at)
+    local judged = redis.call("ZSCORE", ctx.prefix .. "at_limit", other)
     return judged and tonumber(judged) >= 0 and math.max(at, virtual)
   end)
   return place
@@ -148,16 +148,16 @@ local function place_at_limit(it, limit_key, older)
   local name = it.group and redis.call("HGET", ctx.prefix .. "groups:" .. queue, it.group)
   local at = name and string.match(name, "^[^|]*") == limit_key
     and redis.call("ZSCORE", ctx.prefix .. "group:" .. it.group .. " " .. queue, key)
-  local virtual = redis.call("HGET", ctx.prefix .. "virtual", "limit " .. limit_key)
+  local virtual = redis.call("HGET", ctx.prefix .. "virtual_times", "limit " .. limit_key)
   if not at and virtual then at = Blocked.shared_start(ctx, limit_key, key, virtual) end
   local mine = turn_of(it, key, tonumber(at or 0), it.group, queue)
   mine[3] = older
   local place = place_of(it, mine)
   if not at then return {mine = mine} end
-  local waited = redis.call("LRANGE", ctx.prefix .. "waited:" .. limit_key, 0, LANES_AT_MOST)
+  local waited = redis.call("LRANGE", ctx.prefix .. "waiters:" .. limit_key, 0, LANES_AT_MOST)
   for index = 1, #waited do
     local where = string.match(waited[index], "^%S+ (.*)$")
-    local groups = redis.call("ZRANGE", ctx.prefix .. "wait:" .. waited[index], 0, LANES_AT_MOST)
+    local groups = redis.call("ZRANGE", ctx.prefix .. "groups_at:" .. waited[index], 0, LANES_AT_MOST)
     for each = 1, #groups do
       add_turns(it, place, "group:" .. groups[each] .. " " .. where, until_of(place), groups[each], where, as_it_is)
     end
@@ -169,7 +169,7 @@ end
 local function count_active(it, scope)
   local ctx, queue, key = it.ctx, it.task.queue, it.task.key
   local rank = scope == "queue" and redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key)
-  if not rank then return redis.call("ZRANK", ctx.prefix .. "ring:" .. queue, key) or nil end
+  if not rank then return redis.call("ZRANK", ctx.prefix .. "active:" .. queue, key) or nil end
   local place = redis.call("ZRANK", ctx.prefix .. "rank:" .. rank .. " " .. queue, key)
   return place and redis.call("ZCOUNT", ctx.prefix .. "ranked:" .. queue, "(" .. rank, "+inf") + place or nil
 end
@@ -186,7 +186,7 @@ local function add_running(it, answer)
       rows[#rows + 1] = {tag, flat[index + 1], head}
       local task = it.fairness_by == "runtime" and Tasks.read_head(tag, head)
       if task and task.queue == it.task.queue and means[task.key] == nil then
-        means[task.key] = tonumber(redis.call("HGET", prefix .. "account:" .. task.key, "mean")) or -1
+        means[task.key] = tonumber(redis.call("HGET", prefix .. "tenant_state:" .. task.key, "mean")) or -1
       end
     end
   end
@@ -204,9 +204,9 @@ register("explain", {"no-writes"}, function(keys, args)
   local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[4], tiers = cjson.decode(args[5]), read = {},
     now = now, group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task))}
   local of_class, all = count_older(it)
-  local answer = {now = now, logical = logical, in_lane = of_class, in_ring = count_active(it, args[3]), limits = {}}
+  local answer = {now = now, logical = logical, in_lane = of_class, tenants_ahead = count_active(it, args[3]), limits = {}}
   add_running(it, answer)
-  answer.ring = place_in_ring(it, all)
+  answer.turn = place_among_active(it, all)
   local own = turn_of(it, task.key, 0, it.group, task.queue)
   own[3] = all
   answer.limits[task.key] = {mine = own}

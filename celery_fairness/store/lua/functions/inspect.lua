@@ -97,20 +97,20 @@ end
 
 -- Adds where the tasks of a tenant wait, how many they are, and whether claims pass the tenant over.
 local function add_places(ctx, key, answer)
-  local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "account:" .. key), LANES_AT_MOST, {}
+  local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "tenant_state:" .. key), LANES_AT_MOST, {}
   for index = 1, #flat, 2 do
     local queue = string.match(flat[index], "^q:(.*)$")
     if queue then
       answer.waiting_count = answer.waiting_count + flat[index + 1]
       queues[#queues + 1] = queue
     end
-    if flat[index] == "closed" then answer.closed = true end
+    if flat[index] == "at_limit" then answer.closed = true end
   end
   table.sort(queues)
   local full, lanes = {}, {}
   for index = 1, math.min(#queues, QUEUES_AT_MOST) do
     local queue, ranks = queues[index], {}
-    if redis.call("ZSCORE", ctx.prefix .. "full:" .. queue, key) then full[#full + 1] = shown_queue(queue) end
+    if redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key) then full[#full + 1] = shown_queue(queue) end
     local its = left > 0 and Lanes.all_of(ctx, key, queue, left) or {}
     for place = 1, math.min(#its, left) do
       local rank = string.sub(its[place], 1, 1)
@@ -124,14 +124,14 @@ local function add_places(ctx, key, answer)
   end
   answer.full_in, answer.waiting = list(full), list(lanes)
   -- 0 means that a put has changed the tier since.
-  local judged_by = tonumber(redis.call("ZSCORE", ctx.prefix .. "closed", key) or 0)
+  local judged_by = tonumber(redis.call("ZSCORE", ctx.prefix .. "at_limit", key) or 0)
   if judged_by ~= 0 then answer.judged_by = math.abs(judged_by) - 1 end
 end
 
 -- Returns how many tenants wait in the groups of a limit, and how many tasks. Both stop to count when nothing of
 -- `left` is left. Then the tenants are a lower bound, and the tasks are nil.
 local function count_waiters(ctx, place, queue, left)
-  local wait, tenants, tasks = ctx.prefix .. "wait:" .. place, 0, 0
+  local wait, tenants, tasks = ctx.prefix .. "groups_at:" .. place, 0, 0
   local groups = left.groups > 0 and redis.call("ZRANGE", wait, 0, left.groups - 1) or {}
   left.groups = left.groups - #groups
   for index = 1, #groups do
@@ -157,12 +157,12 @@ end
 
 -- Returns the limits of a key at which claims found tasks to wait. `cools` is whether only a cool-down stops the key.
 local function waited_of(ctx, key, first, cools, rules)
-  local places = redis.call("LRANGE", ctx.prefix .. "waited:" .. key, first, first + PAGE - 1)
+  local places = redis.call("LRANGE", ctx.prefix .. "waiters:" .. key, first, first + PAGE - 1)
   local found, left = {}, {groups = GROUPS_AT_MOST, lanes = COUNTED_AT_MOST}
   table.sort(places)
   for index = 1, #places do
     local name, queue = string.match(places[index], "^(%S+) (.*)$")
-    local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. "candidates:" .. queue, name))
+    local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name))
     if looked then
       local limit = Limits.give_own(ctx, Limits.read_limit(name), rules)
       local row = numbers_of(limit)
@@ -179,7 +179,7 @@ end
 
 -- Returns the limit of a key that the first task has which a claim found to wait at the key.
 local function waiting_limit(ctx, key)
-  local place = redis.call("LINDEX", ctx.prefix .. "waited:" .. key, 0)
+  local place = redis.call("LINDEX", ctx.prefix .. "waiters:" .. key, 0)
   if not place then return nil end
   local name, queue = string.match(place, "^(%S+) (.*)$")
   local lane = Blocked.first_lane(ctx, queue, name)
@@ -283,17 +283,17 @@ end
 
 -- Returns whether any table has something of a key.
 local function is_used(ctx, key, answer, queue, logical)
-  local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. "idle", " " .. key) or 0)
+  local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. "key_expiry", " " .. key) or 0)
   local counted = answer.held + answer.ended_unswept + answer.waiting_count
   return counted > 0 or known_until > logical or answer.published == true or queue ~= false
     or (answer.override or answer.pause or answer.cool_ms) ~= nil
-    or redis.call("EXISTS", ctx.prefix .. "window:" .. key, ctx.prefix .. "waited:" .. key) > 0
+    or redis.call("EXISTS", ctx.prefix .. "window:" .. key, ctx.prefix .. "waiters:" .. key) > 0
 end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
 -- tier adds nothing.
 local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, now, answer)
-  local waits = redis.call("HGET", ctx.prefix .. "account:" .. key, "tier")
+  local waits = redis.call("HGET", ctx.prefix .. "tenant_state:" .. key, "tier")
   local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency", "ends_ms")
   if record[3] and tonumber(record[3]) <= now then record[2] = "" end
   if waits and waits ~= "" then tier = waits end
@@ -316,7 +316,7 @@ register("inspect", {"no-writes"}, function(keys, args)
 
   local leases = leases_of(ctx, key, first, gone, logical)
   local pause, pause_ms = pause_of(ctx, key, tenant_key, rules)
-  local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0) - logical)
+  local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. "cool_downs", key) or 0) - logical)
   local override, limit, reason = Config.override_of(ctx, key, rules), nil, nil
   if word == key then
     limit, reason = of_tier(key, answer)

@@ -24,7 +24,7 @@
 local TENANTS_AT_MOST, LIMITS_AT_MOST, LIMITS_SHOWN = 70, 100, 20
 
 local function limit_rows(ctx, queue, rules)
-  local candidates = ctx.prefix .. "candidates:" .. queue
+  local candidates = ctx.prefix .. "available:" .. queue
   local names, rows = redis.call("ZRANGE", candidates, 0, LIMITS_AT_MOST - 1), {}
   for index = 1, #names do
     local limit = Limits.give_own(ctx, Limits.read_limit(names[index]), rules)
@@ -43,13 +43,13 @@ register("inspect_queue", {"no-writes"}, function(keys, args)
   local ctx, queue = {prefix = keys[1]}, args[1]
   local it = Backlog.begin(ctx, tonumber(args[2]), args[6], args[3], cjson.decode(args[4]), args[5])
   local tenants, answer = {}, {now = it.rules.now}
-  for _, table_name in ipairs({"ring:", "full:"}) do
+  for _, table_name in ipairs({"active:", "blocked:"}) do
     local some = redis.call("ZRANGE", ctx.prefix .. table_name .. queue, 0, TENANTS_AT_MOST - 1)
     for index = 1, #some do tenants[#tenants + 1] = Backlog.tenant_row(it, queue, some[index]) end
   end
   local limits = limit_rows(ctx, queue, it.rules)
-  answer.active = redis.call("ZCARD", ctx.prefix .. "ring:" .. queue)
-  answer.blocked = redis.call("ZCARD", ctx.prefix .. "full:" .. queue)
+  answer.active = redis.call("ZCARD", ctx.prefix .. "active:" .. queue)
+  answer.blocked = redis.call("ZCARD", ctx.prefix .. "blocked:" .. queue)
   answer.tenants, answer.limits = #tenants > 0 and tenants or nil, #limits > 0 and limits or nil
   return cjson.encode(answer)
 end)

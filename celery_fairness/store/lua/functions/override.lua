@@ -29,6 +29,6 @@ register("override", {"allow-oom"}, function(keys, args)
   elseif Config.end_change(ctx, "override", key) then
     Events.write_event(ctx, "fairness.override_ended", "key", key)
   end
-  Wake.said(ctx, key, rules)
+  Wake.key_changed(ctx, key, rules)
   return 1
 end)

@@ -95,9 +95,9 @@ local function rows_of(counts)
 end
 
 local function queue_row(ctx, queue, waiting, running)
-  return {queue, waiting, redis.call("ZCARD", ctx.prefix .. "later:" .. queue),
-    redis.call("ZCARD", ctx.prefix .. "dead:" .. queue), redis.call("ZCARD", ctx.prefix .. "ring:" .. queue),
-    redis.call("ZCARD", ctx.prefix .. "full:" .. queue), running}
+  return {queue, waiting, redis.call("ZCARD", ctx.prefix .. "scheduled:" .. queue),
+    redis.call("ZCARD", ctx.prefix .. "dead:" .. queue), redis.call("ZCARD", ctx.prefix .. "active:" .. queue),
+    redis.call("ZCARD", ctx.prefix .. "blocked:" .. queue), running}
 end
 
 register("overview", {"no-writes"}, function(keys, args)

@@ -25,20 +25,20 @@
 register("park", {}, function(keys, args)
   local ctx, queue = {prefix = keys[1]}, Promotions.queue_of(args[2])
   local tag, serial, next_serial, keep_ms, expires_ms = args[3], args[4], args[5], tonumber(args[6]), args[13]
-  local logical, now, _, said = Clock.tick(ctx, tonumber(args[1]), args[15])
-  ctx.ranked = said.ranked
+  local logical, now, _, flags = Clock.tick(ctx, tonumber(args[1]), args[15])
+  ctx.ranked = flags.ranked
   local gone, memory = Copies.superseded(ctx.prefix .. "copy:" .. tag, tag, serial)
   if gone then return -2 end
   local job = Events.read_job(args[12]) or Leases.UNKNOWN
   local task = {tag = tag, seq = memory.seq or Tasks.next_seq(ctx), attempt = memory.attempts,
     deaths = 0, cost = "1", rank = args[10], tenant = args[7], service = args[8], tier = args[9], name = job.name,
-    limits = args[11], id = job.id, queue = queue, blocked = memory.told ~= "" and memory.told or "-",
+    limits = args[11], id = job.id, queue = queue, blocked = memory.reported ~= "" and memory.reported or "-",
     key = Tasks.key_of(args[7], args[8])}
   Copies.copy_parked(ctx, tag, next_serial, Rates.whole(task.seq), memory, keep_ms)
   -- A call that is sent again finds the task here.
   if not Tasks.add_message(ctx, task, args[14]) then return 1 end
-  if not said.parked then redis.call("HSET", ctx.prefix .. "clock", "parked", 1) end
-  if task.limits ~= "" and not said.limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
+  if not flags.parked then redis.call("HSET", ctx.prefix .. "clock", "parked", 1) end
+  if task.limits ~= "" and not flags.limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
   if expires_ms ~= "" then
     redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)
     redis.call("HSET", ctx.prefix .. "clock", "expiring", 1)

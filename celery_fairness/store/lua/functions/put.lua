@@ -45,8 +45,8 @@ local function declare(ctx, limits, is_new)
   local changed = Config.declare(ctx, limits, is_new)
   Config.look_again(ctx, changed)
   for index = 1, #changed do
-    local waits = redis.call("LINDEX", ctx.prefix .. "waited:" .. changed[index], 0)
-    if waits then Active.ring_bell(ctx, string.match(waits, "^%S+ (.*)$")) end
+    local waits = redis.call("LINDEX", ctx.prefix .. "waiters:" .. changed[index], 0)
+    if waits then Active.wake_worker(ctx, string.match(waits, "^%S+ (.*)$")) end
   end
 end
 
@@ -54,7 +54,7 @@ end
 -- none waits.
 local function waiting_of_tenant(ctx, key)
   local waiting, tier = 0, ""
-  local fields = redis.call("HGETALL", ctx.prefix .. "account:" .. key)
+  local fields = redis.call("HGETALL", ctx.prefix .. "tenant_state:" .. key)
   for index = 1, #fields, 2 do
     if fields[index] == "tier" then tier = fields[index + 1] end
     if string.sub(fields[index], 1, 2) == "q:" then waiting = waiting + tonumber(fields[index + 1]) end
@@ -105,14 +105,14 @@ local function put(keys, args)
     tier = tier, id = id, name = name, limits = limits, key = Tasks.key_of(tenant, service),
   }
   local now = Clock.server_now(frozen_ms)
-  local said = redis.call("HMGET", ctx.prefix .. "clock", "watched", "limited", "ranked", "schema",
+  local flags = redis.call("HMGET", ctx.prefix .. "clock", "watched", "limited", "ranked", "schema",
     "tiers_source", "bounded")
-  Clock.check_schema(said[4])
-  local watched, limited = said[1], said[2]
-  ctx.ranked = said[3]
+  Clock.check_schema(flags[4])
+  local watched, limited = flags[1], flags[2]
+  ctx.ranked = flags[3]
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
-    local published = {source = said[5], bounded = said[6]}
+    local published = {source = flags[5], bounded = flags[6]}
     local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue, published, now)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
@@ -125,7 +125,7 @@ local function put(keys, args)
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
   if tenant == "_invalid" then
-    redis.call("HINCRBY", ctx.prefix .. "counts", "invalid", 1)
+    redis.call("HINCRBY", ctx.prefix .. "counters", "invalid", 1)
     Clock.note_invalid(ctx, now)
   end
   task.seq, task.queue = Tasks.next_seq(ctx), queue

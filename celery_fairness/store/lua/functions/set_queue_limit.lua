@@ -40,8 +40,8 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   local needed = text ~= " " or how == "know"
     or Config.change_of(ctx, "pause", key, rules)
     or Config.change_of(ctx, "override", key, rules)
-    or redis.call("ZSCORE", ctx.prefix .. "cooled", key)
-    or redis.call("EXISTS", ctx.prefix .. "candidates:" .. queue) == 1
+    or redis.call("ZSCORE", ctx.prefix .. "cool_downs", key)
+    or redis.call("EXISTS", ctx.prefix .. "available:" .. queue) == 1
   local version = redis.call("HINCRBY", ctx.prefix .. "clock", "queues_version", 1)
   if not needed then
     redis.call("HDEL", ctx.prefix .. "queue_limits", "queue " .. queue, "key " .. key)

@@ -15,13 +15,13 @@
 ]]
 register("settle", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms = {prefix = keys[1]}, args[6]
-  local rules, said = Tenants.rules_of(ctx, args, 1, frozen_ms)
+  local rules, flags = Tenants.rules_of(ctx, args, 1, frozen_ms)
 
   local answer = {}
   for index = 7, #args, 2 do
     answer[#answer + 1] = Settle.settle(ctx, rules, args[index], args[index + 1])
   end
-  Start.keep_took(ctx, rules, said.took)
+  Start.keep_run_times(ctx, rules, flags.run_times)
   Leases.open_freed(ctx, rules)
   return answer
 end)

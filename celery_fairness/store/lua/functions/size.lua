@@ -11,5 +11,5 @@ register("size", {"no-writes"}, function(keys, args)
 
   if Queues.has_ended(ctx, queue, Clock.server_now(frozen_ms)) then return {0, 0} end
   local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
-  return {waiting, redis.call("ZCARD", ctx.prefix .. "later:" .. queue)}
+  return {waiting, redis.call("ZCARD", ctx.prefix .. "scheduled:" .. queue)}
 end)

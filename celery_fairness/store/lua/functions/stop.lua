@@ -28,7 +28,7 @@ register("stop", {"allow-oom"}, function(keys, args)
   local before = Config.paused_ms(ctx, key, rules)
   if how == "cool" then
     local moved = redis.call(
-      "ZADD", ctx.prefix .. "cooled", "GT", "CH", string.format("%.0f", logical + wait_ms), key)
+      "ZADD", ctx.prefix .. "cool_downs", "GT", "CH", string.format("%.0f", logical + wait_ms), key)
     if moved == 1 then
       Events.write_event(ctx, "rate_limit.dynamic_adjusted",
         "key", key, "until", string.format("%.0f", now + wait_ms), "reason", reason)
@@ -39,14 +39,14 @@ register("stop", {"allow-oom"}, function(keys, args)
     local ends_ms = wait_ms == 0 and "" or string.format("%.0f", now + wait_ms)
     Config.set_change(ctx, "pause", key, ends_ms, string.format("%.0f %s", now, by))
   elseif how == "clear" then
-    if redis.call("ZREM", ctx.prefix .. "cooled", key) == 1 then
+    if redis.call("ZREM", ctx.prefix .. "cool_downs", key) == 1 then
       Events.write_event(ctx, "fairness.cool_down_cleared", "key", key)
     end
   else
     Config.end_change(ctx, "pause", key)
   end
-  if how ~= "cool" then Wake.said(ctx, key, rules) end
-  local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cooled", key) or 0)
+  if how ~= "cool" then Wake.key_changed(ctx, key, rules) end
+  local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cool_downs", key) or 0)
   local pause_ms, paused_by = Config.paused_ms(ctx, key, rules)
   if pause_ms ~= before and pause_ms > 0 then
     local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""

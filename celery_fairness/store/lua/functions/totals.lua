@@ -30,9 +30,9 @@ end
 
 register("totals", {"no-writes"}, function(keys, args)
   local ctx = {prefix = keys[1]}
-  local logical, now, _, said = Clock.read_clock(ctx, tonumber(args[1]), args[2])
-  local rules = {logical = logical, now = now, enforcement = args[3], parked = said.parked}
-  local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. "counts"), {}, {}
+  local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[1]), args[2])
+  local rules = {logical = logical, now = now, enforcement = args[3], parked = flags.parked}
+  local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. "counters"), {}, {}
   for index = 1, #flat, 2 do counts[flat[index]] = tonumber(flat[index + 1]) end
   for index = 4, math.min(#args, LIMITS_AT_MOST + 3) do limits[index - 3] = limit_row(ctx, args[index], rules) end
   return cjson.encode({now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = limits})

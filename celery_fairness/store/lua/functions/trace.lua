@@ -18,6 +18,6 @@ register("trace", {"allow-oom"}, function(keys, args)
   local ends_ms = math.max(known, now + wait_ms)
   redis.call("HSET", ctx.prefix .. "clock", "watched", string.format("%.0f", ends_ms))
   if known <= now then Events.append_watched(ctx, "task.watched", "until", string.format("%.0f", ends_ms)) end
-  redis.call("PEXPIRE", ctx.prefix .. "task_events", ends_ms - now + KEPT_MS)
+  redis.call("PEXPIRE", ctx.prefix .. "trace", ends_ms - now + KEPT_MS)
   return ends_ms
 end)
