@@ -168,15 +168,15 @@ class StatsApi:
         opened              tasks that ran without a slot while Redis was away
         invalid             tasks attributed to ``_invalid``
         memory_lost         1 if workers found that the memory before this one was lost
-        expired             leases that ended without a renewal (fairredis, like all below)
-        abandoned           acknowledged tasks that were lost with their worker
-        dead_lettered       tasks whose process died too often, or with an unreadable message
-        requeued            dead letters that an operator put back
+        expired             leases that ended without a renewal
+        abandoned           acknowledged tasks that were lost with their worker (fairredis)
+        dead_lettered       tasks that became dead letters (fairredis)
+        requeued            dead letters that an operator put back (fairredis)
         cancelled           tasks that an operator cancelled
         dropped             tasks that a limit rejected and that were not run
         rescheduled         tasks that a limit rejected, once for each later try
         expired_waiting     tasks that expired while they waited
-        quarantined         entries of plain lists that were quarantined
+        quarantined         entries of plain lists that were quarantined (fairredis)
         =================== ========================================================================
         """
         return {

@@ -389,3 +389,16 @@ def test_what_was_written_by_hand_into_a_tier_is_an_error_and_no_free_pass(make_
     client.hset(NAMES.tiers, "free", "no json")
     with pytest.raises(LimiterUnavailable):
         limiter.acquire(ask())
+
+
+def test_the_lease_of_a_dead_worker_counts_as_expired_and_one_that_ends_does_not(
+    make_limiter, clock
+):
+    limiter = make_limiter(frozen=True)
+    for lease in ("w1@a", "w1@b"):
+        limiter.acquire(ask(lease, tenant=lease[-1]))
+    limiter.release([Lease("w1@b", tier_key("b"))])
+    for _ in range(4):
+        clock.advance(5)
+        limiter.renew([])
+    assert limiter.counts() == {"expired": 1}

@@ -107,17 +107,21 @@ end
 function Leases.expire(ctx, rules, most)
   local ended = redis.call(
     "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, most)
+  local held = 0
   for index = 1, #ended, 2 do
     local lease = ended[index]
     local row, tag = Tasks.read_running(ctx, lease)
     if row then
       Settle.expire_one(ctx, rules, lease, row, tag)
-    elseif not Leases.end_held(ctx, rules, lease, "expired", tonumber(ended[index + 1])) then
+    elseif Leases.end_held(ctx, rules, lease, "expired", tonumber(ended[index + 1])) then
+      held = held + 1
+    else
       redis.call("ZREM", ctx.prefix .. "ends", lease)
       local key = string.match(lease, "^ (.*)$")
       if key then Tenants.reopen(ctx, key, rules) end
     end
   end
+  if held > 0 then redis.call("HINCRBY", ctx.prefix .. "counters", "expired", held) end
   Leases.open_freed(ctx, rules)
   return #ended / 2
 end
