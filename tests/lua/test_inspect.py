@@ -158,12 +158,18 @@ HOUR = 3_600_000
         ("api|5|||w", ("pause", 0), ("paused", None)),
         ("api|5|||w", ("pause", 60_000), ("paused", 60_000)),
         ("api|1|||w", ("cool", 60_000), ("cool-down", 60_000)),
+        # A promotion reserves the second start.
+        (f"api||2/{HOUR}||w", ("reserve", 60_000), ("rate", HOUR + 1)),
+        (f"api|||2/{HOUR}|w", ("reserve", 60_000), ("throttle", 1.9 * HOUR / 2)),
     ],
 )
 def test_what_keeps_the_next_start_away_and_until_when(world, limits, stop, expected):
     world.put("t1", limits=limits)
     assert len(world.claim()) == 1
-    if stop is not None:
+    if stop is not None and stop[0] == "reserve":
+        world.client.hset(f"{PREFIX}clock", "parked", "1")
+        world.client.zadd(f"{PREFIX}reserved:api", {"promotion": world.now + stop[1]})
+    elif stop is not None:
         how, wait_ms = stop
         args = calls.stop_args(how, "api", wait_ms, LEASE_MS, "on", now_text=str(world.now))
         world.run(calls.STOP, args)

@@ -113,7 +113,7 @@ function Check.call(keys, args, repairs)
   ctx.ranked = flags.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
     default_limit = args[3], version = flags.version,
-    limited = flags.limited, steered = flags.steered, only_reads = not repairs}
+    limited = flags.limited, steered = flags.steered, parked = flags.parked, only_reads = not repairs}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 
   local rest = {}

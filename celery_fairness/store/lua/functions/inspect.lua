@@ -307,9 +307,9 @@ register("inspect", {"no-writes"}, function(keys, args)
   local ctx, key, tenant_key, lease_ms, tier = {prefix = keys[1]}, args[1], args[2], tonumber(args[3]), args[4]
   local enforcement, word, app, first, frozen_ms = args[7], args[8], args[9], tonumber(args[10]), args[11]
 
-  local logical, now = Clock.read_clock(ctx, lease_ms, frozen_ms)
+  local logical, now, _, flags = Clock.read_clock(ctx, lease_ms, frozen_ms)
   local held, unswept, gone = count_leases(ctx, key, logical)
-  local rules = {logical = logical, now = now, enforcement = enforcement, held = {[key] = held}}
+  local rules = {logical = logical, now = now, enforcement = enforcement, parked = flags.parked, held = {[key] = held}}
   local answer = {now = now, held = held, ended_unswept = unswept,
     waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0)}
   if tenant_key ~= "" then add_tier(ctx, key, tenant_key, tier, args[5], cjson.decode(args[6]), now, answer) end

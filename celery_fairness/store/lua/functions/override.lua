@@ -19,8 +19,8 @@ register("override", {"allow-oom"}, function(keys, args)
   local ctx, key, numbers, lasts_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
   local ends_ms, details, lease_ms, frozen_ms = args[4], args[5], tonumber(args[6]), args[8]
 
-  local logical, now = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = args[7]}
+  local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked}
   if lasts_ms > 0 then ends_ms = string.format("%.0f", now + lasts_ms) end
   if ends_ms ~= "" and tonumber(ends_ms) <= now then return 0 end
   if numbers ~= "" then

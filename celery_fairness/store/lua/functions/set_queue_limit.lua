@@ -21,8 +21,8 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   if not (string.match(key, "^queue:[^:%s,|]+$") and string.match(numbers, "^%S*$")) then
     return redis.error_reply("queue: expected a key queue:QUEUE and a word, got: " .. key .. " " .. numbers)
   end
-  local logical, now = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = args[7]}
+  local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked}
   local before = Config.queue_row(ctx, queue, rules)
   local declared, set, parts = "", "", false
   if before then declared, set, parts = before.declared, before.set, before.parts end

@@ -23,8 +23,8 @@ register("stop", {"allow-oom"}, function(keys, args)
   local ctx, how, key, wait_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
   local lease_ms, frozen_ms, reason, by = tonumber(args[4]), args[6], args[7], args[8]
 
-  local logical, now = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = args[5]}
+  local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = args[5], parked = flags.parked}
   local before = Config.paused_ms(ctx, key, rules)
   if how == "cool" then
     local moved = redis.call(
