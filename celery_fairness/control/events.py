@@ -145,7 +145,7 @@ class EventsApi:
         """
         if for_seconds is None:
             raise ValueError("for_seconds: expected a number of seconds, got: None")
-        args = calls.trace_args(lasts_ms(for_seconds, most=TRACE_SECONDS))
+        args = calls.trace_args(lasts_ms(self._reader, for_seconds, most=TRACE_SECONDS))
         self._reader.call(calls.TRACE, args)
 
     def _follow(

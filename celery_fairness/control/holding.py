@@ -9,7 +9,6 @@ from __future__ import annotations
 import getpass
 import json
 import logging
-import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
@@ -18,6 +17,7 @@ from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.limit_in_force import time_text
+from celery_fairness.control.scan import Reader, server_now
 from celery_fairness.control.snapshot import UNCHANGED, stops_of
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import got
@@ -147,9 +147,9 @@ def person(by: Any) -> str:
 
 
 def lasts_ms(
-    for_seconds: Any = None, until: Any = None, *, most: int = MOST_SECONDS
+    reader: Reader, for_seconds: Any = None, until: Any = None, *, most: int = MOST_SECONDS
 ) -> Milliseconds:
-    """Return a duration in ms; 0 is without an end, if neither argument is given.
+    """Return a duration in ms by the server's clock; 0 is without an end, if neither is given.
 
     Raises:
         ValueError: Both are given, ``for_seconds`` is not a number from 0.001 to ``most``, or
@@ -158,10 +158,10 @@ def lasts_ms(
     if for_seconds is not None and until is not None:
         raise ValueError("expected for_seconds or until, got: both")
     if until is not None:
-        left = ends_ms(until) / 1000 - time.time()
-        if not 0 < left <= most:
+        left_ms = ends_ms(until) - server_now(reader)
+        if not 0 < left_ms <= most * 1000:
             raise ValueError(f"until: expected a time to come, at most {most} seconds from now")
-        return milliseconds(max(left, 0.001))
+        return Milliseconds(left_ms)
     if for_seconds is None:
         return milliseconds(0)
     number = isinstance(for_seconds, (int, float)) and not isinstance(for_seconds, bool)

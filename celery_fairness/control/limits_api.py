@@ -14,6 +14,7 @@ from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_keys import QueueKeys, find_key
+from celery_fairness.control.scan import server_now
 from celery_fairness.control.views import ChangedStops
 from celery_fairness.errors import NotFound, TenantInvalid
 from celery_fairness.util.retry_after import wait_after, wait_until
@@ -127,7 +128,7 @@ class LimitsApi:
         Raises:
             ValueError: The key, the time or the person is invalid.
         """
-        wait_ms = lasts_ms(for_seconds, until)
+        wait_ms = lasts_ms(self._installation.reader, for_seconds, until)
         who = person(by)
         name, known = self._changed(key)
         return self._holding.stop("pause", name, wait_ms, by=who, known=known)
@@ -164,7 +165,10 @@ class LimitsApi:
         if (for_seconds is None) == (until is None):
             both = "none" if until is None else "both"
             raise ValueError(f"expected for_seconds or until, got: {both}")
-        wait_seconds = wait_after(for_seconds) if until is None else wait_until(until)
+        if until is None:
+            wait_seconds = wait_after(for_seconds)
+        else:
+            wait_seconds = wait_until(until, server_now(self._installation.reader) / 1000)
         name, known = self._changed(key, tenants=False)
         return self._holding.cool_down(name, wait_seconds, reason, known)
 
@@ -218,7 +222,7 @@ class LimitsApi:
         self._holding.override(
             name,
             {name: value for name, value in given.items() if not isinstance(value, Unset)},
-            lasts_ms(for_seconds),
+            lasts_ms(self._installation.reader, for_seconds),
             None if until is None else ends_ms(until),
             {name: text for name, text in details.items() if text is not None},
         )

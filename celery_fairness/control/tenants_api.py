@@ -75,7 +75,7 @@ class TenantsApi:
         Raises:
             ValueError: The time or the person is invalid.
         """
-        wait_ms = lasts_ms(for_seconds, until)
+        wait_ms = lasts_ms(self._installation.reader, for_seconds, until)
         return self._stop("pause", tenant, person(by), wait_ms)
 
     def resume(self, tenant: str, *, by: str | None = None) -> ChangedStops:

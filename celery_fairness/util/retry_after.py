@@ -21,18 +21,20 @@ logger = logging.getLogger("celery_fairness")
 LEAST_SECONDS, MOST_SECONDS = 1.0, 86_400.0
 
 
-def wait_until(until: Any) -> float:
+def wait_until(until: Any, now: float | None = None) -> float:
     """Return the seconds until a time, within the bounds.
 
     Args:
         until: A datetime with a time zone, or Unix seconds.
+        now: The time now, in Unix seconds; None is that of this process.
     """
+    now = time.time() if now is None else now
     if isinstance(until, datetime):
         if until.tzinfo is None:
             return _replaced(until, "a datetime with a time zone", LEAST_SECONDS)
-        wait = until.timestamp() - time.time()
+        wait = until.timestamp() - now
     elif isinstance(until, (int, float)) and not isinstance(until, bool):
-        wait = _number(until) - time.time()
+        wait = _number(until) - now
     else:
         return _replaced(until, "a datetime with a time zone or Unix seconds", LEAST_SECONDS)
     return _within_bounds(until, wait)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -35,6 +36,15 @@ def test_a_pause_says_also_that_the_key_cools_down(run):
     assert pause.startswith(f"{KEY}: paused until it is resumed, by ada since ")
     assert cool_down.startswith("cool-down until 2")
     assert run("limit", "resume", KEY).output.startswith(f"{KEY}: cool-down until 2")
+
+
+def test_the_end_of_a_stop_is_a_time_of_the_server(fairness, monkeypatch):
+    end, client_time = time.time() + 1800, time.time
+    monkeypatch.setattr("time.time", lambda: client_time() + 3600)
+    for stop in (fairness.limits.pause, fairness.limits.cool_down):
+        stops = stop(KEY, until=end)
+    assert stops.paused_until.timestamp() == pytest.approx(end, abs=1)
+    assert stops.cool_down_seconds == pytest.approx(1800, abs=30)
 
 
 @pytest.mark.parametrize(
