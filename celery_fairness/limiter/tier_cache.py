@@ -13,7 +13,8 @@ returns also why a tier is unknown.
 An entry is valid for ``tier_cache_seconds``, or until the config version in Redis changes: every
 publication raises it. Workers receive the version with every answer of the limiter. Producers read
 it at most once a second, without a thread. A process that publishes empties its cache at once. If
-Redis hangs, a producer waits once for a bounded time, and then does not call Redis for a while.
+Redis hangs, a producer waits once for a bounded time, and then does not call Redis for a while. An
+entry that was made without Redis ends with that while.
 """
 
 from __future__ import annotations
@@ -200,19 +201,22 @@ class TierCache:
 
     def _look_up(self, tenant: str, now: float) -> _Known:
         version = self._version
-        lives = self._settings.tier_cache_seconds
+        until = now + self._settings.tier_cache_seconds
         problem: Exception | None = None
         tier = self.ask(lambda limiter: limiter.published_tenant(tenant)) if version else None
+        if version and not self._reachable():
+            # The tenant may have a published tier, so Redis is called again as soon as allowed.
+            until = min(until, self._away_until)
         if tier is None and self._settings.tier_resolver is not None:
             try:
                 tier = self._resolve(tenant)
             except Exception as error:  # noqa: BLE001 - it is the user's code
                 problem = error
-                lives = min(lives, FAILURE_SECONDS)
+                until = min(until, now + FAILURE_SECONDS)
             # If there is a resolver, a header must not choose the tier, even if the resolver fails
             # or returns None.
             tier = tier or self._settings.default_tier
-        entry = _Known(now + lives, tier, problem)
+        entry = _Known(until, tier, problem)
         with self._lock:
             if version == self._version:
                 while len(self._known) >= CACHE_TENANTS:

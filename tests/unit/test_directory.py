@@ -219,6 +219,20 @@ def test_a_redis_that_goes_away_costs_one_wait_for_all_tenants(make, limiter, cl
     assert asked(limiter) == ["config_version"]
 
 
+def test_a_published_tier_counts_again_as_soon_as_redis_is_back(make, limiter, clock):
+    limiter.publish_tenant("a", "enterprise", "")
+    resolver = Resolver(a="pro")
+    directory = make(tier_resolver=resolver)
+    directory.look()
+    limiter.away = True
+    for _ in range(10):
+        assert directory.tier_of("a") == "pro"
+    assert len(resolver.asked) == 1
+    limiter.away = False
+    clock.advance(AWAY_SECONDS)
+    assert directory.tier_of("a") == "enterprise"
+
+
 @pytest.mark.parametrize(
     "answer", [RuntimeError("down"), KeyError("a"), TypeError("x"), OSError(5, "io")]
 )
