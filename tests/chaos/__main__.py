@@ -103,6 +103,11 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
         ("faults", "", ", ".join(done[:4])),
         ("", "", ", ".join(done[4:])),
         ("tasks sent, done", "", f"{verdict.submitted}, {verdict.done}"),
+        (
+            "   attempts of tasks that were parked",
+            "",
+            "-" if verdict.parked is None else str(verdict.parked),
+        ),
         ("R1 lost", "0", str(len(verdict.lost))),
         ("   early-acked, gone with their process", "", str(len(verdict.gone))),
         ("R1 times above a limit", "0", str(len(verdict.excesses))),

@@ -105,6 +105,8 @@ if not STOCK:
 
 def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
     request = task.request
+    # A gate publishes copies of one message, and a promoter those of parked tasks.
+    copy = getattr(request, COPY_HEADER, None) or {}
     facts = {
         "id": request.id,
         "retries": request.retries,
@@ -117,8 +119,8 @@ def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
         tenant=tenant or "system",
         late=task.acks_late,
         redelivered=bool((request.delivery_info or {}).get("redelivered")),
-        # A gate publishes copies of one message.
-        message=(getattr(request, COPY_HEADER, None) or {}).get("message"),
+        message=copy.get("message"),
+        promoted="waited_ms" in copy,
         **facts,
     )
     outcome = "error"

@@ -100,7 +100,8 @@ class Run:
             self._stop_sender(sender)
             self._drain()
             left = self._await_nothing_left()
-        return judge(self._story(), LIMITS, left, {} if self.stock else PACES)
+        paces = {} if self.stock else PACES
+        return judge(self._story(), LIMITS, left, paces, parks=self.name == "gate")
 
     def _guard_server(self) -> None:
         old, self._guarded = self._guarded, self._server.pid

@@ -35,6 +35,7 @@ class Attempt:
 
     Attributes:
         message: The identity that all copies of its message have at a gate.
+        promoted: Whether the task was parked before.
         over: When it ended or its process died; infinity where neither is known.
         outcome: ``ok``, ``retry``, ``error ...``; None where it did not end by itself.
     """
@@ -44,6 +45,7 @@ class Attempt:
     late: bool
     redelivered: bool
     message: str | None
+    promoted: bool
     retries: int
     worker: str
     pid: int
@@ -124,6 +126,7 @@ class Story:
             late=start["late"],
             redelivered=start["redelivered"],
             message=start.get("message"),
+            promoted=start.get("promoted", False),
             retries=start["retries"],
             worker=start["worker"],
             pid=start["pid"],

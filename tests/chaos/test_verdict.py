@@ -21,6 +21,7 @@ from tests.chaos.verdict import (
     FROZEN,
     OUTAGE,
     PROCESS_DIED,
+    REDELIVERED,
     SENT_TWICE,
     UNEXPLAINED,
     Verdict,
@@ -91,6 +92,14 @@ def verdict_on(*parts: Any, left: Mapping[str, str] | None = None) -> Verdict:
     for part in parts:
         events += part if isinstance(part, list) else [part]
     return judge(Story(events, LEASE), LIMITS, left)
+
+
+@pytest.mark.parametrize("promoted", [True, False])
+def test_a_run_at_a_gate_that_parked_nothing_does_not_hold(promoted: bool) -> None:
+    first = ran(1, 2, "a")
+    first[1]["promoted"] = promoted
+    verdict = judge(Story([sent(0, "a"), *first], LEASE), LIMITS, parks=True)
+    assert (verdict.parked, verdict.holds) == (int(promoted), promoted)
 
 
 def test_a_run_without_faults_holds() -> None:
@@ -338,18 +347,30 @@ def test_work_must_resume_in_time_after_an_outage(begins: float, holds: bool) ->
 def test_an_end_that_is_reached_twice_is_counted_by_what_explains_it() -> None:
     twice = [sent(0, "a"), *ran(1, 2, "a"), *ran(3, 4, "a", worker="w.2", redelivered=True)]
     assert verdict_on(twice).duplicates == {"a": UNEXPLAINED}
+    assert not verdict_on(twice).holds
     for fault, why in (
         (killed(2.5), PROCESS_DIED),
         (frozen(1.5, 6), FROZEN),
         (outage(2.5, 2.6, "cut"), OUTAGE),
     ):
         assert verdict_on(twice, fault).duplicates == {"a": why}
+        assert verdict_on(twice, fault).holds
     slower = [*ran(1, 5, "a"), *ran(3, 4, "a", worker="w.2", redelivered=True)]
     assert verdict_on(slower, frozen(1.1, 5)).duplicates == {"a": FROZEN}
     stale = [*ran(3, 4, "a", redelivered=True), *ran(5.1, 5.2, "a", worker="w.2")]
     assert verdict_on(stale, frozen(1.1, 5, "w.2")).duplicates == {"a": FROZEN}
     of_two_messages = ran(3, 4, "a", worker="w.2")
     assert verdict_on(ran(1, 2, "a"), of_two_messages).duplicates == {"a": SENT_TWICE}
+
+
+@pytest.mark.parametrize(("redelivered", "why"), [(True, REDELIVERED), (False, UNEXPLAINED)])
+def test_a_gate_runs_a_copy_twice_only_if_its_broker_delivers_it_again(
+    redelivered: bool, why: str
+) -> None:
+    first, again = ran(1, 2, "a"), ran(3, 4, "a", worker="w.2", redelivered=redelivered)
+    first[1]["message"] = again[1]["message"] = "m"
+    verdict = verdict_on(sent(0, "a"), first, again)
+    assert (verdict.duplicates, verdict.holds) == ({"a": why}, redelivered)
 
 
 @pytest.mark.parametrize(("second", "why"), [("m", PROCESS_DIED), ("n", SENT_TWICE)])

@@ -38,8 +38,10 @@ SENT_TWICE = "sent twice"
 PROCESS_DIED = "process died"
 FROZEN = "frozen"
 OUTAGE = "outage"
+#: At a gate: another broker delivers a message again that was not acknowledged, at any time.
+REDELIVERED = "delivered again by its broker"
 UNEXPLAINED = "no fault near"
-EXPLANATIONS = (SENT_TWICE, PROCESS_DIED, FROZEN, OUTAGE, UNEXPLAINED)
+EXPLANATIONS = (SENT_TWICE, PROCESS_DIED, FROZEN, OUTAGE, REDELIVERED, UNEXPLAINED)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Verdict:
     Attributes:
         submitted: Tasks that the broker took.
         done: Those that ran to their end.
+        parked: Attempts of tasks that were parked. None if nothing parks tasks.
         lost: Those that did not and could have been redelivered.
         gone: Early-acked ones that were given to a process which died.
         excesses: While no worker was frozen and Redis was there.
@@ -99,6 +102,7 @@ class Verdict:
 
     submitted: int
     done: int
+    parked: int | None
     lost: list[str]
     gone: list[str]
     excesses: list[Excess]
@@ -120,7 +124,11 @@ class Verdict:
         """Whether every threshold does."""
         waits = [*self.after_child, *self.after_worker, *self.resumes]
         broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
-        return not any((*broken, self.crashed)) and all(wait.holds for wait in waits)
+        unexplained = UNEXPLAINED in self.duplicates.values()
+        # A run at a gate without a parked task shows nothing of them.
+        return not any((*broken, self.crashed, unexplained, self.parked == 0)) and all(
+            wait.holds for wait in waits
+        )
 
 
 def judge(
@@ -128,6 +136,8 @@ def judge(
     limits: Mapping[str, int | None],
     leftovers: Mapping[str, str] | None = None,
     paces: Mapping[str, Pace] | None = None,
+    *,
+    parks: bool = False,
 ) -> Verdict:
     """Judge a ledger.
 
@@ -136,6 +146,7 @@ def judge(
         limits: What each tenant may run at once; None: no limit.
         leftovers: What Redis still knew at the end.
         paces: Limits of starts, by tenant.
+        parks: The run is at a gate that parks tasks.
     """
     lost, gone = story.unfinished()
     frozen_apart = [
@@ -150,6 +161,7 @@ def judge(
     return Verdict(
         submitted=len(story.submits),
         done=sum(map(story.is_done, story.submits)),
+        parked=sum(each.promoted for each in story.attempts) if parks else None,
         lost=lost,
         gone=gone,
         excesses=[each for each in found if each not in of_outages],
@@ -231,6 +243,8 @@ def _why_again(story: Story, attempts: list[Attempt]) -> str:
         begun = attempt.begun - SETTLE_SECONDS
         if any(outage.meets(begun, settled.over) for outage in story.outages):
             return OUTAGE
+    if any(each.message and each.redelivered for each in attempts):
+        return REDELIVERED
     return UNEXPLAINED
 
 
