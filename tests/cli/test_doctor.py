@@ -642,6 +642,12 @@ def a_disabled_prefetch(scene: Scene) -> None:
     scene.conf.update(worker_prefetch_multiplier=4, worker_disable_prefetch=True)
 
 
+def a_disabled_prefetch_of_long_tasks(scene: Scene) -> None:
+    scene.on_gate()
+    scene.task_took(300.0)
+    scene.conf.update(worker_disable_prefetch=True)
+
+
 def a_long_lease_of_long_tasks(scene: Scene) -> None:
     scene.fairness["lease_seconds"] = 600.0
     scene.task_took(300.0)
@@ -670,6 +676,7 @@ def a_worker_of_an_older_version(scene: Scene) -> None:
         a_loss_of_long_ago,
         a_library_in_use,
         a_disabled_prefetch,
+        a_disabled_prefetch_of_long_tasks,
         a_long_lease_of_long_tasks,
         the_settings_of_the_server_cannot_be_read,
         a_worker_of_an_older_version,
@@ -686,6 +693,20 @@ def test_the_name_of_a_queue_can_be_pasted_into_a_shell(scene: Scene) -> None:
     scene.installation.put("42", "t1", queue="mail;reboot")
     (symptom,) = scene.diagnose().symptoms
     assert shlex.split(symptom.fix)[-2:] == ["-Q", "mail;reboot"]
+
+
+def test_a_pause_of_all_services_of_a_tenant_is_ended_by_its_name(scene: Scene) -> None:
+    scene.fairness["tier_scope"] = "service"
+    tenants = Fairness.of(scene.app).tenants
+    for service in ("mail", "pdf"):
+        scene.installation.put("42", service, service=service)
+    tenants.pause("42")
+    scene.installation.claim(want=2)
+    (symptom,) = scene.diagnose().symptoms
+    assert symptom.what == "the tenant 42 is paused or may run 0 tasks"
+    assert symptom.consequence == "2 tasks wait until that ends"
+    assert symptom.fix.startswith("look at celery -A APP fairness tenant show 42 --service ")
+    assert symptom.fix.endswith("; tenant resume 42 ends a pause")
 
 
 def test_a_problem_ends_the_command_with_1_and_the_verdict_is_its_last_line(scene: Scene) -> None:

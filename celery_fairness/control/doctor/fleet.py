@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts, backend_name
 from celery_fairness.control.doctor.finding import Found, advice, problem
 from celery_fairness.control.verdict import named, not_enforced, tasks_text, tasks_wait
@@ -146,14 +147,17 @@ def queues(facts: FleetFacts) -> Iterator[Found]:
 def paused(facts: FleetFacts) -> Iterator[Found]:
     """Find that tasks wait for a tenant or limit that is paused."""
     rows = facts.status.queues
+    by_service = facts.installation.settings.tier_scope == "service"
     tenants = {
-        share.key: share.key.removeprefix("tenant:")
+        share.key: read_tier_key(share.key, by_service) or (share.key, None)
         for queue in rows
         for share in queue.tenants
         if share.state == "paused"
     }
     if tenants:
-        names = list(tenants.values())
+        names = list(dict.fromkeys(tenant for tenant, _ in tenants.values()))
+        tenant, service = next(iter(tenants.values()))
+        first, apart = shlex.quote(tenant), f" --service {service}" if service else ""
         who, are = ("tenant", "is") if len(names) == 1 else ("tenants", "are")
         tasks = sum(
             share.waiting for queue in rows for share in queue.tenants if share.key in tenants
@@ -161,7 +165,7 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
         yield advice(
             f"the {who} {named(names)} {are} paused or may run 0 tasks",
             f"{tasks_wait(tasks)} until that ends",
-            f"look at {_COMMAND} tenant show {names[0]}; tenant resume {names[0]} ends a pause",
+            f"look at {_COMMAND} tenant show {first}{apart}; tenant resume {first} ends a pause",
         )
     limits = {
         limit.key: limit.waiting
@@ -170,11 +174,11 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
         if limit.reason == "paused"
     }
     if limits:
-        names = list(limits)
+        names, first = list(limits), shlex.quote(next(iter(limits)))
         yield advice(
             f"the limit {named(names)} is paused or 0",
             f"{tasks_wait(sum(limits.values()))} until that ends",
-            f"look at {_COMMAND} limit show {names[0]}; limit resume {names[0]} ends a pause",
+            f"look at {_COMMAND} limit show {first}; limit resume {first} ends a pause",
         )
 
 

@@ -107,7 +107,9 @@ def prefetch(facts: Facts) -> Iterator[Found]:
     A problem if it is 0.
     """
     conf, multiplier = facts.app.conf, None
-    if conf.value_set_for("worker_prefetch_multiplier") and not conf.worker_disable_prefetch:
+    if conf.worker_disable_prefetch:
+        return
+    if conf.value_set_for("worker_prefetch_multiplier"):
         multiplier = int(conf.worker_prefetch_multiplier)
     if multiplier == 0:
         yield problem(
