@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from celery_fairness.errors import SettingsError
 
@@ -22,6 +22,10 @@ NO_REDIS = (
     "FAIRNESS_REDIS_URL: expected the address of a Redis for the limiter, because the broker "
     "({broker}) is not Redis, got: nothing; "
     "for example FAIRNESS_REDIS_URL=redis://localhost:6379/1"
+)
+UNREADABLE = (
+    "{setting}: expected a port that is a number, and a password whose '/', '?', '#', ';', '[' and "
+    "']' are percent-encoded, got: another"
 )
 
 
@@ -52,8 +56,13 @@ class Address:
 
 def hide_password(url: str) -> str:
     """Return ``url`` without user, password and query, even if it is malformed."""
+    parts = _split(url)
+    if parts is not None:
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    # Only the text behind the last "@" is surely no part of the password.
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0].partition('#')[0]}"
+    _, at, host = rest.rpartition("@")
+    return f"{scheme}://{host.partition('?')[0].partition('#')[0] if at else '…'}"
 
 
 def address_from_url(
@@ -72,22 +81,22 @@ def address_from_url(
         setting: The setting that has it, for messages.
 
     Raises:
-        SettingsError: A Sentinel address without a master name.
+        SettingsError: A URL cannot be read, or a Sentinel address has no master name.
     """
-    urls = tuple(part for part in text.split(";") if part)
+    scheme = text.partition("://")[0]
+    # Kombu too allows a list in which only the first has the scheme.
+    urls = tuple(
+        part if "://" in part else f"{scheme}://{part}" for part in text.split(";") if part
+    )
     for url in urls:
-        if "@" in url and not urlsplit(url).netloc.count("@"):
-            raise SettingsError(
-                f"{setting}: expected a password whose '/', '#' and '?' are percent-encoded, "
-                f"got: one that is not, for {hide_password(url)}"
-            )
+        if _split(url) is None:
+            problem = UNREADABLE.format(setting=setting)
+            raise SettingsError(f"{problem}, for {hide_password(url)}")
     extra = dict(options or {})
-    if not urls[0].startswith("sentinel://"):
-        scheme = urls[0].partition("://")[0]
+    if scheme != "sentinel":
         given = dict(extra)
         first = _plain_url(urls[0], extra)
-        others = (url if "://" in url else f"{scheme}://{url}" for url in urls[1:])
-        urls = (first, *(_plain_url(url, dict(given)) for url in others))
+        urls = (first, *(_plain_url(url, dict(given)) for url in urls[1:]))
         return Address(urls, extra, setting=setting)
     query = dict(parse_qsl(urlsplit(urls[-1]).query))
     name = query.get("master_name", master_name)
@@ -96,15 +105,15 @@ def address_from_url(
             f"{setting}: expected the name of the Sentinel group as ?master_name=NAME or in "
             "broker_transport_options['master_name'], got: nothing"
         )
-    hosts = tuple(url if "://" in url else f"sentinel://{url}" for url in urls)
-    return Address(hosts, extra, name, setting)
+    return Address(urls, extra, name, setting)
 
 
 def address_from_broker(app: Any) -> Address:
     """Read the address from the broker of a Celery app.
 
     Raises:
-        SettingsError: The broker is not Redis, or kombu has no such transport.
+        SettingsError: The broker is not Redis, kombu has no such transport, or kombu cannot read
+            the URL.
     """
     try:
         connection = app.connection_for_write()
@@ -114,6 +123,9 @@ def address_from_broker(app: Any) -> Address:
             "broker_url: expected a transport of kombu, such as fairredis://localhost:6379/0, "
             f"got: {error.args[0]}"
         ) from None
+    except ValueError:
+        # The error itself may contain a part of the password.
+        raise SettingsError(UNREADABLE.format(setting="broker_url")) from None
     if transport_cls.driver_type != "redis":
         raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
     configured = app.conf.broker_write_url
@@ -131,6 +143,21 @@ def address_from_broker(app: Any) -> Address:
     if text.startswith("sentinel://"):
         options["sentinel_kwargs"] = transport.get("sentinel_kwargs") or {}
     return address_from_url(text, options, transport.get("master_name", ""), "broker_url")
+
+
+def _split(url: str) -> SplitResult | None:
+    """Return the parts of ``url``, None if they may have cut a password in two."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    names = (name for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    rest = [parts.fragment, *names]
+    is_socket = parts.scheme == "unix" or parts.scheme.endswith("+socket")
+    if not is_socket or (parts.netloc and "@" not in parts.netloc):
+        rest.append(parts.path)
+    return None if any("@" in each for each in rest) else parts
 
 
 def _loaded(provider: Any) -> Any:

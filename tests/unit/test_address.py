@@ -41,6 +41,8 @@ SECRET = "hunter2"
         ("redis+socket:///run/r.sock", "unix:///run/r.sock", {}),
         ("redis+socket:///run/r.sock?virtual_host=/2", "unix:///run/r.sock?db=2", {}),
         ("redis+socket://:p@/run/r.sock", "unix://:p@/run/r.sock", {}),
+        ("redis+socket:///run/redis@6379/r.sock", "unix:///run/redis@6379/r.sock", {}),
+        ("redis://h/0?client_name=me@x", "redis://h/0?client_name=me%40x", {}),
     ],
 )
 def test_an_address_is_written_in_redis_pys_words(given, url, options):
@@ -70,13 +72,34 @@ def test_a_sentinel_group_without_a_name_is_an_error_that_says_where_to_give_it(
         address_from_url("sentinel://a:1;sentinel://b:2")
 
 
-@pytest.mark.parametrize("password", ["hunter2/x", "hunter2#x", "hunter2?x", "/hunter2"])
+@pytest.mark.parametrize(
+    "password",
+    ["hunter2/x", "hunter2#x", "hunter2?x", "/hunter2", "x;hunter2", "[hunter2]", "x[hunter2"],
+)
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "sentinel"])
 def test_a_password_that_cannot_be_told_from_a_path_is_an_error_without_it(scheme, password):
     with pytest.raises(SettingsError) as caught:
         address_from_url(f"{scheme}://:{password}@h:6379/0", master_name="main")
-    assert "expected a password whose '/', '#' and '?' are percent-encoded" in str(caught.value)
+    assert "redis_url: expected a port that is a number, and a password whose" in str(caught.value)
     assert SECRET not in repr(caught.value)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_broker_that_kombu_cannot_read_is_an_error_without_its_password():
+    with pytest.raises(SettingsError) as caught:
+        address_from_broker(broker(f"redis://:[{SECRET}]@h:6379/0"))
+    assert "broker_url: expected a port that is a number, and a password" in str(caught.value)
+    assert SECRET not in repr(caught.value)
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("scheme", ["redis", "sentinel"])
+def test_the_servers_of_a_list_are_shown_without_their_passwords(scheme):
+    address = address_from_url(f"{scheme}://:{SECRET}@a;:{SECRET}@b:2", master_name="main")
+    assert str(address) == f"{scheme}://a;{scheme}://b:2"
+    with pytest.raises(SettingsError) as caught:
+        address_from_url(f"{scheme}://:{SECRET}@a;:{SECRET}@b:x", master_name="main")
+    assert str(caught.value).endswith(f"for {scheme}://b:x")
 
 
 def broker(url, **conf):
@@ -152,6 +175,8 @@ def test_another_broker_is_an_error_without_its_password(url):
         (f"redis://h/0?password={SECRET}", "redis://h/0"),
         (f"redis://:p@{SECRET}@h/0", "redis://h/0"),
         (f"unix://:{SECRET}@/run/r.sock?db=1", "unix:///run/r.sock"),
+        (f"unix://:{SECRET}@/run/redis@6379/r.sock", "unix:///run/redis@6379/r.sock"),
+        (f"redis://:{SECRET}@h/0?client_name=me@x", "redis://h/0"),
         (f"sentinel://:{SECRET}@a:1;sentinel://:{SECRET}@b:2", "sentinel://a:1;sentinel://b:2"),
     ],
 )
