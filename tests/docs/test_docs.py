@@ -322,14 +322,41 @@ def test_every_command_is_on_the_page_of_commands():
     assert missing == []
 
 
-def documented_keys() -> set[str]:
-    """The names of keys in Redis, without what follows a colon, that the pages list."""
+def documented_types() -> dict[str, str]:
+    """The types of the keys in Redis that the pages list, by name without what follows a colon."""
     rows = [
         row
         for page in (ROOT / "docs/reference").glob("redis-keys*.md")
-        for row in re.findall(r"^\| (`[^|]*`) \| [a-z]+ \|", page.read_text(), re.MULTILINE)
+        for row in re.findall(r"^\| (`[^|]*`) \| ([a-z]+) \|", page.read_text(), re.MULTILINE)
     ]
-    return {re.split("[: ]", name)[0] for row in rows for name in re.findall("`([^`]*)`", row)}
+    return {
+        re.split("[: ]", name)[0]: kind
+        for names, kind in rows
+        for name in re.findall("`([^`]*)`", names)
+    }
+
+
+def documented_keys() -> set[str]:
+    """The names of keys in Redis that the pages list."""
+    return set(documented_types())
+
+
+#: The type of key that a command takes, by the beginning of its name.
+TYPE_OF_COMMAND = {
+    "GET": "string",
+    "H": "hash",
+    "L": "list",
+    "S": "set",
+    "X": "stream",
+    "Z": "zset",
+}
+
+
+@every_page
+def test_every_command_for_redis_in_a_page_fits_the_type_of_its_key(page):
+    for command, key in re.findall(r"redis-cli ([A-Z]+) '\{fairness\}:(\w+)", page.read_text()):
+        (kind,) = {of for name, of in TYPE_OF_COMMAND.items() if command.startswith(name)}
+        assert kind == documented_types()[key], f"{command} {key}"
 
 
 def test_the_pages_list_every_key_that_the_functions_name():
