@@ -2,6 +2,9 @@
 
 The keys of its limits cool down for all tasks, and a new message of the task waits that time. It is
 like a retry, but it costs none of the task's retries.
+
+If the new message cannot be sent, a task with ``acks_late`` goes back to the broker. Without it the
+broker has no message any more, so the task fails with the error of its body.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ logger = logging.getLogger("celery_fairness")
 
 
 class Unsent(Reject, Ignore):
-    """The new message could not be sent, so the old one goes back to the broker.
+    """The new message could not be sent, so the old one, not acknowledged, goes back to the broker.
 
     It is an ``Ignore`` because ``autoretry_for`` retries every other exception.
     """
@@ -50,7 +53,10 @@ def answer(task: Any, error: RateLimitExceeded) -> Exception:
     try:
         again.apply_async()
     except Exception as unsent:  # noqa: BLE001 - as in Task.retry: any error means that nothing was sent
-        return Unsent(unsent, requeue=True)
+        if task.acks_late:
+            return Unsent(unsent, requeue=True)
+        error.add_note(f"The task could not be sent again: {unsent!r}")
+        return error
     when: Any = wait
     return Retry(exc=error, when=when, sig=again)
 

@@ -110,25 +110,41 @@ def test_a_key_that_is_none_is_said_and_the_task_runs_again(make_task, caplog, k
         assert len(record.getMessage()) < 400
 
 
-def test_a_message_that_could_not_be_sent_goes_back_and_no_retry_is_spent(make_task, monkeypatch):
-    app = make_task({"v": 1}).app
+@pytest.fixture
+def run_unsent(make_task, monkeypatch):
+    """Run a body that raises a 429 and whose new message cannot be sent."""
 
-    @app.task(base=FairTask, name="shop.unsent", autoretry_for=(Exception,), shared=False)
-    def unsent():
-        raise RateLimitExceeded(retry_after=2)
+    def run(**options):
+        app = make_task({"v": 1}).app
 
-    class Unsendable:
-        def apply_async(self):
-            raise OSError("the broker is away")
+        @app.task(base=FairTask, name="shop.unsent", shared=False, **options)
+        def unsent():
+            raise RateLimitExceeded(retry_after=2)
 
-    monkeypatch.setattr(unsent, "signature_from_request", lambda *_, **__: Unsendable())
-    unsent.push_request(called_directly=False, headers={}, retries=0)
-    try:
-        with pytest.raises(Reject, match="the broker is away") as told:
+        class Unsendable:
+            def apply_async(self):
+                raise OSError("the broker is away")
+
+        monkeypatch.setattr(unsent, "signature_from_request", lambda *_, **__: Unsendable())
+        unsent.push_request(called_directly=False, headers={}, retries=0)
+        try:
             unsent.run()
-    finally:
-        unsent.pop_request()
+        finally:
+            unsent.pop_request()
+
+    return run
+
+
+def test_a_message_that_could_not_be_sent_goes_back_and_no_retry_is_spent(run_unsent):
+    with pytest.raises(Reject, match="the broker is away") as told:
+        run_unsent(acks_late=True, autoretry_for=(Exception,))
     assert told.value.requeue
+
+
+def test_a_task_without_a_message_at_the_broker_fails_if_it_could_not_be_sent(run_unsent):
+    with pytest.raises(RateLimitExceeded) as told:
+        run_unsent(acks_late=False, autoretry_for=(Exception,))
+    assert "the broker is away" in told.value.__notes__[0]
 
 
 def test_a_number_too_long_to_write_is_shown_all_the_same():
