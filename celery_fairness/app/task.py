@@ -252,10 +252,12 @@ def _is_called(options: Mapping[str, Any]) -> bool:
     """Return whether user code called ``apply_async`` and sees its errors, and not Celery.
 
     An error that was there from the start must not lose a retry. A wrong successor must not make
-    a failure of the task that ended before it. Links, errbacks and the next of a chain have
-    ``parent_id``, which only Celery sets. The body of a chord has Celery's own mark.
+    a failure of the task that ended before it. A task that is sent again has ``retries``, 0 after
+    a ``RateLimitExceeded``. Links, errbacks and the next of a chain have ``parent_id``, which only
+    Celery sets. The body of a chord has Celery's own mark.
     """
-    return not (options.get("retries") or options.get("parent_id") or _FOLLOWING.get())
+    again = options.get("retries") is not None
+    return not (again or options.get("parent_id") or _FOLLOWING.get())
 
 
 def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from celery import Celery, Task, _state, shared_task
 from celery.app.trace import build_tracer
 
-from celery_fairness import FairTask
+from celery_fairness import FairTask, RateLimitExceeded
 from celery_fairness.errors import (
     LimiterUnavailable,
     NotWired,
@@ -483,6 +483,15 @@ class TestRetries:
             raise self.retry(countdown=1)
 
         assert self.retried(shop, body, (), {}).headers["retries"] == 1
+
+    def test_a_task_that_met_a_429_is_not_lost_to_a_tenant_that_is_missing(self, make_shop):
+        shop = make_shop({"no_tenant": "error"})
+
+        @shop.task(base=FairTask, tenant="user", name="shop.t")
+        def body(user=None, fail=False):
+            raise RateLimitExceeded(retry_after=1)
+
+        assert self.retried(shop, body, (), {}).headers["id"] == "t1"
 
 
 class TestInAWorker:
