@@ -46,7 +46,8 @@ class Listener:
         """
         client = self._redis.client()
         if not isinstance(client, redis.Redis):
-            return self._redis.read("BLPOP", key, f"{seconds:.3f}") is not None
+            # The timeout 0 means no end.
+            return self._redis.read("BLPOP", key, f"{max(seconds, 0.001):.3f}") is not None
         ends_at = time.monotonic() + seconds
         try:
             while True:

@@ -52,6 +52,15 @@ def test_what_rings_is_taken_before_a_wait_in_it_and_after_it(listener, connecti
     assert listener.wait("bell", 0) is False
 
 
+@pytest.mark.parametrize(("seconds", "sent"), [(0, "0.001"), (0.0004, "0.001"), (0.25, "0.250")])
+def test_a_wait_in_a_cluster_has_an_end(connection, monkeypatch, seconds, sent):
+    commands = []
+    monkeypatch.setattr(connection, "client", object)
+    monkeypatch.setattr(connection, "read", lambda *command: commands.append(command))
+    assert Listener(connection).wait("bell", seconds) is False
+    assert commands == [("BLPOP", "bell", sent)]
+
+
 def test_it_goes_on_where_the_server_has_ended_a_blpop(listener, connection, monkeypatch):
     monkeypatch.setattr("celery_fairness.store.wakeups.LISTEN_SECONDS", 0.01)
 
