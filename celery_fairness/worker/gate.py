@@ -163,6 +163,8 @@ class Gate:
             log_misspelling(self._notices, task.name, request)
             if not attribution.keys:
                 return tracer(uuid, args, kwargs, request)
+            if HEADER not in request:
+                request = {**request, HEADER: _header(task, attribution)}
             lease = Lease(known.get("lease") or new_lease_id(), attribution.keys)
             # A message without the header gets an identity here, and keeps it.
             copy = parse_copy(request.get(COPY_HEADER)) or Copy(first_copy()["message"])
@@ -220,7 +222,6 @@ class Gate:
         log_deadlock_risk(self._notices, self._limiter, task, context, attribution, outcome)
         if not self._is_parked(outcome):
             return outcome
-        _complete(task, context, attribution, outcome)
         try:
             message = self._resender.take(task, context, asked.copy, known.get("content_type"))
             text, expires = json.dumps(message), expires_ms(message["headers"].get("expires"))
@@ -364,7 +365,6 @@ class Gate:
             return _ignored()
         wait = self.countdown_seconds(rejected)
         attribution, _, copy, serial, *_ = asked
-        _complete(task, context, attribution, rejected)
         known_type = known.get("content_type")
         try:
             sent = self._resender.send(task, context, copy, serial, wait, known_type)
@@ -477,19 +477,14 @@ def _about(
     )
 
 
-def _complete(task: Any, context: Context, attribution: Attribution, rejected: Rejected) -> None:
-    """Add the header to a message from a producer without this package."""
-    headers = context.headers if isinstance(context.headers, dict) else {}
-    context.headers = headers
-    if HEADER not in headers and not attribution.problem:
-        # The tenant may come from the task's arguments, and the new message keeps it.
-        header = Header(_plain(attribution.tenant), rejected.tier or None, task.service)
-        context.headers = {**headers, HEADER: header.to_wire()}
+def _header(task: Any, attribution: Attribution) -> dict[str, Any]:
+    """Return the header that a producer with this package would have sent, without tier and limits.
 
-
-def _plain(tenant: str | None) -> str | None:
-    """Return a tenant for the header, or None for the two reserved tenants."""
-    return None if isinstance(tenant, Reserved) else tenant
+    With it the tasks that this task sends belong to its tenant, and so does its next message.
+    """
+    tenant = attribution.tenant
+    named = None if isinstance(tenant, Reserved) else tenant
+    return Header(named, service=task.service, invalid=attribution.problem[:200]).to_wire()
 
 
 def _failed(task: Any, context: Context, error: Exception) -> Any:

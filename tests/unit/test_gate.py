@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from celery.app.task import Context
 from celery.app.trace import IGNORED, REJECTED
 from celery.exceptions import Ignore, Reject
 
@@ -318,6 +319,21 @@ class TestCopies:
         world = make()
         world.deliver(delivery_info=delivery)
         assert [request.job for request in world.limiter.requests] == [Job("t1", "shop.t", queue)]
+
+
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [("42", {"tenant": "42"}), (4.2, {"invalid": "task shop.t: tenant from 'user': expected str"})],
+)
+def test_a_task_whose_producer_sent_no_header_runs_with_one_for_the_tasks_that_it_sends(
+    world, user, header
+):
+    task = a_task(tenant_source=TenantSource("shop.t", "user", lambda user=None: None))
+    world.gate.wrap(task, world.tracer)("t1", (user,), {}, {"id": "t1", "x_trace": "abc"})
+    (run,) = world.ran
+    made = Context(run.request).headers
+    assert made["x_trace"] == "abc"
+    assert {name: made[HEADER][name][:45] for name in header} == header
 
 
 @pytest.mark.parametrize(
