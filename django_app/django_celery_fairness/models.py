@@ -9,6 +9,7 @@ or while Redis is away, workers use the number before.
 
 from __future__ import annotations
 
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings
@@ -35,6 +36,7 @@ from django_celery_fairness.number_texts import (
     UNLIMITED,
     concurrency_of,
     concurrency_text_is_bounded,
+    has_only,
     rate_is_bounded,
     rate_of,
     validate_concurrency_text,
@@ -205,6 +207,11 @@ class Tier(models.Model):
                 name="fairness_tier_name_length",
                 # SQLite does not enforce the length of a text column.
                 condition=~Q(name="") & Q(LessThanOrEqual(OctetLength("name"), 100)),
+                violation_error_message=NAME_EXPECTED,
+            ),
+            models.CheckConstraint(
+                name="fairness_tier_name_characters",
+                condition=has_only("name", ascii_letters + digits + "_-"),
                 violation_error_message=NAME_EXPECTED,
             ),
             models.CheckConstraint(

@@ -87,11 +87,17 @@ def validate_rate_text(text: str) -> None:
 
 def concurrency_text_is_bounded(field: str) -> Q:
     """Return the condition of an override's concurrency in the database."""
-    # A regular expression would need a function of Django's own in SQLite.
-    rest = Func(F(field), Value("0123456789"), function="LTRIM", output_field=TextField())
     digits = len(str(MAX_CONCURRENCY)) - 1
-    is_number = Q(Exact(rest, Value(""))) & Q(LessThanOrEqual(OctetLength(field), digits))
+    is_short = Q(LessThanOrEqual(OctetLength(field), digits))
+    is_number = has_only(field, "0123456789") & is_short
     return Q(**{f"{field}__in": ("", UNLIMITED, str(MAX_CONCURRENCY))}) | is_number
+
+
+def has_only(field: str, characters: str) -> Q:
+    """Return the condition of a text in the database that has only these characters."""
+    # A regular expression would need a function of Django's own in SQLite.
+    rest = Func(F(field), Value(characters), function="LTRIM", output_field=TextField())
+    return Q(Exact(rest, Value("")))
 
 
 def rate_is_bounded(field: str, *words: str) -> Q:

@@ -29,7 +29,6 @@ from django_celery_fairness.models import (
 )
 
 if TYPE_CHECKING:
-    from celery_fairness.config.tiers import Tier as PublishedTier
     from celery_fairness.control.ojs_views import Override
     from celery_fairness.wiring import Parts
 
@@ -76,13 +75,14 @@ class OverrideState(NamedTuple):
     author_name: str
 
 
-def _read_tiers(alias: str, names: Sequence[str]) -> Mapping[str, list[PublishedTier]]:
+def _read_tiers(alias: str, names: Sequence[str]) -> Mapping[str, tuple[tuple[Any, ...], ...]]:
     """Return the whole table as the state of the one name, ""."""
-    table = [tier.published() for tier in Tier.objects.using(alias).order_by("name")]
-    return dict.fromkeys(names, table)
+    rows = Tier.objects.using(alias).order_by("name").values_list(*_TIER_FIELDS)
+    return dict.fromkeys(names, tuple(rows))
 
 
-def _write_tiers(parts: Parts, _name: str, table: list[PublishedTier]) -> None:
+def _write_tiers(parts: Parts, _name: str, rows: tuple[tuple[Any, ...], ...]) -> None:
+    table = [Tier(**dict(zip(_TIER_FIELDS, row, strict=True))).published() for row in rows]
     parts.fairness.tenants.publish_tiers(table, source="database")
 
 
@@ -195,6 +195,7 @@ def _unix_ms(when: datetime | None) -> int | None:
     return None if when is None else milliseconds(when.timestamp())
 
 
+_TIER_FIELDS = ("name", "concurrency", "weight", "queue_class", "max_waiting")
 _QUEUE_FIELDS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
 
 #: By kind, in the order of a publication. The table of tiers is first: a Redis that lost its memory

@@ -45,8 +45,13 @@ class TierQuerySet(models.QuerySet["Tier"]):
         """Update as Django does, and publish on commit.
 
         A new name is a new tier to Redis, so the tenants of a renamed tier are published too.
+
+        Raises:
+            ProtectedError: The default tier is among them, and would have another name.
         """
         self._for_write = True
+        if "name" in fields:
+            self.exclude(name=fields["name"]).refuse_default_tier()
         with transaction.atomic(using=self.db):
             tenants = self._tenants() if "name" in fields else ()
             rows = super().update(**fields)

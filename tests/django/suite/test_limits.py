@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 from django_celery_fairness import publishing
 from django_celery_fairness.models import LimitOverride, QueueLimit, Tier, UnpublishedChange
@@ -30,6 +31,17 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 @pytest.fixture
 def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
     return wire(f"fair{redis_url}")
+
+
+@pytest.fixture
+def any_tier_name() -> Iterator[None]:
+    """A database before the migration that bounds the characters of a tier's name."""
+    app = "django_celery_fairness"
+    MigrationExecutor(connection).migrate([(app, "0007_queue_limits_and_overrides")])
+    yield
+    Tier.objects.all()._raw_delete("default")
+    executor = MigrationExecutor(connection)
+    executor.migrate(executor.loader.graph.leaf_nodes(app))
 
 
 class Calls:
@@ -290,6 +302,19 @@ def test_a_row_that_cannot_be_published_does_not_stop_the_others(fairness, caplo
     LimitOverride.objects.exclude(key="good").delete()
     assert pending() == []
     call_command("publish")
+
+
+def test_a_tier_that_cannot_be_published_does_not_stop_the_others(fairness, caplog, any_tier_name):
+    Tier.objects.create(name="Pro Plus", concurrency=3)
+    make_queue()
+    LimitOverride.objects.create(key="api", rate="1/s", reason="why")
+    assert of_queue(fairness) == 3
+    assert of_key(fairness, "api") == {"rate": {"limit": 1, "period": "PT1S"}}
+    assert pending() == [("tiers", "")]
+    assert "letters, digits" in UnpublishedChange.objects.get().error
+    assert caplog.text.count("the tiers '' cannot be published") == 1
+    Tier.objects.filter(name="Pro Plus").delete()
+    assert pending() == []
 
 
 def test_a_row_that_cannot_be_published_is_logged_once(fairness, caplog):

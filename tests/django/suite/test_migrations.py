@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 APP = "django_celery_fairness"
 TABLES = "0001_initial"
 TIERS = "0002_tiers_from_settings"
-NEWEST = "0007_queue_limits_and_overrides"
+NEWEST = "0008_tier_name_characters"
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,11 @@ TIER_BOUNDS = [
     ("weight", (1e-9, 1.0, 1_000_000.0), (0.0, -1.0, 1_000_000.5, math.inf, math.nan, None)),
     ("max_waiting", (None, 1, 1_000_000_000), (-1, 0, 1_000_000_001)),
     ("queue_class", ("priority", "default"), ("fast", "")),
-    ("name", ("a", "Pro_plus-2", "x" * 100), ("", "x" * 101)),
+    (
+        "name",
+        ("a", "Pro_plus-2", "x" * 100),
+        ("", "x" * 101, "Pro Plus", " a", "a ", "a:b", "é", "a\n"),
+    ),
 ]
 TENANT_BOUNDS = [
     ("concurrency", (None, 0, 1_000_000), (-1, 1_000_001)),
@@ -243,7 +247,18 @@ def test_the_default_tier_can_be_neither_deleted_nor_renamed():
     free.name = "gratis"
     with pytest.raises(ProtectedError, match="default tier"), transaction.atomic():
         free.save()
+    with pytest.raises(ProtectedError, match="default tier"):
+        Tier.objects.filter(pk=free.pk).update(name="gratis")
+    with pytest.raises(ProtectedError, match="default tier"), transaction.atomic():
+        Tier.objects.bulk_update([free], ["name"])
     assert Tier.objects.filter(name="free").exists()
+    # A name that stays is none that changes.
+    free.name = "free"
+    pro = Tier.objects.get(name="pro")
+    pro.name = "best"
+    Tier.objects.bulk_update([free, pro], ["name"])
+    assert Tier.objects.filter(name="free").update(name="free") == 1
+    assert Tier.objects.filter(name="best").exists()
 
 
 def test_the_default_tier_is_the_one_of_the_settings(wire):
