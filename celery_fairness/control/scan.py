@@ -24,6 +24,8 @@ class Reader:
     def __init__(self, limiter: RedisLimiter) -> None:
         self._connection = limiter.connection
         self.keys = limiter.names
+        #: The longest step of the logical clock in one call.
+        self.longest_step_ms = limiter.lease_ms // 3
 
     def call(self, function: str, args: Sequence[Any]) -> Any:
         """Call a function of the library."""
@@ -94,7 +96,8 @@ def logical_now(reader: Reader) -> float:
     if not (logical and seen):
         return 0.0
     # No function has moved the clock since then.
-    return float(logical) + max(0, server_now(reader) - int(seen))
+    step_ms = max(0, server_now(reader) - int(seen))
+    return float(logical) + min(step_ms, reader.longest_step_ms)
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

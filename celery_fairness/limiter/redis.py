@@ -112,6 +112,11 @@ class RedisLimiter:
         self._frozen_clock = frozen_clock
 
     @property
+    def lease_ms(self) -> Milliseconds:
+        """The length of a lease."""
+        return Milliseconds(self._rules.lease_ms)
+
+    @property
     def parked_queue(self) -> str:
         """The queue in which the parked tasks of its broker wait."""
         return PARKED_QUEUES + self._broker

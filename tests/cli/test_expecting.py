@@ -169,6 +169,22 @@ def test_at_a_rate(load, fairness, limit):
     agree(fairness, made, f"t{len(made.started) + 12}")
 
 
+@pytest.mark.parametrize(
+    "limit", [Limit("mail", None, ((1, 60_000),)), Limit("mail", None, (), (1, 60_000))]
+)
+def test_after_a_minute_without_a_worker_a_start_is_expected_when_its_rate_allows_it(
+    client, load, fairness, limit
+):
+    made = load(10, {"mail": 200})
+    for number in range(2):
+        made.put("a", f"t{number}", kind="mail", limits=write_limits((limit,)))
+    made.play(1_000)
+    client.hincrby("{fairness}:clock", "seen", -60_000)
+    found = fairness.tasks.explain("t1")
+    assert found.blocked_by[0].opens_in_seconds > 40
+    assert found.starts_in_seconds == pytest.approx(found.blocked_by[0].opens_in_seconds, abs=1)
+
+
 def test_where_nothing_is_known_nothing_is_said(load, fairness, run):
     made = load(10, {"work": 4_000})
     for number in range(3):
