@@ -387,7 +387,10 @@ class Resender:
 
 
 def whole_message(task: Any, request: Context) -> str:
-    """Return all data for sending a task again by hand, as one line of JSON."""
+    """Return all data for sending a task again by hand, as one line of JSON.
+
+    It is a line of Python if JSON cannot hold the arguments.
+    """
     facts = {
         "task": task.name,
         "id": request.id,
@@ -403,4 +406,7 @@ def whole_message(task: Any, request: Context) -> str:
         "link": request.callbacks,
         "link_error": request.errbacks,
     }
-    return json.dumps(facts, default=repr)
+    try:
+        return json.dumps(facts, default=repr)
+    except (TypeError, ValueError):
+        return repr(facts)  # A mapping has keys that JSON lacks, or an argument contains itself.

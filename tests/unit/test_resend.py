@@ -374,3 +374,11 @@ def test_a_message_that_is_lost_is_said_whole():
     assert facts["headers"]["fairness"] == HEADER
     assert facts["link"][0]["task"] == "shop.linked"
     assert "\n" not in text
+
+
+def test_a_message_that_json_cannot_hold_is_said_whole_too():
+    odd = request()
+    odd.args = [{("a", 1): "b"}]
+    text = whole_message(type("T", (), {"name": "shop.work"}), odd)
+    assert "{('a', 1): 'b'}" in text
+    assert "\n" not in text
