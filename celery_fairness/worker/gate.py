@@ -59,7 +59,7 @@ from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import expires_ms
 from celery_fairness.worker.attempt import Attempt, current_attempt
 from celery_fairness.worker.attempt_limits import queue_limits_of, queue_of, with_declared
-from celery_fairness.worker.deadlock_warning import log_deadlock_risk
+from celery_fairness.worker.deadlock_warning import DeadlockWarning
 from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.resend import NotAccepted, Resender, whole_message
 
@@ -130,6 +130,7 @@ class Gate:
         self._directory = directory
         self._resender = resender
         self._notices = notices
+        self._deadlock_warning = DeadlockWarning(notices, limiter)
         self._ended = ended
         self._not_begun = not_begun
         self._longest = longest_countdown_seconds
@@ -219,7 +220,7 @@ class Gate:
         if not isinstance(outcome, Rejected):
             return outcome
         context = make_context()
-        log_deadlock_risk(self._notices, self._limiter, task, context, attribution, outcome)
+        self._deadlock_warning.check(task, context, attribution, outcome)
         if not self._is_parked(outcome):
             return outcome
         try:

@@ -287,6 +287,17 @@ class TestParents:
         assert is_ignored(deliver(world, ONE, parent_id="p1"))
         assert self.SAYS.format("tenant:42") in caplog.text
 
+    def test_a_flood_of_rejections_is_checked_once_a_second(self, world, parent, monkeypatch):
+        parent("api")
+        asked, real = [], world.limiter.leases_of
+        monkeypatch.setattr(world.limiter, "leases_of", lambda key: asked.append(key) or real(key))
+        checks = []
+        for moment in (100.0, 100.9, 101.0):
+            monkeypatch.setattr(world.gate._deadlock_warning, "_clock", lambda now=moment: now)
+            assert is_ignored(deliver(world, ONE, id=f"t{moment}", parent_id="p1"))
+            checks.append(len(asked))
+        assert checks == [1, 1, 2]
+
     def test_a_retry_does_not_wait_for_its_own_first_try(self, world, parent, caplog):
         parent("api", name="t1")
         assert is_ignored(deliver(world, ONE, parent_id="t1"))
