@@ -392,6 +392,10 @@ class Connection:
                 self.client().connection_pool.release(closed(line.connection))
                 self.execute(*posted)
                 return None
+            except BaseException:
+                # A greenlet was killed.
+                self.client().connection_pool.release(closed(line.connection))
+                raise
             line.answered_at = time.monotonic()
         if time.monotonic() - line.answered_at < TRUST_SECONDS:
             return line

@@ -20,6 +20,7 @@ from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
 from tests.support.library import call
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually
 
 TIMEOUT_SECONDS = 0.2
 
@@ -288,6 +289,29 @@ def test_a_server_that_is_gone_after_a_posted_call_is_said_once(connect, redis_s
         with pytest.raises(LimiterUnavailable) as raised:
             connection.run(*end_of("l2"))
         assert str(raised.value).count("does not answer") == 1
+
+
+def test_a_posted_call_that_ends_with_its_greenlet_leaves_no_connection_open(
+    connect, monkeypatch, redis_server, taken
+):
+    connection = connect()
+    release(connection)
+
+    def end(*_):
+        raise GeneratorExit
+
+    with redis_server.client(decode_responses=True) as client:
+        client.function_flush()
+        connection.post(*taken)
+        monkeypatch.setattr(connection, "load_library", end)
+        with pytest.raises(GeneratorExit):
+            connection.post(*taken)
+
+        def one_is_left():
+            names = [each["name"] for each in client.client_list()]
+            assert names.count("celery_fairness") == 1
+
+        eventually(one_is_left)
 
 
 def test_a_posted_call_on_a_dead_connection_is_sent_on_another(connect, redis_server, taken):
