@@ -526,6 +526,20 @@ def test_the_quick_start_runs_as_it_is_pasted(tmp_path, start_worker, redis_url)
     eventually(all_ran, 60)
 
 
+def test_the_blocks_about_tiers_run_one_after_the_other(tmp_path, redis_url):
+    page = ROOT / "docs/how-to/choose-tiers.md"
+    app = f"""\
+from celery import Celery
+from celery_fairness import Fairness
+app = Celery("shop", broker="fair{redis_url}")
+fairness = Fairness(app)
+"""
+    (tmp_path / "shop.py").write_text("\n".join([app, *blocks(page, "python")]))
+    look = "import shop; print(*shop.fairness.settings.tiers)"
+    pasted = Pasted(page, tmp_path, f"fair{redis_url}")
+    assert "team" in pasted.run("-c", look).split()
+
+
 @only_in_ci
 def test_the_tutorial_runs_as_it_is_pasted(tmp_path, start_worker, redis_url):
     page = ROOT / "docs/tutorial.md"
