@@ -18,6 +18,13 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         return self._nouns().get_command(context, name)
 
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # From these names click suggests one for a misspelled command.
+        self.commands = self._nouns().commands
+        return super().resolve_command(context, args)
+
     def _nouns(self) -> click.Group:
         from celery_fairness.cli.nouns import nouns
 

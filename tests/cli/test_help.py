@@ -57,3 +57,13 @@ def test_the_help_of_a_command_has_examples_that_parse(path):
 def test_a_mistyped_example_does_not_parse(words):
     with pytest.raises(click.UsageError):
         parse(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["statu"], "status"), (["tennant", "show"], "tenant"), (["limit", "shw"], "show")],
+)
+def test_a_misspelled_command_is_suggested(words, meant):
+    done = CliRunner().invoke(group, words)
+    assert done.exit_code == 2
+    assert f"Did you mean '{meant}'?" in done.output
