@@ -21,7 +21,7 @@ from celery_fairness.control.views import TenantShare
 from celery_fairness.util.durations import Milliseconds, seconds
 
 #: How many tenants one scrape judges, and one call at most.
-TENANTS, CALL_TENANTS = 300, 75
+TENANTS, CALL_TENANTS = 300, 60
 #: Queues whose tenants are counted before the scrape decides how many of them it judges.
 COUNTED_QUEUES = 100
 #: The reason of tasks whose tenants were not judged.

@@ -27,6 +27,8 @@ from celery_fairness.util.durations import Milliseconds, seconds
 #: A status looks at the tenants of at most this many queues, those with the most waiting tasks, and
 #: begins no further queue after this many tenants.
 QUEUES_AT_MOST, TENANTS_AT_MOST = 20, 600
+#: Calls that look at the tenants of one queue, each at a page of them.
+PAGES_AT_MOST = 3
 
 _REASONS = {"full": "concurrency", "cools": "cool-down"}
 
@@ -37,7 +39,7 @@ def queues_of(answer: Mapping[str, Any], limiter: RedisLimiter) -> tuple[QueueSt
     for index, row in enumerate(answer.get("queues", ())):
         queue = _queue(row, answer)
         if queue.waiting and index < QUEUES_AT_MOST and looked_at < TENANTS_AT_MOST:
-            queue = _with_tenants(queue, limiter.inspect_queue(row[0]))
+            queue = _with_tenants(queue, _inspect(limiter, row[0]))
             looked_at += len(queue.tenants)
         queues.append(queue)
     return tuple(queues)
@@ -73,7 +75,20 @@ def one_queue(installation: Installation, queue: str) -> QueueStatus | None:
     rows = answer.get("queues", ())
     if not rows:
         return None
-    return _with_tenants(_queue(rows[0], answer), installation.redis.inspect_queue(queue))
+    return _with_tenants(_queue(rows[0], answer), _inspect(installation.redis, queue))
+
+
+def _inspect(limiter: RedisLimiter, queue: str) -> Mapping[str, Any]:
+    """Return the answer of ``inspect_queue`` with the tenants of its first pages."""
+    first = answer = limiter.inspect_queue(queue)
+    tenants = {row[0]: row for row in answer.get("tenants", ())}
+    for _ in range(PAGES_AT_MOST - 1):
+        if len(tenants) >= answer["active"] + answer["blocked"]:
+            break
+        answer = limiter.inspect_queue(queue, answer["next"], answer["taken"])
+        # A tenant may have moved between two calls.
+        tenants = {row[0]: row for row in answer.get("tenants", ())} | tenants
+    return {**first, "tenants": list(tenants.values())}
 
 
 def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:

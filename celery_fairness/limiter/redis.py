@@ -312,9 +312,18 @@ class RedisLimiter:
         begin = (self._rules.lease_ms, self._now_text(), only, first, self._rules.default_tier)
         return self._ask(calls.OVERVIEW, *begin, *queues)
 
-    def inspect_queue(self, queue: str) -> Mapping[str, Any]:
-        """Return why the tasks of a queue wait: the answer of ``inspect_queue``."""
-        return self._ask(calls.INSPECT_QUEUE, queue, *self._judging())
+    def inspect_queue(
+        self, queue: str, page: Sequence[int] = (0, 0), taken: Mapping[str, int] | None = None
+    ) -> Mapping[str, Any]:
+        """Return why the tasks of a queue wait: the answer of ``inspect_queue``.
+
+        Args:
+            queue: The queue.
+            page: Indexes of the first active and of the first blocked tenant.
+            taken: Slots that the tenants of earlier pages use up, by key.
+        """
+        args = (*self._judging(), *page, json.dumps(taken or {}))
+        return self._ask(calls.INSPECT_QUEUE, queue, *args)
 
     def backlog(self, most: Mapping[str, int]) -> Mapping[str, Any]:
         """Return why the tasks of queues wait, as the function ``backlog`` has it.

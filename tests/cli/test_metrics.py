@@ -477,6 +477,16 @@ def test_a_queue_with_many_tenants_is_estimated_and_adds_up(shop, fairness):
     assert fairness.stats.load("celery").is_estimated
 
 
+def test_a_status_reads_three_pages_of_the_tenants_of_a_queue(shop, fairness):
+    for number in range(90):
+        shop.put(f"t{number}", f"{number}", tier="free")
+    queue = fairness.queues.inspect("celery")
+    assert (len(queue.tenants), queue.startable, queue.is_complete) == (90, 90, True)
+    shop.put("more", "more", tier="free")
+    queue = fairness.queues.inspect("celery")
+    assert (len(queue.tenants), queue.is_complete) == (90, False)
+
+
 def test_every_queue_has_a_judged_tenant_as_far_as_there_are_enough(shop, fairness):
     queues = TENANTS + 20
     for number in range(queues):

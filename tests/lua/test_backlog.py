@@ -15,7 +15,7 @@ from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 TIERS = {"free": ("1", 1), "pro": ("unlimited", 2), "held": ("0", 1)}
 #: A call looks at so many lanes of one tenant, and of all tenants.
 LANES, LANES_OF_CALL = 20, 100
-TENANTS_AT_MOST = 75
+TENANTS_AT_MOST = 60
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_call_begins_no_queue_after_so_many_lanes(dispatch, lanes, queues):
         (5, 20, 20, 5, 15),
         (30, 5, 20, 15, 5),
         (30, 20, 0, 0, 0),
-        (60, 20, 100, 55, 20),
+        (50, 20, 100, 40, 20),
         (TENANTS_AT_MOST + 1, 0, 100, TENANTS_AT_MOST, 0),
     ],
 )
@@ -221,3 +221,42 @@ def test_some_tenants_of_each_kind_are_judged(
     found = [len({row[0] for row in rows}) for rows in (first, second)]
     assert found == [of_active, of_blocked]
     assert [len(first), len(second)] == found
+
+
+def inspect_queue(dispatch, page=(0, 0), taken=None):
+    judging = (RULES.lease_ms, "free", json.dumps(TIERS), "on", dispatch.now)
+    args = ("q", *judging, *page, json.dumps(taken or {}))
+    return json.loads(dispatch.run(calls.INSPECT_QUEUE, [str(each) for each in args]))
+
+
+def test_one_call_has_a_bound_for_tenants_with_many_names(dispatch, commands):
+    for tenant in range(60):
+        for number in range(20):
+            dispatch.put(f"t{tenant}", kind=f"k{number}")
+    with commands() as ran:
+        assert len(inspect_queue(dispatch)["tenants"]) == LANES_OF_CALL // LANES
+        ((*_, active, _),) = ask(dispatch, "q", 60)
+    assert len(active) == LANES_OF_CALL // LANES
+    # The lanes of all tenants take more than 5,000 commands.
+    assert sum(ran.values()) < 1500
+
+
+def test_tenants_of_both_kinds_are_judged_whatever_their_lanes(dispatch):
+    for tenant in ("b0", "b1", "a0", "a1", "a2", "a3", "a4"):
+        for number in range(LANES):
+            dispatch.put(tenant, kind=f"k{number}")
+        if tenant == "b1":
+            assert len(dispatch.claim_all()) == 2
+    ((_, *counts, first, second),) = ask(dispatch, "q", 60)
+    assert counts == [5, 2]
+    assert (len(first), len(second)) == (5, 1)
+
+
+def test_the_pages_of_a_queue_share_the_free_slots(dispatch):
+    for number in range(40):
+        dispatch.put(f"t{number:02}", tier="pro", limits=limit("api", 35))
+    page = inspect_queue(dispatch)
+    first, rest = page["tenants"], inspect_queue(dispatch, page["next"], page["taken"])
+    assert (len(first), len(rest["tenants"])) == (30, 10)
+    assert sum(row[6] for row in first + rest["tenants"]) == 35
+    assert not {row[0] for row in first} & {row[0] for row in rest["tenants"]}

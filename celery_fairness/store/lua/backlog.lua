@@ -11,7 +11,9 @@
 
 -- One tenant has at most this many ready lanes and blocked groups that a call looks at. The tasks of other lanes count
 -- as those of the last lane.
-local LANES_AT_MOST = 20
+local LANES_OF_TENANT = 20
+-- One lane takes about ten microseconds. A call that has looked at this many judges no further tenant.
+Backlog.LANES_AT_MOST = 100
 -- A tenant at a limit waits for this reason.
 local REASONS = {paused = "paused", cools = "cool_down"}
 
@@ -121,7 +123,7 @@ function Backlog.tenant_row(it, queue, key)
   local ctx, rules = it.ctx, it.rules
   local fields = redis.call("HMGET", ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "q:" .. queue)
   local waiting, account = tonumber(fields[3] or 0), account_of(it, key, fields[1] or "", fields[2] or "")
-  local lanes, left = Lanes.all_of(ctx, key, queue, LANES_AT_MOST), waiting
+  local lanes, left = Lanes.all_of(ctx, key, queue, LANES_OF_TENANT), waiting
   local found = {rows = {}, by_reason = {}}
   it.lanes = it.lanes + #lanes
   for index = 1, #lanes do
@@ -145,4 +147,22 @@ function Backlog.tenant_row(it, queue, key)
   for index = 1, #found.rows do since = Backlog.older(since, found.rows[index][3]) end
   return {key, account.tier, account.weight, account.limit, account.held, waiting, startable, state, since,
     found.rows}
+end
+
+-- Adds rows of tenants until a call has looked at `most` lanes, one at least.
+local function add_rows(it, queue, keys, most)
+  local rows = {}
+  for index = 1, #keys do
+    if index > 1 and it.lanes >= most then break end
+    rows[index] = Backlog.tenant_row(it, queue, keys[index])
+  end
+  return rows
+end
+
+-- Returns the rows of active and of blocked tenants, as far as the lanes of a call allow. Blocked ones get the lanes
+-- that active ones leave, half of them at least if they need as many.
+function Backlog.rows_of(it, queue, active, blocked)
+  local left = Backlog.LANES_AT_MOST - it.lanes
+  local of_active = math.max(left / 2, left - #blocked)
+  return add_rows(it, queue, active, it.lanes + of_active), add_rows(it, queue, blocked, Backlog.LANES_AT_MOST)
 end
