@@ -6,7 +6,8 @@ The first of these sources applies:
 2. the tenant that the task declares
 3. the tenant of the task that is publishing
 
-Without any of them a FairTask becomes a system task, and another task gets no header.
+Without any of them a FairTask becomes a system task, and another task gets no header. If the task
+that is publishing has an invalid tenant, so has the message.
 
 ``FairTask.apply_async`` makes the stamp, so that its caller gets the error of an invalid tenant.
 Celery's ``before_task_publish`` makes it again, for messages that do not pass ``apply_async``:
@@ -24,7 +25,6 @@ from celery_fairness.errors import (
     FairnessError,
     HeaderInvalid,
     KeyMissing,
-    TenantError,
     TenantInvalid,
     TenantMissing,
 )
@@ -35,6 +35,8 @@ from celery_fairness.util.throttled_log import Notices
 
 #: The header that Celery's beat sets on each message.
 BEAT_HEADER = "celery_beat_task"
+#: Why the header of a task is invalid that would inherit its tenant.
+SENDER_INVALID = "the task that sends it has no valid tenant"
 
 
 class TierLookup(Protocol):
@@ -111,7 +113,10 @@ class Stamp:
                 self._notices.warning(f"tenant:{name}", "%s", error)
                 return {**header, "invalid": error.problem[:200]}
         if tenant is None and parent is not None and HEADER in parent:
-            tenant = self._tenant_in(parent[HEADER])
+            sender = _header_in(parent[HEADER])
+            tenant = sender.tenant
+            if tenant is None and sender.invalid:
+                return {**header, "invalid": SENDER_INVALID}
         if tenant is None:
             if not (is_fair or always):
                 return None
@@ -189,8 +194,9 @@ class Stamp:
         self._directory.look()
         return {**given, "tier": self._directory.tier_of(header.tenant, header.tier)}
 
-    def _tenant_in(self, header: Any) -> str | None:
-        try:
-            return parse_header(header).tenant
-        except (HeaderInvalid, TenantError):
-            return None
+
+def _header_in(value: Any) -> Header:
+    try:
+        return parse_header(value)
+    except HeaderInvalid as error:
+        return Header(invalid=str(error))

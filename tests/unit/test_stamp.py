@@ -69,9 +69,30 @@ def test_a_declared_tenant_wins_over_the_parents_and_an_empty_one_does_not(make)
     assert make().header(Message("shop.t", fair(), {}, (), {}, parent))["tenant"] == "42"
 
 
-@pytest.mark.parametrize("parent", [None, {}, {"fairness": None}, {"fairness": {"v": 2}}])
-def test_a_parent_without_a_readable_header_gives_nothing(make, parent):
+@pytest.mark.parametrize("parent", [None, {}, {"fairness": {"v": 1}}])
+def test_a_parent_without_a_tenant_gives_nothing(make, parent):
     assert make().header(Message("shop.t", fair(None), {}, (), {}, parent)) == BARE
+
+
+@pytest.mark.parametrize("parent", [None, "nonsense", {"v": 2}, {"v": 1, "invalid": "float"}])
+@pytest.mark.parametrize("task", [None, fair(None), fair()])
+def test_the_child_of_an_invalid_tenants_task_is_invalid_and_does_not_run_unlimited(
+    make, task, parent
+):
+    stamp = make(no_tenant="error")
+    message = Message("shop.t", task, {}, (), {}, {"fairness": parent})
+    assert stamp.header(message, strict=True)["invalid"] == (
+        "the task that sends it has no valid tenant"
+    )
+    with_own = message._replace(headers={"fairness": {"v": 1, "tenant": "7"}})
+    assert stamp.header(with_own, strict=True)["tenant"] == "7"
+
+
+def test_a_declared_tenant_and_a_valid_one_beside_an_invalid_limit_are_valid(make):
+    message = Message("shop.t", fair(), {}, ("7",), {}, {"fairness": {"v": 2}})
+    assert make().header(message)["tenant"] == "7"
+    parent = {"fairness": {"v": 1, "tenant": "42", "invalid": "key 'a' has no value"}}
+    assert make().header(message._replace(args=(), parent=parent))["tenant"] == "42"
 
 
 def test_an_explicit_header_wins_and_is_kept_whole(make):
