@@ -480,10 +480,10 @@ def test_a_queue_with_many_tenants_is_estimated_and_adds_up(shop, fairness):
 def test_a_status_reads_three_pages_of_the_tenants_of_a_queue(shop, fairness):
     for number in range(90):
         shop.put(f"t{number}", f"{number}", tier="free")
-    queue = fairness.queues.inspect("celery")
+    queue = fairness.queues.inspect("celery").tasks
     assert (len(queue.tenants), queue.startable, queue.is_complete) == (90, 90, True)
     shop.put("more", "more", tier="free")
-    queue = fairness.queues.inspect("celery")
+    queue = fairness.queues.inspect("celery").tasks
     assert (len(queue.tenants), queue.is_complete) == (90, False)
 
 
