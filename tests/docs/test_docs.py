@@ -459,6 +459,37 @@ def test_the_first_page_is_short_enough_to_read():
     assert len(README.read_text().split()) <= 1_200
 
 
+def figures(text: str) -> set[tuple[str, str]]:
+    """The measured numbers of a text, each with its unit."""
+    found = re.findall(r"(\d[\d,]*(?:\.\d+)?) (µs|ms|B|x|times)\b", text)
+    return {(number.replace(",", ""), unit.replace("times", "x")) for number, unit in found}
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("README.md", "Figures"),
+        ("docs/how-to/production.md", "Sizing"),
+        ("docs/explanation/scaling.md", "How far one goes"),
+    ],
+)
+def test_a_figure_of_another_page_is_one_of_the_benchmarks(page, heading):
+    text = (ROOT / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    measured = figures((ROOT / "docs/explanation/benchmarks.md").read_text())
+    unknown = [
+        f"{number} {unit}"
+        for number, unit in sorted(figures(text))
+        # A page may round it.
+        if number
+        not in {
+            f"{float(each):.{len(number.partition('.')[2])}f}"
+            for each, of in measured
+            if of == unit
+        }
+    ]
+    assert unknown == []
+
+
 def test_every_page_is_listed():
     index = ROOT / "docs/README.md"
     listed = {
