@@ -7,11 +7,12 @@ and an error names each problem.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Query
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -55,6 +56,13 @@ def _rfc_3339(value: Any) -> Any:
     return value
 
 
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("expected a time in the years 1 to 9999 of UTC") from None
+
+
 #: The errors of a route that reads, and of one that writes.
 READ = frozenset({400, 401, 403, 404, 422, 503})
 WRITE = READ | {409, 413, 415}
@@ -70,6 +78,7 @@ Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(_w
 Time = Annotated[
     AwareDatetime,
     Field(strict=False),
+    AfterValidator(_in_utc),
     BeforeValidator(_rfc_3339),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
@@ -195,11 +204,19 @@ class TierPage(Value):
 
 
 class TenantBody(Body):
-    """The tier of a tenant, as a whole; ``concurrency`` None is that of the tier."""
+    """The tier of a tenant, as a whole: an absent time is none.
+
+    Attributes:
+        concurrency: A number of its own. None is that of its tier.
+        valid_from: When the row begins to apply. None is at once.
+        valid_until: When the row ends. None is never.
+    """
 
     tier: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
     concurrency: Concurrency | None
     note: Text
+    valid_from: Time | None = None
+    valid_until: Time | None = None
 
 
 class TenantState(Value):
@@ -207,6 +224,8 @@ class TenantState(Value):
 
     Attributes:
         concurrency: A number of its own. None is that of its tier.
+        valid_from: When the row begins to apply. None is at once.
+        valid_until: When the row ends. None is never. Then the tenant has the default tier.
         published: Whether Redis has the present row.
     """
 
@@ -214,6 +233,8 @@ class TenantState(Value):
     tier: str
     concurrency: int | None
     note: str
+    valid_from: datetime | None
+    valid_until: datetime | None
     published: bool
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from django.db import router as databases
 from django.db import transaction
@@ -20,6 +20,7 @@ from django_celery_fairness.api.errors import ApiError, named_in_path
 from django_celery_fairness.api.schemas import (
     READ,
     WRITE,
+    Body,
     Error,
     PageLength,
     PageNumber,
@@ -68,7 +69,7 @@ def put_tier(request: HttpRequest, name: str, body: TierBody) -> TierState:
     if not NAME.accepts(name):
         raise ApiError(404, "not_found", NAME.problem("tier name", name))
     row = Tier.objects.filter(name=name).first() or Tier(name=name)
-    _save(request, "tier", name, row, body.model_dump())
+    _save(request, "tier", name, row, body)
     return _tier_state(row, _is_published(TIERS))
 
 
@@ -109,13 +110,13 @@ def get_tenant(
 
 @_tenants.put("tenants/{anything:tenant}", response={200: TenantState, WRITE: Error})
 def put_tenant(request: HttpRequest, tenant: str, body: TenantBody) -> TenantState:
-    """Give a tenant a tier, and a number of its own or none."""
+    """Give a tenant a tier, a number of its own or none, and times or none."""
     name = _tenant_name(tenant)
     tier = Tier.objects.filter(name=body.tier).first()
     if tier is None:
         raise ApiError(409, "conflict", f"there is no tier {body.tier!r}")
     row = TenantTier.objects.filter(tenant=name).first() or TenantTier(tenant=name)
-    _save(request, "tenant", name, row, {**body.model_dump(), "tier": tier})
+    _save(request, "tenant", name, row, body, tier=tier)
     return _tenant_state(row, _is_published(TENANT, name))
 
 
@@ -136,15 +137,16 @@ def _page_of(rows: QuerySet[Row], page: int, per_page: int) -> tuple[list[Row], 
     return list(rows[(page - 1) * per_page : page * per_page]), rows.count()
 
 
-def _save(request: HttpRequest, what: str, name: str, row: Model, values: dict[str, Any]) -> None:
+def _save(
+    request: HttpRequest, what: str, name: str, row: Model, body: Body, **related: Model
+) -> None:
     flag = CHANGED if row.pk else ADDED
-    for field, value in values.items():
+    for field, value in (body.model_dump() | related).items():
         setattr(row, field, value)
     row.full_clean()
     with transaction.atomic(using=databases.db_for_write(type(row))):
         row.save()
-        shown = {field: getattr(value, "name", value) for field, value in values.items()}
-        wrote(request, what, name, shown, row=row, flag=flag)
+        wrote(request, what, name, body.model_dump(mode="json"), row=row, flag=flag)
 
 
 def _delete(request: HttpRequest, what: str, name: str, row: Model) -> None:
@@ -202,5 +204,7 @@ def _tenant_state(row: TenantTier, published: bool) -> TenantState:
         tier=row.tier.name,
         concurrency=row.concurrency,
         note=row.note,
+        valid_from=row.valid_from,
+        valid_until=row.valid_until,
         published=published,
     )

@@ -154,6 +154,11 @@ def test_s44_another_form_of_a_time_is_rejected(api, text):
     assert "RFC 3339" in put.refused(400, "invalid_request")
 
 
+def test_a_time_that_utc_does_not_have_is_rejected(api):
+    body = {"concurrency": 1, "expires_at": "9999-12-31T23:59:59-12:00"}
+    assert "UTC" in api("PUT", "rate-limits/maps", body).refused(400, "invalid_request")
+
+
 def test_an_override_that_has_ended_before_it_begins_is_a_conflict(api):
     body = {"concurrency": 1, "expires_at": "2020-01-01T00:00:00Z"}
     assert "past" in api("PUT", "rate-limits/maps", body).refused(409, "conflict")

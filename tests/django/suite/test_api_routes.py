@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 from django.db import DatabaseError, OperationalError
+from django.utils import timezone
 from django_celery_fairness import publishing
 from django_celery_fairness.models import TenantTier, Tier
 
@@ -20,6 +23,7 @@ GOLD = {
     "description": "Three reports at once",
 }
 ACME = {"tier": "pro", "concurrency": None, "note": ""}
+ALWAYS = {"valid_from": None, "valid_until": None}
 
 
 def test_tiers_are_listed_read_added_changed_and_deleted(api, claiming):
@@ -84,7 +88,7 @@ def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
     assert claiming.limits.inspect("tenant:acme").limit == 1
     added = api("PUT", "tenants/acme", ACME)
     assert added.status == 200
-    assert added.json == {"tenant": "acme", **ACME, "published": True}
+    assert added.json == {"tenant": "acme", **ACME, **ALWAYS, "published": True}
     assert claiming.limits.inspect("tenant:acme").limit == 3
     api("PUT", "tenants/acme", {"tier": "free", "concurrency": 8, "note": "until May"})
     assert claiming.limits.inspect("tenant:acme").limit == 8
@@ -96,6 +100,25 @@ def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
     assert api("DELETE", "tenants/acme").status == 204
     assert claiming.limits.inspect("tenant:acme").limit == 1
     assert "default tier" in api("GET", "tenants/acme").refused(404, "not_found")
+
+
+def test_a_put_replaces_the_times_of_a_tenant_and_a_get_shows_them(api, claiming, acme):
+    ended = timezone.now() - timedelta(days=1)
+    TenantTier.objects.update(valid_until=ended)
+    assert claiming.limits.inspect("tenant:acme").limit == 1
+    shown = api("GET", "tenants/acme").json["valid_until"]
+    assert datetime.fromisoformat(shown) == ended
+    assert shown.endswith("Z")
+    assert api("PUT", "tenants/acme", ACME).json["valid_until"] is None
+    assert claiming.limits.inspect("tenant:acme").limit == 3
+    times = {"valid_from": "2100-01-01T00:00:00Z", "valid_until": "2100-01-01T02:00:00+01:00"}
+    put = api("PUT", "tenants/acme", ACME | times).json
+    assert (put["valid_from"], put["valid_until"]) == (times["valid_from"], "2100-01-01T01:00:00Z")
+    assert claiming.limits.inspect("tenant:acme").limit == 1
+    assert api("GET", "tenants/acme").json == put
+    swapped = {"valid_from": times["valid_until"], "valid_until": times["valid_from"]}
+    refused = api("PUT", "tenants/acme", ACME | swapped).refused(409, "conflict")
+    assert "after the beginning" in refused
 
 
 def test_a_tenants_waiting_tasks_move_with_its_tier(api, claiming, wait_in):
