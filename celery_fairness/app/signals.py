@@ -97,7 +97,7 @@ def _stamp_message(
     if follows(listener.app, name, headers, body):
         headers[ACCEPTED_HEADER] = True
     task = listener.app.tasks.get(name)
-    args, kwargs = body[:2] if isinstance(body, (list, tuple)) and len(body) >= 2 else ((), {})
+    args, kwargs = _arguments(body)
     # Celery turns an unknown option of send_task or of a plain task's apply_async into a property.
     called = properties.pop(FIELD, None) if isinstance(properties, dict) else None
     option = misplaced(properties or {}, headers.get("stamped_headers"), (FIELD,))
@@ -120,3 +120,12 @@ def _stamp_message(
         error = not_kept(task)
         if error is not None and isinstance(header, Mapping) and header.get(FIELD):
             listener.notices.error(f"kept:{name}", "task %s: %s", name, error)
+
+
+def _arguments(body: Any) -> tuple[Any, Any]:
+    """Return the arguments in a message's body, which is a mapping in task protocol 1."""
+    if isinstance(body, Mapping):
+        return body.get("args") or (), body.get("kwargs") or {}
+    if isinstance(body, (list, tuple)) and len(body) >= 2:
+        return body[0], body[1]
+    return (), {}

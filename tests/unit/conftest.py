@@ -97,9 +97,12 @@ def taken_from_broker() -> list[Published]:
             body, properties = message["body"], message["properties"]
             if properties.get("body_encoding") == "base64":
                 body = base64.b64decode(body)
-            args, kwargs, embedded = json.loads(body)
-            headers = message["headers"]
-            kind = headers["task"]
+            body, headers = json.loads(body), message["headers"]
+            if isinstance(body, dict):
+                # The task protocol 1.
+                kind, args, kwargs, embedded = body["task"], body["args"], body["kwargs"], {}
+            else:
+                kind, (args, kwargs, embedded) = headers["task"], body
             found.append(Published(name, kind, headers, args, kwargs, embedded, properties))
     return found
 

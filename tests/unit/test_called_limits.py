@@ -65,13 +65,15 @@ def test_they_are_added_to_a_header_that_is_given(shop):
     assert header["tenant"] == "42"
 
 
-def test_they_are_added_to_what_a_task_declares(shop):
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_they_are_added_to_what_a_task_declares(shop, protocol):
     @shop.task(base=FairTask, tenant="user", name="shop.fair", limits=[API])
     def fair(order, user=None):
         return order
 
     shop.app.finalize()
-    shop.app.send_task("shop.fair", (7, "42"), limits=[ORDER])
+    shop.app.conf.task_protocol = protocol
+    shop.app.send_task("shop.fair", (7,), {"user": "42"}, limits=[ORDER])
     header = sent(shop)
     assert (header["tenant"], header["limits"]) == ("42", [API_WIRE, ORDER_WIRE])
 
