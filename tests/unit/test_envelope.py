@@ -6,7 +6,8 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import key_part
-from celery_fairness.transport.envelope import waiting_of
+from celery_fairness.scheduler.types import Claimed
+from celery_fairness.transport.envelope import message_of, waiting_of
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,23 @@ def test_a_message_is_found_by_the_id_and_name_in_its_headers(headers, task_id, 
     waiting = waiting_of("jobs", message, build_settings({}))
     assert (waiting.task_id, waiting.kind) == (task_id, name)
     assert " " not in waiting.task_id + waiting.kind
+
+
+@pytest.mark.parametrize(
+    ("eta", "left"),
+    [
+        ("2026-12-01T00:00:00+00:00", None),
+        ("2026-12-01T00:00:00", None),
+        # Celery reads these later, or rejects them. The scheduler does not read them.
+        ("2026-12-01T24:00:00", "2026-12-01T24:00:00"),
+        ("2026-12", "2026-12"),
+        (1_790_000_000, 1_790_000_000),
+        ("soon", "soon"),
+    ],
+)
+def test_only_an_eta_for_which_the_scheduler_waited_is_taken_from_the_worker(eta, left):
+    properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
+    message = {"headers": {"task": "shop.t", "eta": eta}, "properties": properties}
+    waiting = waiting_of("jobs", message, build_settings({}))
+    claimed = message_of(Claimed("t1.a.1", "jobs", 1, "_system", 0, waiting.message))
+    assert (claimed["headers"]["eta"], bool(waiting.eta_ms)) == (left, left is None)
