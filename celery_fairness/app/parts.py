@@ -33,7 +33,6 @@ from celery_fairness.control.doctor.diagnosis import at_start
 from celery_fairness.control.doctor.facts import backend_name
 from celery_fairness.control.events import EventsApi, source_of
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
 from celery_fairness.limiter.protocol import Limiter
@@ -428,8 +427,7 @@ class Parts:
 
     def _publish_settings(self) -> None:
         try:
-            before = publish_tiers(self.limiter, self.settings.tiers)
+            publish_tiers(self.installation)
             publish_queues(self.limiter, self.settings.queues)
-            Rerouting(self.installation).of_changed_tiers(before)
         except LimiterUnavailable as error:
             self.notices.error("away", "%s", error)
