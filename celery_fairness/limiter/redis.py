@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_fairness.config.limit_spec import BY_LETTER
 from celery_fairness.config.queue_limits import (
@@ -125,8 +125,8 @@ class RedisLimiter:
         """Load the function library if it is absent. If the server is away, do nothing.
 
         Raises:
-            LibraryUnusable: The server cannot load it, or its tables have another schema. The text
-                has the cause and the next step.
+            LibraryUnusable: The server cannot load it, the user may not call it, or its tables
+                have another schema. The text has the cause and the next step.
         """
         try:
             self.connection.load_library(self.prefix)
@@ -136,6 +136,11 @@ class RedisLimiter:
             )
         except LibraryUnusable:
             raise
+        except NoPermissionError as error:
+            raise LibraryUnusable(
+                f"{self.connection.address}: the user may not call functions on the keys "
+                f"{self.prefix}*, grant +fcall ~{self.prefix}*: {error}"
+            ) from None
         except ResponseError as error:
             if str(error).startswith("SCHEMA"):
                 raise LibraryUnusable(f"{self.connection.address}: {error}") from None

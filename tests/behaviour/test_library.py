@@ -49,15 +49,22 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @BOTH
-def test_a_server_without_functions_ends_the_start_with_what_it_needs(
-    own_server: RedisServer, make_shop: Callable[..., Shop], broker: str
+@pytest.mark.parametrize(
+    ("rights", "problem"),
+    [
+        ("-function -fcall", f"the user may not load functions, grant {RIGHTS}"),
+        ("-fcall", "the user may not call functions on the keys {fairness}:*, grant +fcall ~{"),
+        ("resetkeys ~celery*", "grant +fcall ~{fairness}:*"),
+    ],
+)
+def test_a_user_who_may_not_use_the_library_ends_the_start_with_the_rights_that_it_needs(
+    own_server: RedisServer, make_shop: Callable[..., Shop], broker: str, rights: str, problem: str
 ) -> None:
     with own_server.client() as client:
-        # Any other version of a server answers as an old one does.
-        client.execute_command("ACL SETUSER default -function -fcall")
+        client.execute_command(f"ACL SETUSER default {rights}")
     ended = start(on(own_server, make_shop, broker))
     assert ended.returncode == 69
-    assert f"the user may not load functions, grant {RIGHTS}" in ended.stderr
+    assert problem in ended.stderr
     assert own_server.url in ended.stderr
 
 

@@ -397,6 +397,12 @@ def _(scene: Scene) -> None:
     scene.monkeypatch.setattr(scene, "announce", lambda: None)
 
 
+@breaks("library", "problem", "'fcall'")
+def _(scene: Scene) -> None:
+    scene.as_user("-fcall")
+    scene.monkeypatch.setattr(scene, "announce", lambda: None)
+
+
 @breaks("workers", "advice", "no worker runs")
 def _(scene: Scene) -> None:
     scene.workers = []
