@@ -89,8 +89,9 @@ def message_of(task: Claimed) -> dict[str, Any]:
     properties[CLAIM_PROPERTY] = {"waited_ms": task.waited_ms, "limit": task.limit}
     headers = message.get("headers")
     if isinstance(headers, dict):
-        if headers.get("eta"):
+        if eta_ms(headers.get("eta")):
             # It has waited already. A worker that read the eta would wait again, with the slot.
+            # An eta that is unreadable here stays: Celery reads it, or rejects the message.
             headers[ETA_HEADER] = headers["eta"]
             headers["eta"] = None
         if task.attempt > 1:
