@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TypeVar
 
 from django.db import router as databases
@@ -151,9 +152,9 @@ def _save(
 
 def _delete(request: HttpRequest, what: str, name: str, row: Model) -> None:
     with transaction.atomic(using=databases.db_for_write(type(row))):
-        # Its id is gone after the deletion.
+        # The deletion takes the id of the object, and the history needs it.
+        copy(row).delete()
         wrote(request, what, name, None, row=row, flag=DELETED)
-        row.delete()
 
 
 def _tier(name: str) -> Tier:

@@ -245,11 +245,18 @@ def entry_text(body: dict[str, Any]) -> str:
     return shown.replace("None", "null")
 
 
-def test_a_change_that_is_refused_is_not_written_down(client):
+def test_a_change_that_is_refused_is_not_written_down(client, caplog):
+    caplog.set_level("INFO", "celery_fairness")
     client.force_login(User.objects.create_superuser("boss"))
     assert Answer(client.delete(f"{ROOT}tiers/free")).status == 409
     assert not LogEntry.objects.exists()
+    assert "deleted" not in caplog.text
     assert Tier.objects.filter(name="free").exists()
+    # One that is not is found in the history by its id.
+    gold = Tier.objects.create(name="gold")
+    assert client.delete(f"{ROOT}tiers/gold").status_code == 204
+    assert LogEntry.objects.get().object_id == str(gold.pk)
+    assert "by the API boss deleted tier 'gold': null" in caplog.messages
 
 
 def command(*arguments: str) -> str:
