@@ -14,7 +14,7 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kombu.utils.json import JSONEncoder, object_hook
+from kombu.utils.json import JSONEncoder, loads, object_hook
 
 from celery_fairness.config.limit_spec import write_limits
 from celery_fairness.config.settings import Settings
@@ -179,7 +179,15 @@ def _arguments(message: dict[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any
     try:
         if message["properties"].get("body_encoding") == "base64":
             body = b64decode(body)
-        args, kwargs, _ = json.loads(body)
+        args, kwargs, _ = _loaded(body)
     except (ValueError, TypeError, RecursionError):
         return (), {}
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else ((), {})
+
+
+def _loaded(body: Any) -> Any:
+    """Return a body with values such as UUIDs, as the producer had them, if these are readable."""
+    try:
+        return loads(body)
+    except Exception:  # noqa: BLE001 - a user's type may raise anything
+        return json.loads(body)

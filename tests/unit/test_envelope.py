@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
 
+import pytest
+from kombu.utils.json import dumps
+
+from celery_fairness.config.queue_policy import partition_key
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import key_part
 from celery_fairness.scheduler.types import Claimed
@@ -72,3 +78,22 @@ def test_only_an_eta_for_which_the_scheduler_waited_is_taken_from_the_worker(eta
     waiting = waiting_of("jobs", message, build_settings({}))
     claimed = message_of(Claimed("t1.a.1", "jobs", 1, "_system", 0, waiting.message))
     assert (claimed["headers"]["eta"], bool(waiting.eta_ms)) == (left, left is None)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        *((None, value) for value in (UUID(int=7), Decimal("1.50"), datetime.now(UTC), 7, "a")),
+        (
+            '[[], {"who": {"__type__": "no", "__value__": 1}}, {}]',
+            {"__type__": "no", "__value__": 1},
+        ),
+    ],
+    ids=str,
+)
+def test_a_partition_is_the_same_whichever_process_makes_its_key(body, value):
+    body = body or dumps([[], {"who": value}, {}])
+    properties = {"delivery_tag": "t1", "delivery_info": {"exchange": ""}}
+    message = {"headers": {"task": "shop.t"}, "properties": properties, "body": body}
+    settings = build_settings({"queues": {"jobs": {"global_limit": 1, "by_args": ["who"]}}})
+    assert waiting_of("jobs", message, settings).limits.startswith(partition_key("jobs", [value]))
