@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from celery_fairness.control import check as checking
 from celery_fairness.scheduler import calls
+from celery_fairness.store.library import build
 from tests.cli.conftest import RULES, Installation, named
 from tests.support.tables import assert_sums_agree
 
@@ -296,3 +298,30 @@ def test_a_tenant_with_more_lanes_than_are_added_up_is_repaired_whole(client, ch
     assert client.hget(installation.key("tenant_state:tenant:42"), "q:celery") == "1100"
     assert check().findings == ()
     assert_sums_agree(client, installation.prefix)
+
+
+@pytest.mark.parametrize(
+    ("bound", "command", "key", "row", "expected"),
+    [
+        ("TENANTS", "HDEL", "waiting", "celery", "queue_count"),
+        ("LANES", "ZREM", "ready:tenant:42 celery", "0 a", "lane_lost"),
+        ("LANES", "HDEL", "messages", "t0", "task_without_message"),
+    ],
+)
+def test_a_repair_leaves_what_is_too_large_as_it_is(
+    client, check, monkeypatch, bound, command, key, row, expected
+):
+    installation = Installation(client)
+    for number, tenant in enumerate(("42", "42", "43")):
+        installation.put(tenant, f"t{number}", kind="ab"[number % 2])
+    client.execute_command(command, installation.key(key), row)
+    (name,) = {each for each in named(check()) if each[0] == expected}
+    small = build({f"REPAIRED_{bound}": 1}, checks=True)
+    monkeypatch.setattr(checking, "check_library", lambda: small)
+    found = {(each.check, each.key, each.row): each for each in check(repair=True).findings}
+    assert "too many for a repair" in found[name].problem
+    assert not found[name].repaired
+    monkeypatch.undo()
+    assert name in named(check())
+    check(repair=True)
+    assert check().findings == ()

@@ -7,13 +7,17 @@
 
 -- A place with more lanes, and a queue with more tenants, are not added up.
 local LANES_AT_MOST, TENANTS_AT_MOST = 1000, 1000
+-- A repair adds up more of them, because nobody runs it often. A lane takes about 10 us, and a tenant 1 us.
+local REPAIRED_LANES = 2000
+local REPAIRED_TENANTS = 5000
 
--- Returns the groups and the lanes of a place, and how many tasks are in the lanes. It reads each order up to the
--- index `last`.
-function Places.read(it, key, queue, last, others)
-  local groups, lanes, seen, total = Lanes.groups_of(it.ctx, queue, key, last), {}, {}, 0
+-- Returns the groups and the lanes of a place, and how many tasks are in the lanes. If there are more than `most` lanes,
+-- it stops after one more.
+function Places.read(it, key, queue, most, others)
+  local groups, lanes, seen, total = Lanes.groups_of(it.ctx, queue, key, most), {}, {}, 0
   local function add(found)
     for index = 1, #found do
+      if #lanes > most then return end
       local lane = found[index]
       if not seen[lane] then
         seen[lane] = true
@@ -23,11 +27,22 @@ function Places.read(it, key, queue, last, others)
     end
   end
   add(others or {})
-  add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, nil, queue), 0, last))
+  add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, nil, queue), 0, most))
   for index = 1, #groups do
-    add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, groups[index], queue), 0, last))
+    if #lanes > most then break end
+    add(redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, groups[index], queue), 0, most))
   end
   it.left = it.left - #lanes
+  return groups, lanes, total
+end
+
+-- As read, for a repair, which needs all lanes. If they are too many it raises an error, so a repair calls it before
+-- its first write.
+function Places.read_all(it, key, queue, others)
+  local groups, lanes, total = Places.read(it, key, queue, REPAIRED_LANES, others)
+  if #lanes > REPAIRED_LANES then
+    error({err = "the tenant has more than " .. REPAIRED_LANES .. " lanes there, too many for a repair"})
+  end
   return groups, lanes, total
 end
 
@@ -54,7 +69,7 @@ end
 -- that the tables of the place may not name any more.
 function Places.rebuild(it, key, queue, others, group)
   local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
-  local groups, lanes, total = Places.read(it, key, queue, -1, others)
+  local groups, lanes, total = Places.read_all(it, key, queue, others)
   groups[#groups + 1] = group
   redis.call("UNLINK", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue)
   for index = 1, #groups do Waits.leave(it, key, groups[index], queue) end
@@ -169,6 +184,7 @@ function Places.tag(it, name, tag)
   if task and redis.call("HEXISTS", ctx.prefix .. "messages", tag) == 1 then return end
   if not redis.call("ZSCORE", ctx.prefix .. "lane:" .. name, tag) then return end
   Check.found(it, "task_without_message", "lane:" .. name, tag, function()
+    Places.read_all(it, key, queue, {lane})
     redis.call("ZREM", ctx.prefix .. "lane:" .. name, tag)
     Lanes.count_limits(ctx, queue, lane, -1)
     redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
@@ -232,6 +248,9 @@ function Places.queue(it, queue)
     if counted == Places.sum_of(it, queue) then return end
   end
   Check.found(it, "queue_count", "waiting", queue, function()
+    if tenants > REPAIRED_TENANTS then
+      error({err = "the queue has more than " .. REPAIRED_TENANTS .. " tenants, too many for a repair"})
+    end
     local sum = Places.sum_of(it, queue)
     if sum > 0 then
       redis.call("HSET", ctx.prefix .. "waiting", queue, sum)

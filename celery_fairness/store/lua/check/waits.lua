@@ -5,7 +5,8 @@
   limit to `waited` of its key. If one of these steps is missing, no call wakes the lane.
 ]]
 
-local LANES_AT_MOST, LOOKS_AT_MOST = 1000, 1000
+-- More lanes of a tenant are not repaired (places.lua).
+local LANES_AT_MOST, LOOKS_AT_MOST = 2000, 1000
 
 -- Returns the group and the queue of "GROUP QUEUE". Only the word of a limit has a bar.
 function Waits.read_group(name)
@@ -29,7 +30,7 @@ end
 function Waits.lanes(it, name)
   local key, rest = string.match(name, "^(%S+) (.*)$")
   local group, queue = Waits.read_group(rest)
-  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "blocked_lanes:" .. name, 0, it.repairs and -1 or LANES_AT_MOST)
+  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "blocked_lanes:" .. name, 0, LANES_AT_MOST)
   if #lanes == 0 then return end
   it.left = it.left - #lanes
   local leads = Waits.leads(it, key, group, queue)
