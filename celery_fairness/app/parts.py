@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -34,7 +34,7 @@ from celery_fairness.control.doctor.facts import backend_name
 from celery_fairness.control.events import EventsApi, source_of
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.views import WorkerStatus
-from celery_fairness.errors import LimiterUnavailable, SettingsError, got, misspelled
+from celery_fairness.errors import SettingsError, got, misspelled
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import RedisLimiter
@@ -54,6 +54,7 @@ from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.parts import WorkerParts
 from celery_fairness.worker.promoter import Promoter
 from celery_fairness.worker.resend import Resender
+from celery_fairness.worker.settings_publisher import SettingsPublisher
 from celery_fairness.worker.stopping import StoppingFlag
 from celery_fairness.worker.unspent import PoolChild
 
@@ -98,7 +99,7 @@ class Parts:
         self._worker_started: datetime | None = None
         self.consumer: Any = None
         self.shares = NO_SHARES
-        self.publishers: list[Callable[[], None]] = []
+        self.settings_publisher = SettingsPublisher(self.notices)
         before = wiring.find(app)
         if before is not None:
             before.close()
@@ -211,7 +212,10 @@ class Parts:
     def lease_renewer(self) -> LeaseRenewer:
         """Renews a worker's leases."""
         return LeaseRenewer(
-            self.make_limiter, self.settings.lease_seconds, self.notices, self.republish
+            self.make_limiter,
+            self.settings.lease_seconds,
+            self.notices,
+            self.settings_publisher.publish_again,
         )
 
     @cached_property
@@ -358,7 +362,8 @@ class Parts:
                 self._threads.append(OutcomeReporter(worker.consumer, own.next_outcome))
             for thread in self._threads:
                 thread.start()
-        self._publish_settings()
+        self.settings_publisher.add("settings", self._publish_settings)
+        self.settings_publisher.start()
 
     def announcement(self, worker: Any, owner: str) -> str:
         """Return the status of this process's worker, as it is stored in Redis.
@@ -410,6 +415,7 @@ class Parts:
         return EventForwarder(sends_events, dispatcher, reader, self._event_source)
 
     def _stop_threads(self) -> None:
+        self.settings_publisher.stop()
         for thread in self._threads:
             thread.stop()
         self._threads = []
@@ -419,15 +425,6 @@ class Parts:
         self._resender.forget_connections()
         self._pool_child.begin()
 
-    def republish(self) -> None:
-        """Publish tiers and queue limits again after Redis lost its memory."""
-        self._publish_settings()
-        for publish in self.publishers:
-            publish()
-
     def _publish_settings(self) -> None:
-        try:
-            publish_tiers(self.installation)
-            publish_queues(self.limiter, self.settings.queues)
-        except LimiterUnavailable as error:
-            self.notices.error("away", "%s", error)
+        publish_tiers(self.installation)
+        publish_queues(self.limiter, self.settings.queues)

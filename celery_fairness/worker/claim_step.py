@@ -99,7 +99,7 @@ class ClaimStep(bootsteps.StartStopStep):
         session.task_filter.take_again(consumer.strategies)
         fairness = find(consumer.app)
         if fairness is not None:
-            session.renewals.on_memory_lost = fairness.republish
+            session.renewals.on_memory_lost = fairness.settings_publisher.publish_again
         session.renewals.on_leases_lost = partial(_end_bodies, consumer)
         session.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # A thread starts its body without a turn of the loop.

@@ -67,7 +67,7 @@ class LeaseRenewer:
 
     Args:
         limiter: Makes the limiter, inside the thread, with a connection of its own.
-        republish: Publishes tiers again after the limiter lost its memory.
+        on_memory_lost: Called in the thread when the limiter may have lost its memory.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class LeaseRenewer:
         limiter: Callable[[], Limiter],
         lease_seconds: float,
         notices: Notices,
-        republish: Callable[[], None] = lambda: None,
+        on_memory_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._make_limiter = limiter
         self._every_seconds = lease_seconds / 3
         self._notices = notices
-        self._republish = republish
+        self._on_memory_lost = on_memory_lost
         self._bell = Bell()
         self._leases: dict[str, _Renewed] = {}
         # A thread runs for one process and one start. It ends when either number changes.
@@ -213,10 +213,7 @@ class LeaseRenewer:
                 entered,
             )
         if self._epoch is not None and seen != self._epoch:
-            try:
-                self._republish()
-            except Exception as error:  # noqa: BLE001 - no error may stop the renewals
-                self._notices.error("republish", "tiers could not be published: %r", error)
+            self._on_memory_lost()
         self._epoch = seen
         return self._every_seconds
 

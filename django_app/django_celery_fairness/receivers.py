@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import worker_init
-from django.db import DatabaseError, connections, router
+from django.db import connections, router
 from django.db.models.signals import post_delete, post_save, pre_save
 
-from celery_fairness.errors import FairnessError, NotWired
+from celery_fairness.errors import NotWired
 from celery_fairness.wiring import wired
 from django_celery_fairness.models import LimitOverride, NamedRow, QueueLimit, TenantTier, Tier
 from django_celery_fairness.publishing import (
@@ -95,8 +95,8 @@ def rows_were_changed(changes: Iterable[Change], using: str, **_context: Any) ->
 def worker_starts(sender: Any = None, **_context: Any) -> None:
     """Publish everything from the database, before the worker takes its first task.
 
-    If the database or Redis is away, the worker starts all the same, with the numbers that it has.
-    It publishes again each time that it finds that Redis lost its memory.
+    If the database or Redis is away, the worker starts all the same, and publishes when both are
+    back. It publishes again each time that it finds that Redis lost its memory.
     """
     from celery import current_app
 
@@ -104,29 +104,30 @@ def worker_starts(sender: Any = None, **_context: Any) -> None:
         parts = wired(getattr(sender, "app", None) or current_app)
     except NotWired:
         return
-    parts.publishers.append(partial(publish_from_worker, parts))
-    publish_from_worker(parts)
+    parts.settings_publisher.add("database", partial(publish_from_worker, parts))
 
 
 def publish_from_worker(parts: Parts) -> None:
-    """Publish everything from the database, or log the error."""
+    """Publish everything from the database.
+
+    Raises:
+        FairnessError: Redis does not answer, or rejects a row.
+        DatabaseError: The database does not answer.
+    """
     alias = router.db_for_write(Tier)
     was_open = connections[alias].connection is not None
     try:
         published = publish_everything(alias, parts=parts)
-    except (FairnessError, DatabaseError) as error:
-        logger.error("this worker could not publish the database: %s", error)
-    else:
-        logger.info(
-            "published %d tiers, %d tenants, %d queues, %d overrides; "
-            "%d tenants have the number of their tier",
-            published.tiers,
-            published.tenants,
-            published.queues,
-            published.overrides,
-            published.by_tier,
-        )
     finally:
         if not was_open:
             # A pool forked from here must not inherit an open connection.
             connections[alias].close()
+    logger.info(
+        "published %d tiers, %d tenants, %d queues, %d overrides; "
+        "%d tenants have the number of their tier",
+        published.tiers,
+        published.tenants,
+        published.queues,
+        published.overrides,
+        published.by_tier,
+    )

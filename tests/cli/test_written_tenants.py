@@ -57,7 +57,7 @@ def test_the_tenant_that_is_shown_is_purged(run, shop):
 
 
 def test_a_tier_of_who_is_shown_is_published_and_forgotten(run, shop, fairness, client):
-    parts_of(fairness).republish()
+    parts_of(fairness)._publish_settings()
     assert run("tenant", "tier", WRITTEN, "enterprise", "--concurrency", "7").exit_code == 0
     found = fairness.limits.inspect(f"tenant:{PLAIN}")
     assert (found.tier, found.limit) == ("enterprise", 7)
@@ -85,7 +85,7 @@ def test_a_tenant_of_one_service_is_taken_as_it_is_shown(make_fairness, client):
 
 
 def test_the_tier_of_all_without_a_tenant_is_that_which_is_shown(run, shop, fairness, client):
-    parts_of(fairness).republish()
+    parts_of(fairness)._publish_settings()
     done = json.loads(run("tenant", "tier", "_none", "pro", "--json").stdout)
     assert (done["key"], done["tier"]) == ("tenant:_none", "pro")
     assert client.hget(shop.key("tenant:_none"), "tier") == "pro"

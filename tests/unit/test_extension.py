@@ -16,7 +16,9 @@ from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.message.router import TierRouter
 from celery_fairness.testing.fake_limiter import FakeLimiter
+from celery_fairness.worker.settings_publisher import SettingsPublisher
 from tests.support.parts import parts_of
+from tests.support.waiting import eventually
 
 SECRET = "hunter2"
 URL = f"redis://user:{SECRET}@127.0.0.1:1/1"
@@ -531,13 +533,16 @@ class TestWorker:
             parts_of(Fairness(app, {})).on_worker_init()
         assert "'failing_resolver:of' (RuntimeError: no price list)" in capsys.readouterr().err
 
-    def test_a_redis_that_lost_its_memory_is_told_everything_again(self, make_shop):
-        shop = make_shop()
-        published = []
-        parts_of(shop.fairness).publishers.append(lambda: published.append("tiers of the database"))
-        parts_of(shop.fairness).republish()
-        assert shop.limiter.published_tiers()[0] == "settings"
-        assert published == ["tiers of the database"]
+    def test_one_that_starts_without_redis_publishes_when_redis_is_back(self, make_shop, caplog):
+        shop = make_shop({"redis_url": URL})
+        parts = parts_of(shop.fairness)
+        parts.settings_publisher = SettingsPublisher(parts.notices, again_seconds=0.01)
+        parts.lease_renewer = parts.promoter = types.SimpleNamespace(start=lambda: None)
+        shop.limiter.away = True
+        parts.on_worker_start(types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None))
+        assert "of the settings could not be published, it is tried again" in caplog.text
+        shop.limiter.away = False
+        eventually(lambda: shop.limiter.published_tiers()[0] == "settings")
 
     def test_a_users_task_class_without_ours_is_not_touched(self, make_shop):
         shop = make_shop()
