@@ -334,8 +334,9 @@ def test_a_dead_processs_lease_is_released_when_the_limiter_is_back(make, limite
 def test_stopping_releases_what_the_dead_held_and_leaves_the_living_theirs(make, limiter, child):
     renewer = make(lease_seconds=3600)
     dead, alive = take(limiter, "dead", "a"), take(limiter, "alive", "b")
-    renewer.accepted(alive, os.getpid())
+    # The first one starts the thread, whose first renewal is for now the only one.
     renewer.accepted(dead, child.pid)
+    renewer.accepted(alive, os.getpid())
     eventually(lambda: times(limiter, "dead") >= 1)
     child.kill()
     renewer.stop(limiter)
