@@ -98,14 +98,15 @@ def test_a_foreign_text_under_the_name_is_named(own_server: RedisServer) -> None
             load(client.execute_command)
 
 
-def test_an_old_server_is_told_apart() -> None:
-    from redis.exceptions import ResponseError
-
-    def old(*_: str) -> None:
-        raise ResponseError("unknown command 'FUNCTION', with args beginning with: 'LIST'")
-
-    with pytest.raises(Exception, match=re.escape(FLOOR)):
-        load(old)
+@BOTH
+def test_a_server_without_functions_ends_the_start_with_the_versions_that_have_them(
+    tmp_path: Path, make_shop: Callable[..., Shop], broker: str
+) -> None:
+    # An older server answers in the same way.
+    with RedisServer(directory=tmp_path, args=("--rename-command", "FUNCTION", "")) as server:
+        ended = start(on(server, make_shop, broker))
+        assert ended.returncode == 69
+        assert f"{server.url}: the server has no functions, expected {FLOOR}" in ended.stderr
 
 
 def test_two_installations_that_call_in_turns_share_nothing(memory: Redis) -> None:
