@@ -2,6 +2,7 @@
 
 ==== =======================================================================
 E001 a setting or variable is invalid
+E002 ``USE_TZ`` is False, so times have no time zone
 W001 the app is installed, but no ``Fairness`` is wired in this process
 W002 ``tier_resolver`` does not point to this app's resolver
 W003 a variable has another number than the database, which wins (database)
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError, router
 
@@ -36,6 +38,7 @@ RESOLVER = "django_celery_fairness.resolver:tier_of"
 def connect() -> None:
     """Register the checks; called by ``AppConfig.ready``."""
     checks.register(check_settings)
+    checks.register(check_time_zone)
     checks.register(check_wiring)
     checks.register(check_resolver)
     checks.register(check_numbers, checks.Tags.database)
@@ -54,6 +57,19 @@ def check_settings(**_context: Any) -> list[checks.CheckMessage]:
             for problem in error.problems
         ]
     return []
+
+
+def check_time_zone(**_context: Any) -> list[checks.CheckMessage]:
+    """E002: times without a time zone, which Redis and the API cannot have."""
+    if settings.USE_TZ:
+        return []
+    return [
+        checks.Error(
+            "USE_TZ is False: the times of tenants, overrides and tokens need a time zone.",
+            hint="Add 'USE_TZ = True' to the settings.",
+            id="celery_fairness.E002",
+        )
+    ]
 
 
 def check_wiring(**_context: Any) -> list[checks.CheckMessage]:
@@ -101,11 +117,11 @@ def check_numbers(
         return []
     try:
         stored = dict(Tier.objects.using(alias).values_list("name", "concurrency"))
-        settings = wiring.settings_in_force()
+        tiers = wiring.settings_in_force().tiers
     except (DatabaseError, SettingsError):
         # The tables do not exist yet, or E001 reports it.
         return []
-    return [*_contradictions(stored), *_missing(stored, set(settings.tiers))]
+    return [*_contradictions(stored), *_missing(stored, set(tiers))]
 
 
 def check_installation(**_context: Any) -> list[checks.CheckMessage]:

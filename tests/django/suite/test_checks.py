@@ -110,6 +110,14 @@ def found_before_a_deployment() -> dict[str, str]:
     }
 
 
+def test_times_without_a_time_zone_are_an_error(wire, settings):
+    wire()
+    settings.USE_TZ = False
+    messages = found()
+    assert list(messages) == ["celery_fairness.E002"]
+    assert "USE_TZ = True" in messages["celery_fairness.E002"]
+
+
 def test_a_check_before_a_deployment_finds_what_doctor_finds(wire, redis_url, redis_server):
     wire(f"fair{redis_url}", redis_lost="open")
     with redis_server.client() as server:
