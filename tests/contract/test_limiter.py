@@ -96,8 +96,11 @@ def test_a_release_by_another_lease_id_changes_nothing(limiter: Limiter) -> None
     refused(limiter.acquire(ask()))
 
 
-def test_the_same_lease_again_is_admitted_without_a_second_slot(limiter: Limiter) -> None:
-    request = ask(tier="pro")
+@pytest.mark.parametrize("tier", ["free", "pro"])
+def test_the_same_lease_again_is_admitted_without_a_second_slot(
+    limiter: Limiter, tier: str
+) -> None:
+    request = ask(tier=tier)
     limiter.acquire(request)
     assert admitted(limiter.acquire(request)).held == 1
     assert held(limiter) == 1

@@ -537,3 +537,58 @@ def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_no
     assert outcome(limiter) == (("a", "unpublished") if how == "refused" else ("", ""))
     clock.advance(15)
     assert names(promote(limiter)) == ([] if how == "refused" else ["a"])
+
+
+def test_two_promotions_of_a_task_have_two_names(limiter: Limiter, clock: FrozenClock) -> None:
+    request, first = promoted_one(limiter)
+    # The broker has the copy, so nothing but the memory of copies is left of the task.
+    limiter.end_promotion(first, "sent")
+    let_a_lease_end(limiter, clock)
+    held = take(limiter, ONE)
+    park(limiter, again(request, first))
+    limiter.release([held])
+    (second,) = promote(limiter)
+    assert second.copy.serial != first.copy.serial
+
+
+def test_no_copy_of_a_cancelled_task_starts(limiter: RedisLimiter, clock: FrozenClock) -> None:
+    request, promoted = promoted_one(limiter)
+    let_a_lease_end(limiter, clock)
+    assert cancel(limiter, "a") == 1
+    answer = limiter.acquire(again(request, promoted))
+    assert isinstance(answer, Rejected)
+    assert answer.reason is Reason.SUPERSEDED
+
+
+def test_a_promotion_reserves_a_start_until_its_lease_ends_or_its_copy_starts(
+    limiter: Limiter, clock: FrozenClock
+) -> None:
+    rate = Limit("api", rates=((1, 1_000),))
+    limiter.release([take(limiter, rate)])
+    first = ask("a", rate)
+    park(limiter, first)
+    park(limiter, ask("b", rate))
+    clock.advance(1.001)
+    assert names(promote(limiter)) == ["a"]
+    assert promote(limiter) == []
+    let_a_lease_end(limiter, clock)
+    (promoted,) = promote(limiter)
+    came = again(first, promoted)
+    assert isinstance(limiter.acquire(came), Admitted)
+    assert promote(limiter) == []
+    clock.advance(1.001)
+    # The first task still runs, so no end of a lease has woken the second one.
+    assert names(promote(limiter)) == ["b"]
+
+
+def test_a_late_end_of_a_body_leaves_its_task_parked(limiter: Limiter, clock: FrozenClock) -> None:
+    request, promoted = promoted_one(limiter)
+    frozen = again(request, promoted)
+    assert isinstance(limiter.acquire(frozen), Admitted)
+    let_a_lease_end(limiter, clock)
+    held = take(limiter, ONE)
+    # The broker delivers the same message to another worker.
+    park(limiter, again(request, promoted))
+    limiter.release([frozen.lease])
+    limiter.release([held])
+    assert names(promote(limiter)) == ["a"]

@@ -26,6 +26,7 @@ from celery_fairness.control.tenants_api import TenantsApi
 from celery_fairness.util.log_fields import FIELDS
 from celery_fairness.worker import outcome_writer as lost
 from tests.docs import tables
+from tests.interleavings.rules import NAMES as RULES
 from tests.support.local_process import clean_environment
 from tests.support.services import only_in_ci
 from tests.support.waiting import eventually
@@ -158,6 +159,15 @@ def test_each_step_of_the_walk_names_what_does_it():
     rows = re.findall(r"^\| (?:put|claim|settle) .*$", table, re.MULTILINE)
     assert (len(steps), len(rows)) == (10, 3)
     assert [part for part in steps + rows if not code_names(part)] == []
+
+
+def test_each_rule_of_the_search_names_its_function_and_its_test():
+    page = (ROOT / "docs/adr/0016-parked-tasks-are-lanes.md").read_text()
+    row = r"^\| (\w+) \| (`.+`) \| \[[\w.]+\]\(\S+\.py\) \|$"
+    # Another test looks for each test in its file.
+    rows = re.findall(row, page, re.MULTILINE)
+    assert tuple(rule for rule, _ in rows) == RULES
+    assert unknown_names(" ".join(function for _, function in rows)) == []
 
 
 @pytest.mark.parametrize(
