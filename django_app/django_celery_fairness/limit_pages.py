@@ -20,6 +20,7 @@ from celery_fairness.errors import FairnessError, NotFound
 from celery_fairness.wiring import wired
 from django_celery_fairness import wiring
 from django_celery_fairness.limit_rows import overrides
+from django_celery_fairness.live_counts import services_in_force
 from django_celery_fairness.models import LimitKey, LimitOverride
 from django_celery_fairness.redis_pages import (
     NAME_CHARACTERS,
@@ -210,8 +211,8 @@ class LimitKeyAdmin(RedisPageAdmin):
                 lambda fairness: PURGE.run(fairness, target, order),
             )
             return redirect(self.address("change", key))
-        found, problem = ask(request, lambda fairness: fairness.limits.inspect(key))
-        count = 0 if found is None else found.waiting_count
+        found, problem = ask(request, lambda fairness: _waiting_count(fairness, target))
+        count = found or 0
         text = ngettext(
             "%(count)d task of tenant %(tenant)s waits. It will be cancelled, with its scheduled "
             "tasks, in every queue. Running tasks go on. Nothing brings a cancelled task back.",
@@ -250,6 +251,13 @@ def waiting_in(fairness: Fairness, found: Inspection) -> list[WaitingIn]:
         WaitingIn(queue, number, _share(fairness, queue, found.key) if place < QUEUES else None)
         for place, (queue, number) in enumerate(rows)
     ]
+
+
+def _waiting_count(fairness: Fairness, target: Target) -> int:
+    """Return how many tasks a purge cancels: those of every service of a tenant."""
+    whole = Target(tenant=target.tenant, services=services_in_force())
+    found = [_inspect(fairness, key) for key in {target.key, *whole.keys}]
+    return sum(each.waiting_count for each in found if each is not None)
 
 
 def _share(fairness: Fairness, queue: str, key: str) -> TenantShare | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from celery_fairness import RateLimitPolicy
@@ -234,6 +236,17 @@ def test_each_service_of_a_tenant_has_a_key_if_it_counts_apart(client, wire, red
     assert "paused with all services of its tenant" in page
     page = do(client, "limitkey_change", "tenant:42:pdf", action="boost", reason="r")
     assert "tenant:42:pdf: concurrency 2 until" in page
+
+
+def test_a_purge_counts_what_waits_in_all_services(client, shop, wire, redis_url):
+    fairness = wire(f"fair{redis_url}", tier_scope="service")
+    for service in ("pdf", "pdf", "_", "_", "_"):
+        send(shop, "42", str(uuid4()), service=service)
+    key = "tenant:42:pdf"
+    assert "5 tasks of tenant 42 wait" in show(client, "limitkey_purge", key)
+    page = do(client, "limitkey_purge", key, reason="left us")
+    assert "tenant 42: 5 waiting tasks are cancelled" in page
+    assert fairness.tenants.inspect("42").waiting_count == 0
 
 
 def test_a_queue_with_a_colon_is_found_by_its_name(client, shop, claiming):
