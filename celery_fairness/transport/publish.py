@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # no stub
 from redis.exceptions import ResponseError
 
+from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.errors import BacklogFull, Unroutable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Full, Put, Waiting
@@ -118,6 +119,7 @@ class PublishMixin(_Channel):
         self._routed = True
         if not self.is_fair(queue):
             return super()._put(queue, message, **kwargs)
+        QUEUE_NAME.read("queue", queue)
         waiting = waiting_of(queue, message, self.session.settings)
         batch = kwargs.get("_publish_batch")
         self._use([queue])

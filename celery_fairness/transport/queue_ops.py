@@ -22,6 +22,7 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError as MemoryLimit
 
+from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Verdict
 from celery_fairness.transport.envelope import message_of
@@ -165,6 +166,8 @@ class QueueOperationsMixin(_Channel):
     # -- queues that expire -----------------------------------------------------------------------
 
     def _new_queue(self, queue: str, auto_delete: bool = False, **kwargs: Any) -> None:
+        if self.is_fair(queue):
+            QUEUE_NAME.read("queue", queue)
         super()._new_queue(queue, auto_delete=auto_delete, **kwargs)
         if not self.is_fair(queue):
             return

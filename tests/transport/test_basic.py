@@ -501,3 +501,12 @@ def test_what_is_claimed_when_claims_stop_waits_again(connect: Connect, client: 
     other = Inbox(connect(), "jobs")
     channel.session.stopping = False
     assert other.await_count(2) == [1, 2]
+
+
+def test_the_name_of_a_queue_of_parked_tasks_is_refused(connect: Connect, client: Redis) -> None:
+    channel = connect().channel()
+    with pytest.raises(ValueError, match="does not begin with @parked:, got: '@parked:jobs'"):
+        channel.queue_declare("@parked:jobs")
+    with pytest.raises(ValueError, match="queue: expected text"):
+        channel.basic_publish(channel.prepare_message("{}"), "", "@parked:jobs")
+    assert not client.keys("*@parked*")

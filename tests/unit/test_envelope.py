@@ -83,7 +83,10 @@ def test_only_an_eta_for_which_the_scheduler_waited_is_taken_from_the_worker(eta
 @pytest.mark.parametrize(
     ("body", "value"),
     [
-        *((None, value) for value in (UUID(int=7), Decimal("1.50"), datetime.now(UTC), 7, "a")),
+        *(
+            (None, value)
+            for value in (UUID(int=7), Decimal("1.50"), datetime(2026, 1, 1, tzinfo=UTC), 7, "a")
+        ),
         (
             '[[], {"who": {"__type__": "no", "__value__": 1}}, {}]',
             {"__type__": "no", "__value__": 1},
