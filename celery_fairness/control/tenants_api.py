@@ -73,7 +73,8 @@ class TenantsApi:
         Arguments as for :meth:`LimitsApi.pause`. The tenant may have no task yet.
 
         Raises:
-            ValueError: The time or the person is invalid.
+            ValueError: The time or the person is invalid, or ``tier_scope`` is ``service`` and the
+                tenant has a colon. Pause the keys of its services with :meth:`LimitsApi.pause`.
         """
         wait_ms = lasts_ms(self._installation.reader, for_seconds, until)
         return self._stop("pause", tenant, person(by), wait_ms)
@@ -84,6 +85,12 @@ class TenantsApi:
 
     def _stop(self, how: str, tenant: str, by: str, wait_ms: int = 0) -> ChangedStops:
         name = tier_key(reserved(_named(tenant)))
+        if self._settings.tier_scope == "service" and name.count(":") > 1:
+            raise ValueError(
+                "tenant: expected one without a colon while the setting tier_scope is 'service', "
+                f"because {name} is the key of a service, got: {got(tenant)}; to pause one of its "
+                f"services: celery -A APP fairness limit pause {name}:{NO_SERVICE}"
+            )
         known = self._limits.is_known(self._key(tenant, None))
         return self._holding.stop(how, name, wait_ms, by=by, known=known)
 

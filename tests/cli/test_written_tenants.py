@@ -8,6 +8,7 @@ import pytest
 
 from celery_fairness.config.tenants import key_part, reserved, tier_key
 from tests.cli.clearing import send
+from tests.support.library import tag_of
 from tests.support.parts import parts_of
 
 PLAIN = "me@example.org"
@@ -82,6 +83,18 @@ def test_a_tenant_of_one_service_is_taken_as_it_is_shown(make_fairness, client):
     assert fairness.limits.inspect(shown).key == shown
     assert not fairness.limits.resume(shown).paused
     assert not fairness.limits.inspect(f"tenant:{PLAIN}:export").stops.paused
+
+
+def test_a_service_and_a_tenant_with_a_colon_are_paused_apart(make_fairness, shop, client):
+    fairness = make_fairness(fairness={"tier_scope": "service"})
+    client.flushdb()
+    shop.put("acme:mail", "its", service="_")
+    shop.put("acme", "of-a-service", service="mail")
+    fairness.limits.pause("tenant:acme:mail")
+    assert not fairness.tenants.inspect("acme:mail").stops.paused
+    assert [tag_of(task.lease) for task in shop.claim()] == ["its"]
+    with pytest.raises(ValueError, match="limit pause tenant:acme:mail:_"):
+        fairness.tenants.pause("acme:mail")
 
 
 def test_the_tier_of_all_without_a_tenant_is_that_which_is_shown(run, shop, fairness, client):

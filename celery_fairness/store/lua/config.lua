@@ -200,11 +200,17 @@ function Config.replace(limit, other)
   if other.throttle ~= "-" then limit.throttle = other.throttle end
 end
 
+-- Returns whether the key of a tenant can pause all its services. With a second colon it is that of one service of
+-- another tenant.
+function Config.is_of_all(tenant_key)
+  return not string.find(tenant_key, ":.*:")
+end
+
 -- Returns the limit of a tenant, after a pause or an override by a person.
 function Config.tenant_limit(ctx, key, tenant, own, rules)
   if Config.paused_ms(ctx, key, rules) > 0 then return 0 end
   local of_all = "tenant:" .. tenant
-  if key ~= of_all and Config.paused_ms(ctx, of_all, rules) > 0 then return 0 end
+  if key ~= of_all and Config.is_of_all(of_all) and Config.paused_ms(ctx, of_all, rules) > 0 then return 0 end
   local other = Config.override_of(ctx, key, rules)
   if not other or other.concurrency == "-" then return own end
   return tonumber(other.concurrency) or -1

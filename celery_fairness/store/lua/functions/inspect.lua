@@ -237,7 +237,7 @@ end
 -- Returns the pause of a key, or of the whole tenant. The pause that ends last counts.
 local function pause_of(ctx, key, of_all, rules)
   local of, lasts, text = key, Config.paused_ms(ctx, key, rules)
-  if of_all ~= "" and of_all ~= key then
+  if of_all ~= "" and of_all ~= key and Config.is_of_all(of_all) then
     local of_tenant, its_text = Config.paused_ms(ctx, of_all, rules)
     if of_tenant > lasts then of, lasts, text = of_all, of_tenant, its_text end
   end
