@@ -20,6 +20,14 @@ def test_a_key_is_paused_and_resumed(run, client, installation):
     assert not client.exists(installation.key("changes"))
 
 
+def test_a_pause_in_the_place_of_one_without_an_end_is_an_event(run, fairness, monkeypatch):
+    run("limit", "pause", KEY)
+    monkeypatch.setenv("LOGNAME", "grace")
+    run("limit", "pause", KEY)
+    paused = fairness.events.read(types=["fairness.paused"]).events
+    assert [each.data["by"] for each in paused] == ["ada", "grace"]
+
+
 def test_a_key_cools_down_longer_and_never_shorter(run):
     assert run("limit", "cool-down", KEY, "--for", "60", "--reason", "ticket 7").stdout.startswith(
         f"{KEY}: cool-down until 2"

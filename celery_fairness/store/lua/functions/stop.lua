@@ -25,7 +25,7 @@ register("stop", {"allow-oom"}, function(keys, args)
 
   local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
   local rules = {logical = logical, now = now, enforcement = args[5], parked = flags.parked}
-  local before = Config.paused_ms(ctx, key, rules)
+  local before, before_by = Config.paused_ms(ctx, key, rules)
   if how == "cool" then
     local moved = redis.call(
       "ZADD", ctx.prefix .. "cool_downs", "GT", "CH", string.format("%.0f", logical + wait_ms), key)
@@ -48,7 +48,7 @@ register("stop", {"allow-oom"}, function(keys, args)
   if how ~= "cool" then Wake.key_changed(ctx, key, rules) end
   local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cool_downs", key) or 0)
   local pause_ms, paused_by = Config.paused_ms(ctx, key, rules)
-  if pause_ms ~= before and pause_ms > 0 then
+  if pause_ms > 0 and (pause_ms ~= before or paused_by ~= before_by) then
     local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""
     Events.write_event(ctx, "fairness.paused", "key", key, "until", ends, "by", by)
   elseif pause_ms ~= before then
