@@ -68,7 +68,7 @@ def _row(bench: Bench, fairness: Fairness, scene: str) -> Row:
 def _leave_minutes(bench: Bench) -> None:
     """Let claims have counted in each minute since the last announcement."""
     current = bench.client.time()[0] // 60
-    bench.client.hset(f"{PREFIX}clock", "folded", current - MINUTES)
+    bench.client.hset(f"{PREFIX}clock", "last_total", current - MINUTES)
     fields = {f"started tier{number} queue{number}": 1 for number in range(FIELDS)}
     for minute in range(current - MINUTES + 1, current):
         bench.client.hset(f"{PREFIX}stats:{minute}", mapping=fields)

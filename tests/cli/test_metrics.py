@@ -313,7 +313,7 @@ def test_counters_are_the_same_before_and_after_a_minute_is_added(shop, fairness
     for _ in range(5):
         announce(shop, now)
         assert read(fairness, table.STARTS) == {("celery", "free"): 3}
-    assert int(client.hget("{fairness}:clock", "folded")) == now // MINUTE_MS - 1
+    assert int(client.hget("{fairness}:clock", "last_total")) == now // MINUTE_MS - 1
     for key in client.keys("{fairness}:stats:*"):
         client.delete(key)
     assert read(fairness, table.STARTS) == {("celery", "free"): 3}
@@ -368,8 +368,19 @@ def test_minutes_with_few_starts_are_added_together(shop, client):
     for minute in range(current - 50, current):
         client.hset(f"{{fairness}}:stats:{minute}", "started free celery", 1)
     announce(shop, current * MINUTE_MS)
-    assert int(client.hget("{fairness}:clock", "folded")) == current - 1
+    assert int(client.hget("{fairness}:clock", "last_total")) == current - 1
     assert client.hget("{fairness}:totals", "started free celery") == "50"
+
+
+def test_totals_go_on_after_an_announcement_under_a_clock_that_ran_ahead(shop, client, fairness):
+    current = int(time.time()) // 60
+    announce(shop, (current + 1000) * MINUTE_MS)
+    for minute in (current, current + 1):
+        client.hset(f"{{fairness}}:stats:{minute}", "started free celery", 1)
+    assert read(fairness, table.STARTS)["celery", "free"] == 1
+    for minute in (current, current + 2):
+        announce(shop, minute * MINUTE_MS)
+    assert client.hget("{fairness}:totals", "started free celery") == "2"
 
 
 def test_a_minute_with_many_fields_is_the_last_that_a_call_adds(shop, client):
@@ -379,13 +390,13 @@ def test_a_minute_with_many_fields_is_the_last_that_a_call_adds(shop, client):
         fields = {f"rejected free q{step}-{number}": 1 for number in range(250)}
         client.hset(f"{{fairness}}:stats:{minute + step}", mapping=fields)
     announce(shop, (minute + 5) * MINUTE_MS)
-    assert int(client.hget("{fairness}:clock", "folded")) == minute + 1
+    assert int(client.hget("{fairness}:clock", "last_total")) == minute + 1
 
 
 def test_a_reader_adds_the_oldest_minutes_and_no_more_than_a_bound(shop, fairness, client):
     """Nobody has announced for six hours in which tasks of many queues started."""
     current = int(time.time()) // 60
-    client.hset("{fairness}:clock", "folded", current - 300)
+    client.hset("{fairness}:clock", "last_total", current - 300)
     for minute in range(current - 299, current):
         fields = {f"started free q{number}": 1 for number in range(200)}
         client.hset(f"{{fairness}}:stats:{minute}", mapping=fields)

@@ -161,7 +161,7 @@ def test_it_is_neither_in_the_sums_of_minutes_nor_lost_in_the_first_of_them(clie
     key = f"{PREFIX}stats:{first // MINUTE_MS}"
     assert client.hget(key, "observed free tenant:a") == "2 2"
     assert KEPT_MS - 5_000 < client.pttl(key) <= KEPT_MS
-    client.hset(f"{PREFIX}clock", "folded", str(first // MINUTE_MS - 1))
+    client.hset(f"{PREFIX}clock", "last_total", str(first // MINUTE_MS - 1))
     for _ in range(2):
         args = calls.announce_args(Rules(), "{}", 15_000, None, str(first + 2 * MINUTE_MS))
         dispatch.run(calls.ANNOUNCE, args)

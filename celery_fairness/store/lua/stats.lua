@@ -135,8 +135,9 @@ end
   totals: the sums of all minutes.
 
   `announce` adds each minute that is over to `totals`, once. A reader adds the minutes after that, the oldest first.
-  `folded` in the clock is the last minute that was added. A minute before the oldest one that may still be stored is
-  lost.
+  `last_total` in the clock is the last minute that was added. If it is more than an hour ahead, an announcement came
+  while the server's clock ran ahead. Then the minute before the present one replaces it. A minute before the oldest one
+  that may still be stored is lost.
 
   `totals` has the fields of a minute, with one change. Waits have no queue, and each also counts as
   `started TIER QUEUE`. So the waits need few fields.
@@ -154,12 +155,13 @@ local MINUTES_AT_MOST, ADDED_AT_MOST = 60, 500
 -- half.
 local READ_AT_MOST = 1000
 
--- Returns the first minute that is not in `totals`, and the present one.
+-- Returns the first minute that is not in `totals`, the present one, and whether `last_total` is too far ahead.
 local function minutes_left(ctx, now)
-  local folded, began = unpack(redis.call("HMGET", ctx.prefix .. "clock", "folded", "began"))
+  local last_total, began = unpack(redis.call("HMGET", ctx.prefix .. "clock", "last_total", "began"))
   local current = math.floor(now / MINUTE_MS)
   local oldest = current - math.ceil(KEPT_MS / MINUTE_MS)
-  local first = folded and folded + 1 or math.floor((tonumber(began) or 0) / MINUTE_MS)
+  local first = last_total and last_total + 1 or math.floor((tonumber(began) or 0) / MINUTE_MS)
+  if first > current + MINUTES_OF_HOUR then return current, current, true end
   return math.max(oldest, first), current
 end
 
@@ -183,9 +185,9 @@ local function add_minute(flat, sums, others)
 end
 
 function Stats.fold_minutes(ctx, now)
-  local first, current = minutes_left(ctx, now)
+  local first, current, is_ahead = minutes_left(ctx, now)
   local minute, last, added = first, math.min(current, first + MINUTES_AT_MOST) - 1, 0
-  if last < first then return end
+  if last < first and not is_ahead then return end
   while minute <= last do
     local flat = redis.call("HGETALL", ctx.prefix .. "stats:" .. string.format("%.0f", minute))
     local sums, others = {}, {}
@@ -198,7 +200,7 @@ function Stats.fold_minutes(ctx, now)
     if added >= ADDED_AT_MOST then last = minute end
     minute = minute + 1
   end
-  redis.call("HSET", ctx.prefix .. "clock", "folded", string.format("%.0f", last))
+  redis.call("HSET", ctx.prefix .. "clock", "last_total", string.format("%.0f", last))
 end
 
 -- Returns the sums by field. Writes nothing.
