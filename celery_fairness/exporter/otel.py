@@ -109,7 +109,7 @@ def span_attributes(
     found = {
         "fairness.tenant": attribution.tenant,
         "fairness.tier": attribution.tier,
-        "fairness.queue": queue_of({"delivery_info": request.delivery_info}),
+        "fairness.queue": queue_of(request),
         "fairness.wait_seconds": None if waited_ms is None else waited_ms / 1000,
         "fairness.limit": waits.get("limit"),
     }

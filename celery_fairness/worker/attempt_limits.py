@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from celery.app.task import Context
+
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import KeyMissing
@@ -23,7 +25,7 @@ from celery_fairness.util.log_fields import about
 from celery_fairness.util.throttled_log import Notices
 
 
-def queue_of(request: dict[str, Any]) -> str:
+def queue_of(request: Mapping[str, Any] | Context) -> str:
     """Return an attempt's queue, from its routing key; "" without one."""
     route = (request.get("delivery_info") or {}).get("routing_key")
     return queue_of_route(route) if isinstance(route, str) else ""

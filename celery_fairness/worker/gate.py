@@ -404,10 +404,12 @@ class Gate:
 
     def _not_accepted(self, task: Any, context: Context, problem: NotAccepted) -> Any:
         """Store the failure of a task that the broker does not accept; it keeps no pool slot."""
-        place = context.delivery_info or {}
-        exchange, key = (str(place.get(each) or "") for each in ("exchange", "routing_key"))
-        error = PublishFailed(task.name, context.id or "", exchange, key, str(problem))
-        fields = about(task_name=task.name, task_id=context.id, queue=key)
+        exchange, queue = (
+            str((context.delivery_info or {}).get("exchange") or ""),
+            queue_of(context),
+        )
+        error = PublishFailed(task.name, context.id or "", exchange, queue, str(problem))
+        fields = about(task_name=task.name, task_id=context.id, queue=queue)
         logger.error("%s", error, extra=fields)
         return _failed(task, context, error)
 
@@ -467,13 +469,12 @@ def _about(
     task: Any, context: Context, attribution: Attribution, rejected: Rejected
 ) -> dict[str, str]:
     """Return the fields of a line on a rejected task."""
-    place = context.delivery_info or {}
     return about(
         task_name=task.name,
         task_id=context.id,
         tenant=attribution.tenant,
         tier=rejected.tier,
-        queue=str(place.get("routing_key") or ""),
+        queue=queue_of(context),
         key=rejected.key or attribution.key,
     )
 

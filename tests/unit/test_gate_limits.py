@@ -147,20 +147,26 @@ def test_a_key_that_cools_down_is_said_so(world, clock, caplog):
 
 
 PLACE = {"delivery_info": {"exchange": "", "routing_key": "emails"}}
+#: A message that RabbitMQ itself delayed.
+DELAYED = {"delivery_info": {"exchange": "", "routing_key": "0." * 27 + "1.emails"}}
 
 
 @pytest.mark.parametrize(
-    ("limit", "key"),
-    [({**ONE, "on_limit": "reschedule"}, "api"), (ONE, "api"), (None, "tenant:42")],
+    ("limit", "key", "place"),
+    [
+        ({**ONE, "on_limit": "reschedule"}, "api", PLACE),
+        (ONE, "api", DELAYED),
+        (None, "tenant:42", PLACE),
+    ],
     ids=["goes back", "is parked", "is at its tier's limit"],
 )
-def test_a_flood_of_rejections_is_one_line_with_its_fields(world, limit, key):
+def test_a_flood_of_rejections_is_one_line_with_its_fields(world, limit, key, place):
     occupy(world, "api|1|||w")
     if limit is None:
         world.occupy()
     with json_lines() as log:
         for number in range(5):
-            deliver(world, *([limit] if limit else []), id=f"t{number}", **PLACE)
+            deliver(world, *([limit] if limit else []), id=f"t{number}", **place)
     fields = {"task_name": "shop.t", "task_id": "t0", "tenant": "42", "tier": "free"}
     assert log.fields == [{**fields, "queue": "emails", "key": key}]
     assert log.lines[0]["level"] == "INFO"
