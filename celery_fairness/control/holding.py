@@ -27,8 +27,8 @@ from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
 
-#: Longest duration of a hold, in seconds: 366 days.
-MOST_SECONDS = 366 * 86_400
+#: Shortest and longest duration of a hold, in seconds: 1 ms and 366 days.
+LEAST_SECONDS, MOST_SECONDS = 0.001, 366 * 86_400
 #: Times from here on are no times of an end. It is in the year 5138.
 MAX_UNIX_SECONDS = 1e11
 #: Length at which an event cuts its reason.
@@ -165,8 +165,8 @@ def lasts_ms(
     if for_seconds is None:
         return milliseconds(0)
     number = isinstance(for_seconds, (int, float)) and not isinstance(for_seconds, bool)
-    if not number or not 0.001 <= for_seconds <= most:
-        expected = f"seconds from 0.001 to {most}"
+    if not number or not LEAST_SECONDS <= for_seconds <= most:
+        expected = f"seconds from {LEAST_SECONDS} to {most}"
         raise ValueError(f"for_seconds: expected {expected}, got: {got(for_seconds)}")
     return milliseconds(for_seconds)
 

@@ -25,6 +25,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from celery_fairness.control.holding import LEAST_SECONDS, MOST_SECONDS
 from celery_fairness.errors import FairnessError, LimiterUnavailable
 from celery_fairness.util.durations import parse_duration
 from django_celery_fairness import standing, wiring
@@ -63,7 +64,7 @@ class ReasonForm(forms.Form):
 
 
 class DurationField(forms.CharField):
-    """A duration in the forms that commands take; None if it is empty."""
+    """The duration of a hold, in the forms that commands take; None if it is empty."""
 
     def clean(self, value: Any) -> float | None:
         """Return seconds."""
@@ -71,9 +72,13 @@ class DurationField(forms.CharField):
         if not text:
             return None
         try:
-            return parse_duration(text)
+            seconds = parse_duration(text)
         except ValueError as error:
             raise forms.ValidationError(str(error), code="duration") from error
+        if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+            problem = _("Expected a time from 1 ms to 366 days, got: %(time)s.") % {"time": text}
+            raise forms.ValidationError(problem, code="duration")
+        return seconds
 
 
 class RedisPageAdmin(ModelAdmin):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 import pytest
+from django_celery_fairness.models import LimitOverride
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.config.limit_spec import write_limits
@@ -186,6 +187,17 @@ def test_only_a_tenant_can_be_purged(client):
 def test_what_cannot_be_meant_is_refused_beside_the_field(client, claiming, fields, problem):
     assert problem in do(client, "limitkey_change", TENANT, action="pause", **fields)
     assert not claiming.tenants.inspect("42").stops.stopped
+    assert history() == []
+
+
+@pytest.mark.parametrize("action", ["boost", "pause"])
+@pytest.mark.parametrize("time", ["0s", "367d", "10000000d"])
+def test_a_time_that_no_hold_can_have_changes_nothing(client, claiming, action, time):
+    page = do(client, "limitkey_change", TENANT, action=action, reason="r", for_seconds=time)
+    assert "from 1 ms to 366 days" in page
+    found = claiming.tenants.inspect("42")
+    assert (found.override, found.stops.paused) == (None, False)
+    assert not LimitOverride.objects.exists()
     assert history() == []
 
 
