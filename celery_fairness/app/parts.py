@@ -16,8 +16,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from celery_fairness import wiring
-from celery_fairness.app import broker_setup as claiming
-from celery_fairness.app import signals
+from celery_fairness.app import broker_setup, signals
 from celery_fairness.app.publish_settings import publish_queues, publish_tiers
 from celery_fairness.app.purge import purge_parked_too
 from celery_fairness.app.worker_setup import (
@@ -166,7 +165,7 @@ class Parts:
     @cached_property
     def claims_fairly(self) -> bool:
         """Whether the app's broker claims fairly, so that no gate is needed."""
-        return claiming.claims_fairly(self.app)
+        return broker_setup.claims_fairly(self.app)
 
     def make_limiter(self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1) -> Limiter:
         """Make a limiter with connections of its own, or return the one from the constructor."""
@@ -193,7 +192,7 @@ class Parts:
         return self.make_limiter()
 
     @cached_property
-    def directory(self) -> TierCache:
+    def tier_cache(self) -> TierCache:
         """Tiers in force and tiers of tenants."""
         quick = self.make_limiter(PRODUCER_SECONDS, retries=0)
         return TierCache(self.settings, lambda: quick, self.notices)
@@ -201,12 +200,12 @@ class Parts:
     @cached_property
     def stamp(self) -> Stamp:
         """Makes message headers."""
-        return Stamp(self.settings, self.directory, self.notices)
+        return Stamp(self.settings, self.tier_cache, self.notices)
 
     @cached_property
     def puts(self) -> PutTrace:
         """Records the tasks that this app sends to another broker."""
-        return PutTrace(self.settings, self.directory)
+        return PutTrace(self.settings, self.tier_cache)
 
     @cached_property
     def lease_renewer(self) -> LeaseRenewer:
@@ -244,7 +243,7 @@ class Parts:
         return Gate(
             self.settings,
             self.limiter,
-            self.directory,
+            self.tier_cache,
             self._resender,
             self.notices,
             self.lease_renewer.ended,
@@ -260,7 +259,7 @@ class Parts:
             self.settings,
             self.claims_fairly,
             self.limiter,
-            self.directory,
+            self.tier_cache,
             self.environ,
         )
 
@@ -279,7 +278,7 @@ class Parts:
         self.install_router()
         self.app.steps["worker"].add(WorkerParts)
         if self.claims_fairly:
-            claiming.prepare_app(self.app, lambda: self.settings)
+            broker_setup.prepare_app(self.app, lambda: self.settings)
         else:
             purge_parked_too(self.app)
 
@@ -335,8 +334,8 @@ class Parts:
             limiter.load_library()
         prepare_worker(self.app)
         if self.claims_fairly:
-            claiming.prepare_worker(self.app)
-        self.directory.prepare()
+            broker_setup.prepare_worker(self.app)
+        self.tier_cache.prepare()
 
     def on_worker_start(self, worker: Any) -> None:
         """Start the threads and publish the tiers; ``WorkerParts``."""
@@ -392,13 +391,13 @@ class Parts:
         """Let rejected tasks that wait to be sent back stop; signal ``worker_shutting_down``."""
         self._stopping.raise_it()
         if self.claims_fairly:
-            claiming.stop_claiming()
+            broker_setup.stop_claiming()
 
     def on_worker_stopped(self) -> None:
         """Stop the threads and end the remaining leases; ``WorkerParts``."""
         self.lease_renewer.stop(self.limiter)
         if self.claims_fairly:
-            claiming.worker_stopped()
+            broker_setup.worker_stopped()
         else:
             self.promoter.stop()
         self._stop_threads()

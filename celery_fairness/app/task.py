@@ -35,7 +35,7 @@ from celery_fairness.message.task_options import (
 )
 from celery_fairness.wiring import find, wired
 from celery_fairness.worker.attempt import current_attempt
-from celery_fairness.worker.rate_limited import answer
+from celery_fairness.worker.rate_limited import after_rate_limit
 
 #: In an eager call: a stand-in for a value that only a real publish determines.
 _PLACEHOLDER = "eager"
@@ -332,7 +332,7 @@ def _in_slot(task: Any, body: Callable[..., Any]) -> Callable[..., Any]:
                 if attempt is not None:
                     attempt.end()
         except RateLimitExceeded as error:
-            raised = answer(task, error)
+            raised = after_rate_limit(task, error)
             if raised is error:
                 raise
             raise raised from error

@@ -119,8 +119,8 @@ class Inspector:
             declared: The limit that this app declares for the key.
             first: Index of the first lease.
         """
-        self._installation.directory.look()
-        answer = self._waits_by(key) or self._installation.directory.answer(who)
+        self._installation.tier_cache.look()
+        answer = self._waits_by(key) or self._installation.tier_cache.answer(who)
         tier = "" if answer.unknown else answer.tier
         return self._look(key, who, tier, unknown=answer.unknown, declared=declared, first=first)
 

@@ -30,7 +30,7 @@ class Installation:
         settings: The settings in force.
         claims: Whether the broker claims fairly. If not, only parked tasks are in Redis.
         limiter: The limiter.
-        directory: The cache of tenants' tiers.
+        tier_cache: The cache of tenants' tiers.
         environ: The environment variables of this process.
     """
 
@@ -40,14 +40,14 @@ class Installation:
         settings: Settings,
         claims: bool,
         limiter: Limiter,
-        directory: TierCache,
+        tier_cache: TierCache,
         environ: Mapping[str, str],
     ) -> None:
         self.app = app
         self.settings = settings
         self.claims = claims
         self.limiter = limiter
-        self.directory = directory
+        self.tier_cache = tier_cache
         self.environ = environ
 
     @cached_property

@@ -195,7 +195,7 @@ class TenantsApi:
         number = "" if isinstance(concurrency, Unset) else Tier("own", concurrency).concurrency
         keep = self._settings.tier_resolver is None
         version = self._limiter.publish_tenant(reserved(name), tier, number, keep=keep)
-        self._installation.directory.set_version(version)
+        self._installation.tier_cache.set_version(version)
         self.reroute([name])
         kept = timedelta(seconds=2 * self._settings.tier_cache_seconds)
         until = None if keep or number != "" else datetime.now(UTC) + kept
@@ -209,7 +209,7 @@ class TenantsApi:
         name = _named(tenant)
         keep = self._settings.tier_resolver is None
         version = self._limiter.publish_tenant(reserved(name), None, "", keep=keep)
-        self._installation.directory.set_version(version)
+        self._installation.tier_cache.set_version(version)
         self.reroute([name])
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str = "database") -> None:
@@ -230,7 +230,7 @@ class TenantsApi:
         table = by_name(tiers)
         with tasks_follow(self._installation, table):
             self._limiter.publish_tiers(table.values(), source)
-            self._installation.directory.set_version(self._limiter.config_version())
+            self._installation.tier_cache.set_version(self._limiter.config_version())
 
     def reroute(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants to the queues of their present tiers.

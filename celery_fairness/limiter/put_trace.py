@@ -27,11 +27,11 @@ class PutTrace:
     def __init__(
         self,
         settings: Settings,
-        directory: TierCache,
+        tier_cache: TierCache,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._directory = directory
+        self._tier_cache = tier_cache
         self._clock = clock
         self._watched = False
         self._look_at = 0.0
@@ -65,7 +65,7 @@ class PutTrace:
         self._look_at = now + LOOK_SECONDS
         job = Job(str(headers.get("id") or ""), name, queue or "")
         start_ms = eta_ms(headers.get("eta"))
-        events = self._directory.ask(lambda limiter: _emit(limiter, job, attribution, start_ms))
+        events = self._tier_cache.ask(lambda limiter: _emit(limiter, job, attribution, start_ms))
         self._watched = bool(events)
 
 

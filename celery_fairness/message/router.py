@@ -87,7 +87,7 @@ class TierRouter:
         if service is None:
             return None
         tier = header.tier if header.tenant is not None else None
-        tiers = self._parts.directory.tiers()
+        tiers = self._parts.tier_cache.tiers()
         return select_queue(service, tier, scheduled or header.scheduled, tiers)
 
     def _log(self, name: str, error: Exception) -> None:

@@ -75,9 +75,9 @@ class Message(NamedTuple):
 class Stamp:
     """Makes the header of a message."""
 
-    def __init__(self, settings: Settings, directory: TierLookup, notices: Notices) -> None:
+    def __init__(self, settings: Settings, tier_cache: TierLookup, notices: Notices) -> None:
         self._settings = settings
-        self._directory = directory
+        self._tier_cache = tier_cache
         self._notices = notices
 
     def header(self, message: Message, *, strict: bool = False, always: bool = False) -> Any:
@@ -123,8 +123,8 @@ class Stamp:
             if is_fair and strict and self._settings.no_tenant == "error" and not scheduled:
                 raise TenantMissing(name)
             return header
-        self._directory.look()
-        return {**header, "tenant": tenant, "tier": self._directory.tier_of(tenant)}
+        self._tier_cache.look()
+        return {**header, "tenant": tenant, "tier": self._tier_cache.tier_of(tenant)}
 
     def of_message(self, message: Message, queue: str | None, called: Any) -> Any:
         """Return the header of a message that is about to be published, with its limits.
@@ -191,8 +191,8 @@ class Stamp:
             return given
         if header.tenant is None:
             return given
-        self._directory.look()
-        return {**given, "tier": self._directory.tier_of(header.tenant, header.tier)}
+        self._tier_cache.look()
+        return {**given, "tier": self._tier_cache.tier_of(header.tenant, header.tier)}
 
 
 def _header_in(value: Any) -> Header:

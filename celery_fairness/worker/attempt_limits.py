@@ -63,7 +63,7 @@ def lacks_declared_limits(task: Any, headers: Mapping[str, Any]) -> bool:
 
 def with_declared(
     settings: Settings,
-    directory: TierCache,
+    tier_cache: TierCache,
     notices: Notices,
     task: Any,
     request: dict[str, Any],
@@ -73,7 +73,7 @@ def with_declared(
     """Return an attempt's request with the limits that its task declares."""
     if not lacks_declared_limits(task, request):
         return request
-    stamp = Stamp(settings, directory, notices)
+    stamp = Stamp(settings, tier_cache, notices)
     queue = queue_of(request) or None
     header = stamp.of_message(Message(task.name, task, request, args, kwargs), queue, None)
     return {**request, HEADER: header}

@@ -117,7 +117,7 @@ class Gate:
         self,
         settings: Settings,
         limiter: Limiter,
-        directory: TierCache,
+        tier_cache: TierCache,
         resender: Resender,
         notices: Notices,
         ended: Callable[[Lease], None],
@@ -127,7 +127,7 @@ class Gate:
         self._settings = settings
         self._enforcement = settings.enforcement
         self._limiter = limiter
-        self._directory = directory
+        self._tier_cache = tier_cache
         self._resender = resender
         self._notices = notices
         self._deadlock_warning = DeadlockWarning(notices, limiter)
@@ -142,7 +142,7 @@ class Gate:
         """Return the tenant and the limits of an attempt."""
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
-        known = self._settings, self._directory, self._notices
+        known = self._settings, self._tier_cache, self._notices
         request = with_declared(*known, task, request, args, kwargs)
         of_queue, problem = queue_limits_of(self._settings, task, request, args, kwargs)
         attribution = attribution_of(request, args, kwargs, task, self._settings, problem)
@@ -189,7 +189,7 @@ class Gate:
             if not isinstance(outcome, Attempt):
                 self._not_begun()
             if outcome is None:
-                return _ended(IGNORED, Parked())
+                return _as_traced(IGNORED, Parked())
             if isinstance(outcome, Rejected):
                 if outcome.action == "drop":
                     return self._drop(task, context(), attribution, outcome)
@@ -265,7 +265,7 @@ class Gate:
     def _request(self, asked: _Asked) -> SlotRequest:
         attribution, lease, copy, serial, job, _ = asked
         tenant = attribution.tenant or ""
-        tier = self._directory.tier_of(tenant, attribution.tier) if tenant else ""
+        tier = self._tier_cache.tier_of(tenant, attribution.tier) if tenant else ""
         return SlotRequest(
             lease, tenant, tier, copy, serial, attribution.limits_text, job, asked.is_new
         )
@@ -287,7 +287,7 @@ class Gate:
             answer = self._limiter.acquire(self._request(asked), self._enforcement)
         except LimiterUnavailable as error:
             return self._without_limiter(task, error)
-        self._directory.set_version(answer.config_version)
+        self._tier_cache.set_version(answer.config_version)
         if attribution.problem or self._uncounted:
             self._count(task, attribution)
         if isinstance(answer, Admitted):
@@ -404,10 +404,8 @@ class Gate:
 
     def _not_accepted(self, task: Any, context: Context, problem: NotAccepted) -> Any:
         """Store the failure of a task that the broker does not accept; it keeps no pool slot."""
-        exchange, queue = (
-            str((context.delivery_info or {}).get("exchange") or ""),
-            queue_of(context),
-        )
+        exchange = str((context.delivery_info or {}).get("exchange") or "")
+        queue = queue_of(context)
         error = PublishFailed(task.name, context.id or "", exchange, queue, str(problem))
         fields = about(task_name=task.name, task_id=context.id, queue=queue)
         logger.error("%s", error, extra=fields)
@@ -416,7 +414,7 @@ class Gate:
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
         """Requeue the old message, or log the whole task if there is no old message."""
         if task.acks_late:
-            return _ended(REJECTED, Reject(error, requeue=True))
+            return _as_traced(REJECTED, Reject(error, requeue=True))
         logger.error(
             "task %s[%s] was rejected and could not be sent back to the broker (%r); "
             "it is lost unless it is sent again: %s",
@@ -500,10 +498,10 @@ def _failed(task: Any, context: Context, error: Exception) -> Any:
 @functools.cache
 def _ignored() -> Any:
     """Return what a tracer returns for a task that raised Ignore."""
-    return _ended(IGNORED, NotBegun())
+    return _as_traced(IGNORED, NotBegun())
 
 
-def _ended(state: str, exception: Exception) -> Any:
+def _as_traced(state: str, exception: Exception) -> Any:
     """Return what a tracer returns for a task that raised ``exception``."""
     try:
         raise exception

@@ -14,7 +14,6 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from celery_fairness import wiring as registry
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.holding import Holding
 from celery_fairness.control.limits_api import LimitsApi
@@ -22,6 +21,7 @@ from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.retry_after import wait_after, wait_until
+from celery_fairness.wiring import wired
 from celery_fairness.worker.attempt_limits import (
     lacks_declared_limits,
     queue_limits_of,
@@ -39,7 +39,7 @@ class Unsent(Reject, Ignore):
     """
 
 
-def answer(task: Any, error: RateLimitExceeded) -> Exception:
+def after_rate_limit(task: Any, error: RateLimitExceeded) -> Exception:
     """Return the exception for Celery in place of ``error``.
 
     Direct and eager calls send no message, so they get ``error`` itself.
@@ -71,7 +71,7 @@ def _wait(task: Any, error: RateLimitExceeded) -> float:
 
 def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
     """Let the key of the error cool down, or else the keys of the task's policies."""
-    fairness = registry.wired(task.app)
+    fairness = wired(task.app)
     attribution = _attribution(fairness, task)
     policies = [limit.key for limit in attribution.limits]
     if error.key is not None:
@@ -96,14 +96,14 @@ def _attribution(fairness: Any, task: Any) -> Attribution:
     request = task.request
     headers = {**(request.headers or {}), "delivery_info": request.delivery_info}
     if not fairness.claims_fairly and lacks_declared_limits(task, headers):
-        known = fairness.settings, fairness.directory, fairness.notices
+        known = fairness.settings, fairness.tier_cache, fairness.notices
         headers = with_declared(*known, task, headers, request.args, request.kwargs)
     return attribution_of(headers, (), {}, None, fairness.settings)
 
 
 def _tier_and_queue(task: Any, attribution: Attribution) -> set[str]:
     """Return the keys of the limits that a task has by its tenant and by its queue."""
-    fairness, request = registry.wired(task.app), task.request
+    fairness, request = wired(task.app), task.request
     words, _ = queue_limits_of(fairness.settings, task, request, request.args, request.kwargs)
     queue_keys = {word.partition("|")[0] for word in words.split(",")}
     partition = attribution.partition[1] if attribution.partition else ""

@@ -106,7 +106,7 @@ def _write_tenant(parts: Parts, tenant: str, state: TenantState | None) -> None:
         keep=state.valid_from is not None or state.valid_until is not None,
         ends_ms=_unix_ms(state.valid_until),
     )
-    parts.directory.set_version(version)
+    parts.tier_cache.set_version(version)
 
 
 def _kept_tenants(alias: str) -> Iterable[str]:

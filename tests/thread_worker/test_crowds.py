@@ -152,9 +152,9 @@ class Host:
 
     def __init__(self, broker, limiter, settings, body):
         notices = Notices(logging.getLogger("celery_fairness"))
-        directory = TierCache(settings, lambda: limiter, notices)
+        tier_cache = TierCache(settings, lambda: limiter, notices)
         task = type("Task", (), {"name": "t", "service": None, "acks_late": False})
-        gate = Gate(settings, limiter, directory, broker, notices, lambda lease: None)
+        gate = Gate(settings, limiter, tier_cache, broker, notices, lambda lease: None)
         self._trace = gate.wrap(task, body)
         self._broker = broker
 

@@ -158,7 +158,7 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
         wired.append(made)
         parts = parts_of(made)
         parts.limiter = used = limiter or FakeLimiter()
-        parts.directory = TierCache(made.settings, lambda: used, parts.notices, clock)
+        parts.tier_cache = TierCache(made.settings, lambda: used, parts.notices, clock)
         return Shop(app, made, used, clock)
 
     memory.Channel.queues.clear()

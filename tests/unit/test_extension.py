@@ -226,7 +226,7 @@ class TestWiring:
             routers = [r for r in shop.app.conf.task_routes if isinstance(r, TierRouter)]
             assert len(routers) == 1
             parts = parts_of(second)
-            parts.limiter, parts.directory = shop.limiter, parts_of(shop.fairness).directory
+            parts.limiter, parts.tier_cache = shop.limiter, parts_of(shop.fairness).tier_cache
 
             @shop.task(base=FairTask, tenant="user", service="analysis", name="shop.t")
             def work(user=None):
@@ -327,9 +327,9 @@ class TestRoutes:
         second = bare("second")
         fairness = Fairness(second, {})
         second.conf.task_routes = routes
-        parts_of(fairness).limiter, parts_of(fairness).directory = (
+        parts_of(fairness).limiter, parts_of(fairness).tier_cache = (
             shop.limiter,
-            parts_of(shop.fairness).directory,
+            parts_of(shop.fairness).tier_cache,
         )
         assert self.send(type(shop)(second, fairness, shop.limiter, clock)) == (
             queue,
@@ -340,7 +340,7 @@ class TestRoutes:
         shop = make_shop(conf={"task_routes": routes})
         second = Fairness(shop.app, {})
         parts = parts_of(second)
-        parts.limiter, parts.directory = shop.limiter, parts_of(shop.fairness).directory
+        parts.limiter, parts.tier_cache = shop.limiter, parts_of(shop.fairness).tier_cache
         try:
             assert self.send(shop) == (queue, "analysis_default")
         finally:
@@ -362,12 +362,12 @@ class TestSteering:
         assert shop.fairness.limits.inspect("tenant:42").limit == 5
 
     def test_a_process_that_publishes_a_tier_has_no_older_one_in_its_cache(self, shop):
-        tenants, directory = shop.fairness.tenants, parts_of(shop.fairness).directory
+        tenants, tier_cache = shop.fairness.tenants, parts_of(shop.fairness).tier_cache
 
         def known() -> tuple[str, str]:
             # The answers for a producer in this process, and for an operator.
-            directory.look()
-            return directory.tier_of("42"), tenants.inspect("42").tier
+            tier_cache.look()
+            return tier_cache.tier_of("42"), tenants.inspect("42").tier
 
         assert known() == ("free", "free")
         tenants.set_tier("42", "enterprise")

@@ -77,13 +77,13 @@ class World:
         self.settings = build_settings(settings)
         self.limiter = FakeLimiter() if limiter is None else limiter
         self.notices = Notices(logging.getLogger("celery_fairness"), clock)
-        self.directory = TierCache(self.settings, lambda: self.limiter, self.notices, clock)
+        self.tier_cache = TierCache(self.settings, lambda: self.limiter, self.notices, clock)
         self.resender = FakeResender()
         self.ended = []
         self.gate = Gate(
             self.settings,
             self.limiter,
-            self.directory,
+            self.tier_cache,
             self.resender,
             self.notices,
             self.ended.append,

@@ -104,7 +104,7 @@ def test_an_upgraded_tenants_task_moves_when_it_is_promoted(
         # Whoever publishes it needs no code of the task.
         shop.app.tasks.unregister("shop.work")
     shop.fairness.tenants.set_tier("42", "pro")
-    parts_of(shop.fairness).directory.set_version(shop.limiter.config_version())
+    parts_of(shop.fairness).tier_cache.set_version(shop.limiter.config_version())
     resender.promote(parked)
     sent = shop.one()
     assert (sent.queue, sent.headers["fairness"]["tenant"]) == (queue, "42")
@@ -115,7 +115,7 @@ def test_it_moves_through_the_exchange_of_its_new_queue(resender, work, shop):
     exchange = Exchange("topics", type="topic")
     shop.app.amqp.queues.add(Queue("analysis_priority", exchange, routing_key="a.b"))
     shop.fairness.tenants.set_tier("42", "pro")
-    parts_of(shop.fairness).directory.set_version(shop.limiter.config_version())
+    parts_of(shop.fairness).tier_cache.set_version(shop.limiter.config_version())
     resender.promote(parked)
     sent = shop.one()
     came = sent.properties["delivery_info"]
@@ -129,6 +129,6 @@ def test_it_stays_where_its_new_queue_is_not_declared(resender, work, shop):
     shop.app.amqp.queues.create_missing = False
     shop.app.amqp.queues.pop("analysis_priority", None)
     shop.fairness.tenants.set_tier("42", "pro")
-    parts_of(shop.fairness).directory.set_version(shop.limiter.config_version())
+    parts_of(shop.fairness).tier_cache.set_version(shop.limiter.config_version())
     resender.promote(parked)
     assert shop.one().queue == "analysis_default"

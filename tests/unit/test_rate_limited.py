@@ -14,7 +14,7 @@ from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.holding import Holding
 from celery_fairness.message.headers import HEADER
-from celery_fairness.worker.rate_limited import answer
+from celery_fairness.worker.rate_limited import after_rate_limit
 
 WAITS = {"key": "api", "concurrency": 1}
 
@@ -66,7 +66,7 @@ def make_task():
 
 def test_of_a_header_that_cannot_be_read_whole_those_keys_cool_down_that_hold(make_task, cooled):
     wrong = {"v": 1, "tenant": 7.5, "limits": [WAITS, {"key": "a b"}, {"key": "tenant:42"}]}
-    answer(make_task(wrong), RateLimitExceeded(retry_after=2))
+    after_rate_limit(make_task(wrong), RateLimitExceeded(retry_after=2))
     assert cooled == ["api", "tenant:42"]
 
 
@@ -87,14 +87,14 @@ def test_all_policies_cool_down_but_those_that_are_its_tier_s_or_its_queue_s(
 ):
     others = ["tenant:acme-corp:reports", "tenant:43", "queue:other", "queue:parts:8", "api"]
     header = {"v": 1, "tenant": "42", "limits": limits(*own, *others)}
-    answer(make_task(header, queue, user="7"), RateLimitExceeded(retry_after=2))
+    after_rate_limit(make_task(header, queue, user="7"), RateLimitExceeded(retry_after=2))
     assert sorted(cooled) == sorted(others)
 
 
 def test_the_partition_that_a_producer_named_does_not_cool_down(make_task, cooled):
     header = {"v": 1, "tenant": "42", "limits": limits("queue:told:1", "queue:told:2")}
     header["partition"] = {"queue": "told", "key": "queue:told:1"}
-    answer(make_task(header, "told"), RateLimitExceeded(retry_after=2))
+    after_rate_limit(make_task(header, "told"), RateLimitExceeded(retry_after=2))
     assert cooled == ["queue:told:2"]
 
 
@@ -102,7 +102,7 @@ def test_the_partition_that_a_producer_named_does_not_cool_down(make_task, coole
 def test_a_key_that_is_none_is_said_and_the_task_runs_again(make_task, caplog, key):
     error = RateLimitExceeded(retry_after=2, key=key)
     with caplog.at_level(logging.WARNING, "celery_fairness"):
-        told = answer(make_task({"v": 1}), error)
+        told = after_rate_limit(make_task({"v": 1}), error)
     assert type(told).__name__ == "Retry"
     if key is not None:
         (record,) = caplog.records

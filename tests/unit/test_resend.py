@@ -192,7 +192,7 @@ def test_an_upgraded_tenant_moves_with_it_unless_somebody_put_it_there(
     resender, work, shop, current, queue
 ):
     shop.fairness.tenants.set_tier("42", "pro")
-    parts_of(shop.fairness).directory.set_version(shop.limiter.config_version())
+    parts_of(shop.fairness).tier_cache.set_version(shop.limiter.config_version())
     delivery = {"routing_key": current, "exchange": ""}
     resender.send(work, request(delivery_info=delivery), OLD, "s1", 35.0, "application/json")
     sent = shop.one()

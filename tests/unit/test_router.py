@@ -117,8 +117,8 @@ def test_a_header_that_cannot_be_read_goes_to_the_default_queue(routed, header):
 def test_published_tiers_decide_the_queue(routed):
     tiers = [Tier("free", 1, queue_class="priority"), Tier("pro", 3)]
     routed.fairness.tenants.publish_tiers(tiers)
-    parts_of(routed.fairness).directory.set_version(routed.limiter.config_version())
-    parts_of(routed.fairness).directory.tiers()
+    parts_of(routed.fairness).tier_cache.set_version(routed.limiter.config_version())
+    parts_of(routed.fairness).tier_cache.tiers()
     assert queue_of(routed, routed.analyze, ("free",)) == "analysis_priority"
     assert queue_of(routed, routed.analyze, ("pro",)) == "analysis_default"
 

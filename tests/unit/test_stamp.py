@@ -20,8 +20,8 @@ BARE = {"v": 1, "scheduled": False, "cost": 1}
 def make(notices, clock):
     def make_stamp(**settings):
         values = build_settings(settings)
-        directory = TierCache(values, FakeLimiter, notices, clock)
-        return Stamp(values, directory, notices)
+        tier_cache = TierCache(values, FakeLimiter, notices, clock)
+        return Stamp(values, tier_cache, notices)
 
     return make_stamp
 

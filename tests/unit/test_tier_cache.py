@@ -24,7 +24,7 @@ from celery_fairness.testing.fake_limiter import FakeLimiter
 
 
 def asked(limiter):
-    """What a directory asked the limiter, in order."""
+    """What a tier cache asked the limiter, in order."""
     return [call.name for call in limiter.calls if not call.name.startswith("publish_")]
 
 
@@ -50,22 +50,22 @@ def limiter():
 
 @pytest.fixture
 def make(limiter, notices, clock):
-    def make_directory(**settings):
+    def make_tier_cache(**settings):
         return TierCache(build_settings(settings), lambda: limiter, notices, clock)
 
-    return make_directory
+    return make_tier_cache
 
 
 def test_the_chain_is_published_then_resolver_then_default(make, limiter):
     resolver = Resolver(a="pro", b="pro")
     limiter.publish_tenant("a", "enterprise", "")
-    directory = make(tier_resolver=resolver)
-    directory.look()
-    assert directory.tier_of("a", "pro_plus") == "enterprise"
-    assert directory.tier_of("b", "pro_plus") == "pro"
+    tier_cache = make(tier_resolver=resolver)
+    tier_cache.look()
+    assert tier_cache.tier_of("a", "pro_plus") == "enterprise"
+    assert tier_cache.tier_of("b", "pro_plus") == "pro"
     # A resolver that knows nothing has said what a stranger is, whatever the message says.
-    assert directory.tier_of("c", "pro_plus") == "free"
-    assert directory.tier_of("d") == "free"
+    assert tier_cache.tier_of("c", "pro_plus") == "free"
+    assert tier_cache.tier_of("d") == "free"
     # The administrator's word makes the user's resolver superfluous.
     assert resolver.asked == ["b", "c", "d"]
 
@@ -90,163 +90,163 @@ def test_an_unknown_tier_is_the_default_tier(make, answer):
 
 def test_an_answer_is_believed_for_the_cache_time(make, clock):
     resolver = Resolver(a="pro")
-    directory = make(tier_resolver=resolver, tier_cache_seconds=60)
-    assert directory.tier_of("a") == "pro"
+    tier_cache = make(tier_resolver=resolver, tier_cache_seconds=60)
+    assert tier_cache.tier_of("a") == "pro"
     resolver.tiers["a"] = "enterprise"
     clock.advance(59.999)
-    assert directory.tier_of("a") == "pro"
+    assert tier_cache.tier_of("a") == "pro"
     clock.advance(0.001)
-    assert directory.tier_of("a") == "enterprise"
+    assert tier_cache.tier_of("a") == "enterprise"
     assert len(resolver.asked) == 2
 
 
 def test_no_answer_is_remembered_too(make):
     resolver = Resolver()
-    directory = make(tier_resolver=resolver)
-    assert [directory.tier_of("a", hint) for hint in ("pro", None)] == ["free"] * 2
+    tier_cache = make(tier_resolver=resolver)
+    assert [tier_cache.tier_of("a", hint) for hint in ("pro", None)] == ["free"] * 2
     assert len(resolver.asked) == 1
 
 
 def test_a_cache_time_of_zero_asks_every_time(make):
     resolver = Resolver(a="pro")
-    directory = make(tier_resolver=resolver, tier_cache_seconds=0)
+    tier_cache = make(tier_resolver=resolver, tier_cache_seconds=0)
     for _ in range(3):
-        assert directory.tier_of("a") == "pro"
+        assert tier_cache.tier_of("a") == "pro"
     assert len(resolver.asked) == 3
 
 
 def test_news_empty_the_cache(make, limiter, clock):
-    directory = make(tier_resolver=Resolver(a="pro"))
-    directory.look()
-    assert directory.tier_of("a") == "pro"
+    tier_cache = make(tier_resolver=Resolver(a="pro"))
+    tier_cache.look()
+    assert tier_cache.tier_of("a") == "pro"
     limiter.publish_tenant("a", "enterprise", "")
     clock.advance(LOOK_SECONDS)
-    directory.look()
-    assert directory.tier_of("a") == "enterprise"
+    tier_cache.look()
+    assert tier_cache.tier_of("a") == "enterprise"
 
 
 def test_no_news_leave_the_cache(make, clock):
     resolver = Resolver(a="pro")
-    directory = make(tier_resolver=resolver)
+    tier_cache = make(tier_resolver=resolver)
     for _ in range(5):
-        directory.look()
-        directory.tier_of("a")
+        tier_cache.look()
+        tier_cache.tier_of("a")
         clock.advance(LOOK_SECONDS)
     assert len(resolver.asked) == 1
 
 
 def test_news_that_a_limiter_answered_with_count_at_once(make, limiter):
-    directory = make(tier_resolver=Resolver(a="pro"))
-    assert directory.tier_of("a") == "pro"
+    tier_cache = make(tier_resolver=Resolver(a="pro"))
+    assert tier_cache.tier_of("a") == "pro"
     limiter.publish_tenant("a", "enterprise", "")
-    directory.set_version(1)
-    assert directory.tier_of("a") == "enterprise"
+    tier_cache.set_version(1)
+    assert tier_cache.tier_of("a") == "enterprise"
 
 
 def test_a_redis_that_came_back_empty_is_news_too(make, limiter):
     limiter.publish_tenant("a", "enterprise", "")
-    directory = make()
-    directory.set_version(1)
-    assert directory.tier_of("a") == "enterprise"
+    tier_cache = make()
+    tier_cache.set_version(1)
+    assert tier_cache.tier_of("a") == "enterprise"
     limiter.publish_tenant("a", None, "")
-    directory.set_version(0)
-    assert directory.tier_of("a") == "free"
+    tier_cache.set_version(0)
+    assert tier_cache.tier_of("a") == "free"
 
 
 def test_published_tiers_are_in_force(make, limiter):
     limiter.publish_tiers([Tier("free", 1), Tier("gold", 9, 2.0, "priority")], "database")
-    directory = make(tier_resolver=Resolver(a="gold", b="pro"))
-    assert directory.tiers() == DEFAULT_TIERS
-    directory.set_version(1)
-    assert set(directory.tiers()) == {"free", "gold"}
-    assert directory.tier_of("a") == "gold"
-    assert directory.tier_of("b") == "free"
+    tier_cache = make(tier_resolver=Resolver(a="gold", b="pro"))
+    assert tier_cache.tiers() == DEFAULT_TIERS
+    tier_cache.set_version(1)
+    assert set(tier_cache.tiers()) == {"free", "gold"}
+    assert tier_cache.tier_of("a") == "gold"
+    assert tier_cache.tier_of("b") == "free"
 
 
 def test_published_tiers_are_read_once(make, limiter):
     limiter.publish_tiers([Tier("free", 1)], "database")
-    directory = make()
+    tier_cache = make()
     for _ in range(10):
-        directory.set_version(1)
-        directory.tiers()
+        tier_cache.set_version(1)
+        tier_cache.tiers()
     assert asked(limiter) == ["published_tiers"]
 
 
 def test_a_producer_that_only_looks_sees_published_tiers(make, limiter, clock):
     limiter.publish_tiers([Tier("free", 1), Tier("gold", 9, 2.0, "priority")], "database")
     limiter.publish_tenant("a", "gold", "")
-    directory = make()
+    tier_cache = make()
     for _ in range(3):
-        directory.look()
-        assert directory.tier_of("a") == "gold"
+        tier_cache.look()
+        assert tier_cache.tier_of("a") == "gold"
         clock.advance(LOOK_SECONDS)
 
 
 def test_a_producer_looks_at_most_once_a_second(make, limiter, clock):
-    directory = make()
+    tier_cache = make()
     for _ in range(100):
-        directory.look()
+        tier_cache.look()
         clock.advance(0.02)
     assert asked(limiter) == ["config_version", "config_version"]
 
 
 def test_a_redis_that_is_away_costs_one_wait_and_is_then_left_alone(make, limiter, clock):
     limiter.away = True
-    directory = make(tier_resolver=Resolver(a="pro"))
+    tier_cache = make(tier_resolver=Resolver(a="pro"))
     for number in range(200):
-        directory.look()
-        assert directory.tier_of("a") == "pro"
-        assert directory.tier_of(f"t{number}") == "free"
+        tier_cache.look()
+        assert tier_cache.tier_of("a") == "pro"
+        assert tier_cache.tier_of(f"t{number}") == "free"
         clock.advance(AWAY_SECONDS / 201)
     assert asked(limiter) == ["config_version"]
     clock.advance(AWAY_SECONDS / 100)
     limiter.away = False
-    directory.look()
+    tier_cache.look()
     assert asked(limiter) == ["config_version", "config_version"]
 
 
 def test_a_redis_that_goes_away_costs_one_wait_for_all_tenants(make, limiter, clock):
     limiter.publish_tenant("a", "pro", "")
-    directory = make()
-    directory.look()
-    assert directory.tier_of("a") == "pro"
+    tier_cache = make()
+    tier_cache.look()
+    assert tier_cache.tier_of("a") == "pro"
     limiter.calls.clear()
     limiter.away = True
     clock.advance(LOOK_SECONDS)
     for number in range(200):
-        directory.look()
-        directory.tier_of(f"t{number}")
+        tier_cache.look()
+        tier_cache.tier_of(f"t{number}")
     assert asked(limiter) == ["config_version"]
 
 
 def test_a_published_tier_counts_again_as_soon_as_redis_is_back(make, limiter, clock):
     limiter.publish_tenant("a", "enterprise", "")
     resolver = Resolver(a="pro")
-    directory = make(tier_resolver=resolver)
-    directory.look()
+    tier_cache = make(tier_resolver=resolver)
+    tier_cache.look()
     limiter.away = True
     for _ in range(10):
-        assert directory.tier_of("a") == "pro"
+        assert tier_cache.tier_of("a") == "pro"
     assert len(resolver.asked) == 1
     limiter.away = False
     clock.advance(AWAY_SECONDS)
-    assert directory.tier_of("a") == "enterprise"
+    assert tier_cache.tier_of("a") == "enterprise"
 
 
 @pytest.mark.parametrize(
     "answer", [RuntimeError("down"), KeyError("a"), TypeError("x"), OSError(5, "io")]
 )
 def test_a_resolver_that_fails_means_the_default_tier_and_a_line_in_the_log(make, caplog, answer):
-    directory = make(tier_resolver=Resolver(a=answer))
-    assert directory.tier_of("a") == "free"
-    assert directory.tier_of("a", "pro") == "free"
+    tier_cache = make(tier_resolver=Resolver(a=answer))
+    assert tier_cache.tier_of("a") == "free"
+    assert tier_cache.tier_of("a", "pro") == "free"
     (line,) = caplog.messages
     assert line == f"the tier resolver failed, the default tier is used: {answer!r}"
 
 
 def test_a_tier_that_is_not_in_the_table_means_the_default_tier_and_a_line_in_the_log(make, caplog):
-    directory = make(tier_resolver=Resolver(petra="prro", ada="pro", eve=None))
-    assert [directory.tier_of(each) for each in ("petra", "petra", "ada", "eve")] == [
+    tier_cache = make(tier_resolver=Resolver(petra="prro", ada="pro", eve=None))
+    assert [tier_cache.tier_of(each) for each in ("petra", "petra", "ada", "eve")] == [
         "free",
         "free",
         "pro",
@@ -267,25 +267,25 @@ def test_a_resolver_that_answers_nonsense_has_failed(make, caplog, answer):
 
 def test_a_failed_resolver_is_left_alone_for_a_second(make, clock):
     resolver = Resolver(a=RuntimeError("down"))
-    directory = make(tier_resolver=resolver)
+    tier_cache = make(tier_resolver=resolver)
     for _ in range(50):
-        directory.tier_of("a")
+        tier_cache.tier_of("a")
     assert len(resolver.asked) == 1
     resolver.tiers["a"] = "pro"
     clock.advance(FAILURE_SECONDS)
-    assert directory.tier_of("a") == "pro"
+    assert tier_cache.tier_of("a") == "pro"
 
 
 def test_the_cache_has_a_bound(make):
     resolver = Resolver()
-    directory = make(tier_resolver=resolver)
+    tier_cache = make(tier_resolver=resolver)
     for number in range(CACHE_TENANTS + 50):
-        directory.tier_of(f"t{number}")
-    assert len(directory._known) == CACHE_TENANTS
+        tier_cache.tier_of(f"t{number}")
+    assert len(tier_cache._known) == CACHE_TENANTS
     before = len(resolver.asked)
-    directory.tier_of(f"t{CACHE_TENANTS + 49}")
+    tier_cache.tier_of(f"t{CACHE_TENANTS + 49}")
     assert len(resolver.asked) == before
-    directory.tier_of("t0")
+    tier_cache.tier_of("t0")
     assert len(resolver.asked) == before + 1
 
 
@@ -297,8 +297,8 @@ def module(monkeypatch):
 
 
 def test_a_resolver_by_name_is_imported_at_first_use(make, module):
-    directory = make(tier_resolver="shop_plans:tier_of")
-    assert directory.tier_of("a") == "pro"
+    tier_cache = make(tier_resolver="shop_plans:tier_of")
+    assert tier_cache.tier_of("a") == "pro"
     assert module.tier_of.asked == ["a"]
 
 
