@@ -107,3 +107,20 @@ def test_of_a_queue_that_has_ended_nothing_is_claimed_or_counted(dispatch):
     assert waiting() == [0, 0]
     (task,) = dispatch.claim(queues=("q", "other")).tasks
     assert task.queue == "other"
+
+
+@pytest.mark.parametrize("kind", ["active", "blocked"])
+def test_a_tenant_whose_order_was_deleted_keeps_no_task_of_others(dispatch, client, kind):
+    for tenant in "ab":
+        dispatch.put(tenant)
+    dispatch.use(q=1_000)
+    client.delete(f"{PREFIX}ready:tenant:a q")
+    if kind == "blocked":
+        client.zrem(f"{PREFIX}active:q", "tenant:a")
+        client.zadd(f"{PREFIX}blocked:q", {"tenant:a": 0})
+    dispatch.now += 1_000
+    assert dispatch.use() == 0
+    assert dispatch.use() == -1
+    assert dispatch.find("t2") is None
+    assert not client.exists(f"{PREFIX}active:q", f"{PREFIX}blocked:q")
+    assert dispatch.run(calls.PURGE, ["q"]) == 0

@@ -325,7 +325,7 @@ end
 --[[
   forget_waiting: delete a bounded part of the waiting tasks of a queue. Running tasks stay as they are.
 
-  Returns how many tasks were deleted. If they are fewer than Lanes.PURGED_AT_MOST, nothing is left.
+  Returns how many tasks were deleted. If they are fewer than Lanes.PURGED_AT_MOST, no task is left in its place.
 ]]
 
 Lanes.PURGED_AT_MOST = 100
@@ -356,10 +356,17 @@ function Lanes.forget_waiting(ctx, queue)
       group = Lanes.groups_of(ctx, queue, key, 0)[1]
       lane = Lanes.first_lane(ctx, queue, key, group)
     end
-    local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
-    if tag then Lanes.forget_task(ctx, queue, tag) end
-    Lanes.task_left(ctx, queue, key, lane)
-    if is_last or ctx.ranked then Lanes.leave_ring(ctx, queue, key) end
+    if lane then
+      local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
+      if tag then Lanes.forget_task(ctx, queue, tag) end
+      Lanes.task_left(ctx, queue, key, lane)
+      if is_last or ctx.ranked then Lanes.leave_ring(ctx, queue, key) end
+    else
+      -- Somebody has deleted the order of its lanes. The tenant counts as a task, so the caller goes on.
+      redis.call("ZREM", ctx.prefix .. "active:" .. queue, key)
+      redis.call("ZREM", ctx.prefix .. "blocked:" .. queue, key)
+      Priorities.rank_again(ctx, queue, key)
+    end
     gone = gone + 1
   end
   if gone > 0 then Events.write_event(ctx, "fairness.purged", "queue", queue, "tasks", gone) end
