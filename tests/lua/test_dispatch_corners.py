@@ -263,6 +263,16 @@ def test_a_late_end_withdraws_its_task_whatever_keys_it_names(dispatch, client, 
     assert client.hkeys(PREFIX + "tasks") == ["t2"]
 
 
+def test_the_first_numbers_after_the_newest_were_forgotten_open_the_limit(dispatch, client):
+    """Redis forgets the newest numbers of a key an hour after its last new task."""
+    for tag in "ac":
+        dispatch.put(tag, tag=tag, limits="k|1|||w")
+    assert dispatch.tags_of(dispatch.claim()) == ["a"]
+    client.delete(f"{PREFIX}declared:k")
+    dispatch.put("b", tag="b", limits="k|3|||w")
+    assert sorted(dispatch.tags_of(dispatch.claim())) == ["b", "c"]
+
+
 def test_a_purge_that_leaves_only_blocked_lanes_leaves_their_tenant_in_no_ring(dispatch, client):
     """A purge is made in parts; claims come between them."""
     closed = "api|0|||w"

@@ -312,7 +312,7 @@ function Config.newer(own, known, is_new)
   return own ~= "" and (is_new or known == "") and own or known
 end
 
--- Notes the limits of a task that comes, at most one per key. Returns the keys whose numbers changed.
+-- Notes the limits of a task that comes, at most one per key. Returns the keys whose numbers changed or were not known.
 function Config.declare(ctx, words, is_new)
   local changed = {}
   for word in string.gmatch(words, "[^,]+") do
@@ -324,8 +324,10 @@ function Config.declare(ctx, words, is_new)
       local concurrency, rates, throttle = Config.read_declared(known)
       local text = Config.newer(own, concurrency, is_new) .. "|" .. Config.newer(own_rates, rates, is_new)
         .. "|" .. Config.newer(own_throttle, throttle, is_new)
-      if text ~= known then redis.call("SET", name, text, "PX", DECLARED_MS) end
-      if known and text ~= known then changed[#changed + 1] = key end
+      if text ~= known then
+        redis.call("SET", name, text, "PX", DECLARED_MS)
+        changed[#changed + 1] = key
+      end
     end
   end
   return changed
