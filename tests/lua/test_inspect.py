@@ -7,6 +7,7 @@ import random
 from functools import partial
 
 import pytest
+from redis.exceptions import ReadOnlyError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
@@ -14,7 +15,7 @@ from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
-from celery_fairness.store.library import build, library
+from celery_fairness.store.library import build, check_library, library
 from tests.support.library import call
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
@@ -95,15 +96,37 @@ def test_the_clock_takes_no_longer_step_than_a_third_of_a_lease(world):
     assert lease["ends_ms"] == LEASE_MS - LEASE_MS / 3
 
 
-def test_a_replica_answers(world, redis_server, client):
+@pytest.mark.parametrize(
+    ("function", "args", "made"),
+    [
+        (calls.INSPECT, World(None).args("api"), library()),
+        (
+            calls.EXPLAIN,
+            ("t2", "tasks", "tenant", "free", '{"free": ["", 1]}', LEASE_MS, NOW),
+            library(),
+        ),
+        ("check", (LEASE_MS, "free", "1", NOW, "leases:api", "0"), check_library()),
+    ],
+    ids=["inspect", "explain", "check"],
+)
+def test_a_replica_answers(world, redis_server, function, args, made):
     world.put("t1")
+    world.put("t2")
     world.claim()
+    # The lease has no task any more, so that a check has a finding.
+    world.client.hdel(f"{PREFIX}running", "t1")
+    answer = world.run(function, args, made)
+    assert answer
+    world.client.config_set("repl-diskless-sync-delay", 0)
     with RedisServer() as other, other.client(decode_responses=True) as replica:
         replica.replicaof("127.0.0.1", redis_server.port)
+        # A replica gets the libraries with the tables.
         eventually(lambda: replica.exists(f"{PREFIX}leases:api"))
-        name = library().function(calls.INSPECT)
-        found = replica.execute_command("FCALL_RO", name, 1, PREFIX, *world.args("api"))
-        assert json.loads(found) == world.look("api")
+        for command in ("FCALL", "FCALL_RO"):
+            found = replica.execute_command(command, made.function(function), 1, PREFIX, *args)
+            assert found == answer
+        with pytest.raises(ReadOnlyError):
+            replica.execute_command("FUNCTION", "LOAD", "REPLACE", made.code)
 
 
 @pytest.mark.parametrize("seed", range(8))
