@@ -279,10 +279,10 @@ function Blocked.rival_first(ctx, queue, group, name, key, lane)
 end
 
 -- Returns whether this process takes the tasks of a lane.
-function Blocked.takes(ctx, lane, look, rules)
-  if not look then return true end
-  if look.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), look, rules) then return false end
-  return not look.never[Lanes.name_of(lane)]
+function Blocked.takes(ctx, lane, skips, rules)
+  if not skips then return true end
+  if skips.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), skips, rules) then return false end
+  return not skips.never[Lanes.name_of(lane)]
 end
 
 -- Returns the virtual time at which a tenant with a waiting task is due if it comes now. Also returns whether
@@ -315,7 +315,7 @@ end
 -- Looks at the tenant whose turn it is in a group. `has_rivals` is whether another limit of the queue may be open.
 -- Returns the lane that may be served. Otherwise returns nil, whether to go on, and whether the turn is left to another
 -- limit.
-function Blocked.look_at_group(ctx, queue, name, group, first, has_rivals, rules, turns, look)
+function Blocked.look_at_group(ctx, queue, name, group, first, has_rivals, rules, turns, skips)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
   local now = tonumber(redis.call("ZSCORE", ctx.prefix .. "finish_tags:" .. limit_key, key) or 0)
@@ -330,7 +330,7 @@ function Blocked.look_at_group(ctx, queue, name, group, first, has_rivals, rules
   end
   local verdict = Tenants.check(ctx, key, rules, queue)
   if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not verdict.open
-    or not Blocked.takes(ctx, lane, look, rules) then
+    or not Blocked.takes(ctx, lane, skips, rules) then
     return Blocked.move(turns, Blocked.unblock, ctx, queue, key, lane, turns)
   end
   if refused then
@@ -376,7 +376,7 @@ end
 -- Returns the next lane at an open limit that is not in `met`, or nil if there is none. `known` is the turn
 -- that the task served before has stored (served). A limit leaves its turn to another limit if a tenant is due
 -- before there. If each leaves it to another, the first of them has its turn.
-function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
+function Blocked.of_limit(ctx, queue, rules, turns, skips, known, met)
   local passed, count, may_pass = {}, 0, true
   for _ = 0, turns.moves + 1 do
     local name, group, first, alone, has_rivals
@@ -398,7 +398,7 @@ function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
     end
     known = nil
     local found, goes_on, is_passed =
-      Blocked.look_at_group(ctx, queue, name, group, first, may_pass and has_rivals, rules, turns, look)
+      Blocked.look_at_group(ctx, queue, name, group, first, may_pass and has_rivals, rules, turns, skips)
     if is_passed then passed[name], count = true, count + 1 end
     if found then
       found.alone = alone
@@ -409,10 +409,10 @@ function Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
 end
 
 -- Returns the next of the blocked lanes of a queue whose limits have opened, or nil if there is none.
-function Blocked.of_groups(ctx, queue, rules, turns, look, known)
+function Blocked.of_groups(ctx, queue, rules, turns, skips, known)
   local best, met = nil, {}
   for _ = 1, LIMITS_AT_MOST do
-    local found = Blocked.of_limit(ctx, queue, rules, turns, look, known, met)
+    local found = Blocked.of_limit(ctx, queue, rules, turns, skips, known, met)
     if not turns.ranked[queue] then return found end
     if not found then break end
     local rank = string.sub(found.lane, 1, 1)

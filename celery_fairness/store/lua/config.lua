@@ -127,7 +127,7 @@ function Config.row_of_key(ctx, key, rules)
 end
 
 -- If the numbers of a limit are those of its queue, it gets them here.
-function Config.use_numbers(ctx, limit, rules)
+function Config.use_queue_numbers(ctx, limit, rules)
   local row = Config.row_of_key(ctx, limit.key, rules)
   if not row then
     limit.on_limit = "w"

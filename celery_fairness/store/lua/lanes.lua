@@ -377,17 +377,19 @@ function Lanes.forget_waiting(ctx, queue)
   return gone
 end
 
+-- A call reads at most this many lanes. Only a tenant with as many names and limits has more.
+local LANES_AT_MOST = 1024
+
 -- Returns the first ready lane of which this process takes tasks, and whether there are other lanes. It returns nil
 -- if there is none, or if no lane is left.
-function Lanes.first_taken(ctx, queue, key, look, rules)
-  -- This call reads at most 1,024 lanes. Only a tenant with as many names and limits has more.
-  local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, 1023)
+function Lanes.first_taken(ctx, queue, key, skips, rules)
+  local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
   for index = 1, #lanes do
     local lane = lanes[index]
-    if look.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), look, rules) then
-      if look.lanes == 0 then return nil end
-      look.lanes = look.lanes - 1
-    elseif not look.never[Lanes.name_of(lane)] then
+    if skips.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), skips, rules) then
+      if skips.lanes == 0 then return nil end
+      skips.lanes = skips.lanes - 1
+    elseif not skips.never[Lanes.name_of(lane)] then
       return lane, #lanes > 1
     end
   end

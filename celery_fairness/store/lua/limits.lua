@@ -115,13 +115,13 @@ function Limits.count_waiting(ctx, key, by)
 end
 
 -- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
-function Limits.full_here(ctx, words, look, rules)
+function Limits.full_here(ctx, words, skips, rules)
   for word in string.gmatch(words, "[^,]+") do
     local limit = Limits.read_limit(word)
     if limit.of_queue then
-      Config.use_numbers(ctx, limit, rules)
+      Config.use_queue_numbers(ctx, limit, rules)
       local most = limit.of_parts and limit.of_process
-      if most and (look.held[limit.key] or 0) >= most then return true end
+      if most and (skips.held[limit.key] or 0) >= most then return true end
     end
   end
   return false
@@ -174,7 +174,7 @@ end
 
 -- Gives a limit the numbers that it has without an override: the newest of its key, or those of its queue.
 function Limits.give_own(ctx, limit, rules)
-  if limit.of_queue then Config.use_numbers(ctx, limit, rules) end
+  if limit.of_queue then Config.use_queue_numbers(ctx, limit, rules) end
   if limit.asks then Limits.use_newest(ctx, limit, rules) end
   return limit
 end

@@ -9,16 +9,16 @@
 -- Looks at a member of the ring. Returns what may be served. Otherwise it returns nil, whether the claim goes
 -- on, and whether the member is passed over. `beyond` counts the members from the first one that may be served
 -- only at a lower rank than its own.
-function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
+function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, skips, beyond)
   local lane, others
-  if look then
-    lane, others = Lanes.first_taken(ctx, queue, key, look, rules)
+  if skips then
+    lane, others = Lanes.first_taken(ctx, queue, key, skips, rules)
     if not lane then
       -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
       -- it.
-      local passed = Pick.spend_pass(look)
-      if passed and beyond == 0 then look.places[queue] = (look.places[queue] or 0) + 1 end
-      local goes_on = passed and look.lanes > 0
+      local passed = Pick.spend_pass(skips)
+      if passed and beyond == 0 then skips.places[queue] = (skips.places[queue] or 0) + 1 end
+      local goes_on = passed and skips.lanes > 0
       turns.over = turns.over or not goes_on
       return nil, goes_on, true
     end
@@ -51,31 +51,31 @@ end
 
 -- Returns the task that is served next, with the fields that Start.serve reads. It returns nil if nothing of the queue
 -- may start.
-function Pick.find(ctx, queue, rules, turns, look)
+function Pick.find(ctx, queue, rules, turns, skips)
   local opened
   local known, moves, beyond = turns.known, turns.moves, 0
   turns.known = nil
   if known and known.queue ~= queue then known = nil end
   if rules.limited then
-    opened = Blocked.of_groups(ctx, queue, rules, turns, look, known)
+    opened = Blocked.of_groups(ctx, queue, rules, turns, skips, known)
   end
   -- A move in of_groups may have changed the ring, so `known` counts only without one.
   local member = known and turns.moves == moves and known.member
   local best = opened
   for _ = 0, turns.looks do
-    local at = (look and look.places[queue] or 0) + beyond
+    local at = (skips and skips.places[queue] or 0) + beyond
     member = member or Active.member_at(ctx, queue, at, turns.ranked[queue])
     local key, start, rank = member[1], tonumber(member[2]), member[3]
-    if opened then opened.member = not look and member end
+    if opened then opened.member = not skips and member end
     if not key or best and Lanes.goes_first(best, rank, start) then return best end
-    local found, goes_on, passed = Pick.look_at_tenant(ctx, queue, key, start, rules, turns, look, beyond)
+    local found, goes_on, passed = Pick.look_at_tenant(ctx, queue, key, start, rules, turns, skips, beyond)
     if found then
       local its = string.sub(found.lane, 1, 1)
-      if not (look and rank and its < rank) then return found end
+      if not (skips and rank and its < rank) then return found end
       -- This process takes no task of the rank by which this member stands. Other tenants may have tasks more
       -- urgent than the rest of this member.
       if not (best and Lanes.goes_first(best, its, start)) then best = found end
-      goes_on, beyond = Pick.spend_pass(look), beyond + 1
+      goes_on, beyond = Pick.spend_pass(skips), beyond + 1
     elseif passed and beyond > 0 then
       beyond = beyond + 1
     end
@@ -86,8 +86,8 @@ function Pick.find(ctx, queue, rules, turns, look)
 end
 
 -- As find. If the tenant was found closed before, it is reopened here.
-function Pick.next_of(ctx, queue, rules, turns, look)
-  local found = Pick.find(ctx, queue, rules, turns, look)
+function Pick.next_of(ctx, queue, rules, turns, skips)
+  local found = Pick.find(ctx, queue, rules, turns, skips)
   if not found then return nil end
   if found.verdict.closed then
     Tenants.reopen(ctx, found.key, rules)
@@ -183,26 +183,26 @@ local FULL_LANES_AT_MOST = 128
 function Pick.read_passing(text, is_local)
   local told = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
   if not is_local and #told.never + #told.once == 0 then return nil, told end
-  local look = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
+  local skips = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
     moves = Pick.PASSED_AT_MOST, lanes = FULL_LANES_AT_MOST}
-  for index = 1, #told.never do look.never[told.never[index]] = true end
-  for index = 1, #told.once do look.once[told.once[index]] = true end
-  return look, told
+  for index = 1, #told.never do skips.never[told.never[index]] = true end
+  for index = 1, #told.once do skips.once[told.once[index]] = true end
+  return skips, told
 end
 
 -- A task was taken.
-function Pick.took(look, task)
-  if look.once[task.name] then look.never[task.name] = true end
+function Pick.took(skips, task)
+  if skips.once[task.name] then skips.never[task.name] = true end
   local keys = Tasks.keys_of(task.key, task.limits)
   for key in string.gmatch(keys, "[^,]+") do
-    look.held[key] = (look.held[key] or 0) + 1
+    skips.held[key] = (skips.held[key] or 0) + 1
   end
 end
 
 -- Takes one move. Returns false if no move is left.
-function Pick.spend_pass(look)
-  if look.moves == 0 then return false end
-  look.moves = look.moves - 1
+function Pick.spend_pass(skips)
+  if skips.moves == 0 then return false end
+  skips.moves = skips.moves - 1
   return true
 end
 
@@ -226,12 +226,12 @@ end
 -- Returns how a queue's limit rejects, as `refusal` does, or nil if the limit is open. If the claim passes by
 -- the queue, one event names the task whose turn it would be. If this process holds as many slots as it may, it
 -- returns the row of the queue.
-function Pick.look_at_queue(ctx, queue, rules, turns, look)
+function Pick.look_at_queue(ctx, queue, rules, turns, skips)
   local row = Config.queue_row(ctx, queue, rules)
   local refused = row and Limits.refusal(ctx, row.word, rules)
-  if row and not refused and look and look.is_local and not row.parts and row.of_process
-    and (look.held[row.key] or 0) >= row.of_process then
-    look.places[queue] = look.places[queue] or 0
+  if row and not refused and skips and skips.is_local and not row.parts and row.of_process
+    and (skips.held[row.key] or 0) >= row.of_process then
+    skips.places[queue] = skips.places[queue] or 0
     return row
   end
   if not refused or refused.action or turns.shut[queue] then return refused or nil end

@@ -3,9 +3,9 @@
 
   A promoter of that broker claims such a task, and publishes a copy whose serial is the name of the lease. So one
   copy of a task is valid, that of its last claim. The row of the lease has the state "promoted" until the broker
-  has the copy. Then it has the state "sent": the record of the task is deleted, and the lease keeps its slots for the
-  copy. When
-  the copy comes to a gate, its promotion ends, and the gate's own lease takes the slots in the same call.
+  has the copy. Then it has the state "sent": the record of the task is deleted, and the lease keeps its slots for
+  the copy. When the copy comes to a gate, its promotion ends, and the gate's own lease takes the slots in the same
+  call.
 
   A promotion is no start. So it counts no start, and writes no event. `reserved:KEY` has the leases that reserve a
   start of a rate or a throttle of the key, with their ends. A promotion is never renewed, because a broker that

@@ -161,7 +161,7 @@ local LATER_AT_MOST = 64
 function Rates.give_start_back(ctx, limit, at)
   local window_key, starts_key = ctx.prefix .. "window:" .. limit.key, ctx.prefix .. "starts:" .. limit.key
   -- The range has the newest LATER_AT_MOST starts.
-  local last, found = redis.call("ZRANGE", starts_key, 0, 63, "REV"), nil
+  local last, found = redis.call("ZRANGE", starts_key, 0, LATER_AT_MOST - 1, "REV"), nil
   for index = 1, LATER_AT_MOST do
     if not found and last[index] and string.match(last[index], "%d+$") == at then found = index end
   end

@@ -129,8 +129,8 @@ end
   `outcomes` has the tags of the tasks that ended while no process was left to write their result. The score of a tag
   is the logical time from which a worker may write the result. The field `blocked` of the task's head is STATE|OWNER.
 
-  The state is acked, dead, unreadable, dropped, cancelled or expired. The owner of a dropped task is the key of the
-  limit that dropped it.
+  The state is acked, dead, unreadable, unpublished, dropped, cancelled or expired. The owner of a dropped task is
+  the key of the limit that dropped it.
 ]]
 
 -- The next worker that calls `functions/next_outcome.lua` writes the result. Until then the record of the task stays.

@@ -152,7 +152,8 @@ end
   - The field is the tag of the claimed task. If the task is not here, it is the name of the lease (leases.lua).
 
   - ATTEMPT.NONCE ends the name of its lease.
-  - STATE is claimed, begun or acked, and "held" if the task is not here. SINCE is when the lease began (start.lua).
+  - STATE is claimed, begun or acked, and promoted or sent of a parked task (promotions.lua). Any other lease whose
+    task is not here is held. SINCE is when the lease began (start.lua).
   - KEYS are those in which its lease counts, with commas between them. The tenant's comes first.
   - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "". If the task is not
     here, it is the limits of the task.

@@ -21,13 +21,13 @@
   args[13] snooze_ms      int  longest wait for a slot of a task that is put back
   args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue"
   args[15] copies_ms      int  of a promoter: how long the memory of copies is kept, otherwise ""
-  args[16] told           int  how many ends follow
+  args[16] end_count      int  how many ends follow
   args[17+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
 
-  Returns `sleep_ms epoch length passed`, and then `length told` for each task.
+  Returns `sleep_ms epoch length passed`, and then `length text` for each task.
   - sleep_ms is 0 if there is more to do at once.
   - passed is "", or the places that the claim passed over, as JSON.
-  - `told` is `lease attempt keys rank waited limit length queue` and then the message.
+  - `text` is `lease attempt keys rank waited limit length queue` and then the message.
   - keys has every key of which the task holds a slot, with commas. The tenant's comes first.
   - waited is the time for which the task waited, in ms, or "". limit is the key of the last limit that was reported to
     reject it, or "".
@@ -46,8 +46,8 @@ local TAKEN_AT_MOST = 256
 local UNIT_BYTES = 16384
 
 -- The answer is one string, because a client reads each element of a list as an answer of its own.
-local function as_answer(sleep_ms, epoch_text, passed, told)
-  return string.format("%.0f ", sleep_ms) .. epoch_text .. " " .. #passed .. " " .. passed .. table.concat(told)
+local function as_answer(sleep_ms, epoch_text, passed, tasks)
+  return string.format("%.0f ", sleep_ms) .. epoch_text .. " " .. #passed .. " " .. passed .. table.concat(tasks)
 end
 
 -- Returns the names of the leases that this claim number was given before, because its answer may have been lost. It
@@ -61,7 +61,7 @@ end
 
 register("claim", {"allow-oom"}, function(keys, args)
   local ctx, owner, number = {prefix = keys[1]}, args[1], args[2]
-  local want, told = tonumber(args[3]), tonumber(args[16])
+  local want, end_count = tonumber(args[3]), tonumber(args[16])
   local frozen_ms, passing, known_epoch, scope = args[9], args[10], args[11], args[14]
 
   if not string.match(owner, "^%S*%w$") then
@@ -74,7 +74,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
   rules.expiring, rules.kept_run_times, rules.promotes = flags.expiring, flags.run_times, tonumber(args[15])
   rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
-  local first_queue = 17 + 2 * told
+  local first_queue = 17 + 2 * end_count
   for index = 17, first_queue - 1, 2 do
     Settle.settle(ctx, rules, args[index], args[index + 1])
   end
@@ -87,9 +87,9 @@ register("claim", {"allow-oom"}, function(keys, args)
   local function tell(lease, task, keys, message)
     local _, commas = string.gsub(keys, ",", "")
     -- A format would end a name at its first zero byte.
-    local told = lease .. " " .. task.attempt .. " " .. keys .. " " .. task.rank .. " " .. Start.waited(task, rules) .. " "
+    local text = lease .. " " .. task.attempt .. " " .. keys .. " " .. task.rank .. " " .. Start.waited(task, rules) .. " "
       .. #task.queue .. " " .. task.queue .. message
-    leases[#leases + 1], answer[#answer + 1] = lease, #told .. " " .. told
+    leases[#leases + 1], answer[#answer + 1] = lease, #text .. " " .. text
     taken = taken + 1 + commas + math.floor(#message / UNIT_BYTES)
   end
 
@@ -114,7 +114,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
   queues = Queues.not_ended(ctx, queues, rules.now)
-  local look, shares = Pick.read_passing(passing, rules.limited and Pick.are_local(ctx, queues, rules))
+  local skips, shares = Pick.read_passing(passing, rules.limited and Pick.are_local(ctx, queues, rules))
   local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
     queues = queues, left = {}, shut = {}, ranked = {}, sleep_ms = sleep_ms}
   local rounds = Pick.begin_rounds(queues, shares, turns)
@@ -122,19 +122,19 @@ register("claim", {"allow-oom"}, function(keys, args)
 
   -- Takes one task of a queue. Returns false if no task of it may start.
   local function take(queue)
-    local refused = rules.limited and Pick.look_at_queue(ctx, queue, rules, turns, look)
+    local refused = rules.limited and Pick.look_at_queue(ctx, queue, rules, turns, skips)
     if refused and not refused.action then return false end
-    local found = Pick.next_of(ctx, queue, rules, turns, look)
+    local found = Pick.next_of(ctx, queue, rules, turns, skips)
     for _ = 0, turns.moves + 1 do
       if not (found and refused) then break end
       if not Blocked.spend(turns) then return false end
       Blocked.act(ctx, queue, found.key, found.lane, found.group, found.others, refused, rules, turns)
-      found = Pick.next_of(ctx, queue, rules, turns, look)
+      found = Pick.next_of(ctx, queue, rules, turns, skips)
     end
     if not found then return false end
     local lease, task, message = Start.serve(ctx, queue, found, rules, turns)
     if not lease then return true end
-    if look then Pick.took(look, task) end
+    if skips then Pick.took(skips, task) end
     if rules.watched and not rules.promotes then Events.tell_started(ctx, task, rules) end
     tell(lease, task, Tasks.keys_of(task.key, task.limits), message)
     return true
@@ -158,6 +158,6 @@ register("claim", {"allow-oom"}, function(keys, args)
   Stats.write_minute(ctx, rules)
   sleep_ms = Schedule.opens_ms(ctx, rules, turns.sleep_ms)
   if more or turns.over or #leases > 0 then sleep_ms = 0 end
-  local passed = look and next(look.places) and cjson.encode(look.places) or ""
+  local passed = skips and next(skips.places) and cjson.encode(skips.places) or ""
   return as_answer(sleep_ms, epoch_text, passed, answer)
 end)
