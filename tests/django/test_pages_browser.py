@@ -95,6 +95,17 @@ def test_an_overridden_key_is_seen_to_have_its_own_number_again(
 
 
 @pytest.mark.browser
+def test_a_refresh_leaves_the_keyboard_at_its_link(page: Page, shop: Installation) -> None:
+    for queue in ("celery", "mail"):
+        send(shop, "flood", f"t{queue}", queue=queue)
+    page.goto(f"{ADMIN}/queue/")
+    page.get_by_role("link", name="mail").focus()
+    href = page.evaluate("(window.before = document.activeElement).getAttribute('href')")
+    page.wait_for_function("!document.contains(window.before)", timeout=SOON_MS)
+    assert page.evaluate("document.activeElement.getAttribute('href')") == href
+
+
+@pytest.mark.browser
 def test_a_dead_letter_is_requeued(page: Page, shop: Installation) -> None:
     for name in ("first", "second"):
         bury(shop, "42", name)

@@ -33,16 +33,18 @@
 
   // Keep what a person scrolled or focused: a new part must not move it.
   const replace = (html) => {
-    const regions = () => Array.from(live.querySelectorAll(".fairness-scroll"));
-    const name = (region) => region.getAttribute("aria-labelledby");
-    const before = new Map(regions().map((region) => [name(region), region.scrollLeft]));
-    const focused = live.contains(document.activeElement) ? name(document.activeElement) : null;
+    const name = (element) =>
+      element.getAttribute("href") || element.getAttribute("aria-labelledby") || element.getAttribute("aria-label");
+    const all = (of) => Array.from(live.querySelectorAll(of));
+    const before = new Map(all(".fairness-scroll").map((region) => [name(region), region.scrollLeft]));
+    const active = live.contains(document.activeElement) ? document.activeElement : null;
+    // Two tables may have the same link.
+    const alike = () => all("a[href], .fairness-scroll").filter((element) => name(element) === name(active));
+    const place = active ? alike().indexOf(active) : -1;
     live.innerHTML = html;
     label();
-    for (const region of regions()) {
-      region.scrollLeft = before.get(name(region)) || 0;
-      if (focused && name(region) === focused) region.focus({ preventScroll: true });
-    }
+    for (const region of all(".fairness-scroll")) region.scrollLeft = before.get(name(region)) || 0;
+    if (place >= 0) (alike()[place] || alike()[0])?.focus({ preventScroll: true });
   };
 
   const refresh = async () => {
