@@ -298,9 +298,8 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _signed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an override with its author in place of ``by``."""
-    others = {name: value for name, value in options.items() if name != "by"}
-    return {**others, "author": person(options.get("by"))}
+    """Return the options of an override with the user of this process, if ``by`` is not given."""
+    return {**options, "by": person(options.get("by"))}
 
 
 def _shown(value: Answer, lines_of: Callable[[Answer], list[str]]) -> Shown[Answer]:

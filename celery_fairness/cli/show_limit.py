@@ -126,7 +126,7 @@ def _override_lines(key: str, override: Override) -> list[str]:
         until = f"until {time_text(override.expires_at)}"
     why = "".join(
         f"; {name}: {printable(text)}"
-        for name, text in (("reason", override.reason), ("by", override.author))
+        for name, text in (("reason", override.reason), ("by", override.by))
         if text
     )
     return [f"{key}: {', '.join(numbers)} {until}{why}"]

@@ -250,7 +250,7 @@ def resume(of: Fairness, key: str, reason: str) -> str:
 def boost(of: Fairness, key: str, reason: str) -> str:
     """Boost a tenant for an hour; return the result as a sentence."""
     tenant, service = read_tier_key(key, of.settings.tier_scope == "service") or ("", None)
-    found = of.tenants.boost(tenant, service=service, reason=reason, author=person(None) or None)
+    found = of.tenants.boost(tenant, service=service, reason=reason, by=person(None) or None)
     return _plain(overridden_lines(found))
 
 

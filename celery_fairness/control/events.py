@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
+from datetime import datetime
 from itertools import islice
 from urllib.parse import urlsplit
 
@@ -129,7 +130,9 @@ class EventsApi:
             self.trace(WATCH_SECONDS)
         return self._follow(streams, place, asked, traces=traces)
 
-    def trace(self, for_seconds: float) -> None:
+    def trace(
+        self, for_seconds: float | None = None, *, until: datetime | float | None = None
+    ) -> None:
         """Emit events of each task for a time: ``task.put``, ``task.started``, ``task.ended``.
 
         At a gate it covers tasks that have limits; producers emit ``task.put`` within a second.
@@ -139,13 +142,15 @@ class EventsApi:
         Args:
             for_seconds: How long, in seconds, at most a day. Several traces do not shorten each
                 other.
+            until: The end instead: a datetime with a time zone, or Unix seconds.
 
         Raises:
-            ValueError: The number is invalid.
+            ValueError: The time is invalid.
         """
-        if for_seconds is None:
-            raise ValueError("for_seconds: expected a number of seconds, got: None")
-        args = calls.trace_args(lasts_ms(self._reader, for_seconds, most=TRACE_SECONDS))
+        if for_seconds is None and until is None:
+            raise ValueError("for_seconds: expected a number of seconds, or until, got: none")
+        lasts = lasts_ms(self._reader, for_seconds, until, most=TRACE_SECONDS)
+        args = calls.trace_args(lasts)
         self._reader.call(calls.TRACE, args)
 
     def _follow(

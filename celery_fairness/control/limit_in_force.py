@@ -141,7 +141,7 @@ def limit_in_force(
                 kind="override",
                 limit=override.concurrency,
                 until=override.expires_at,
-                by=override.author or "",
+                by=override.by or "",
                 why=override.reason or "",
             )
         )

@@ -188,7 +188,7 @@ class LimitsApi:
         for_seconds: float | None = None,
         until: datetime | float | None = None,
         reason: str | None = None,
-        author: str | None = None,
+        by: str | None = None,
     ) -> Inspection:
         """Replace the numbers of a key, for a time or until they are cleared.
 
@@ -205,7 +205,7 @@ class LimitsApi:
             for_seconds: How long, in seconds; or
             until: The end: a datetime with a time zone, or Unix seconds.
             reason: Why, for operators.
-            author: The person who sets it.
+            by: The person who sets it.
 
         Returns:
             The key as :meth:`inspect` returns it from now on.
@@ -217,7 +217,7 @@ class LimitsApi:
         if for_seconds is not None and until is not None:
             raise ValueError("expected for_seconds or until, got: both")
         given = {"concurrency": concurrency, "rate": rate, "throttle": throttle}
-        details = {"reason": reason, "author": author}
+        details = {"reason": reason, "by": by}
         name, _ = self._changed(key, of_all=False)
         self._holding.override(
             name,

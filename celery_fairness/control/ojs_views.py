@@ -91,7 +91,7 @@ class Override(Value):
         throttle: Evenly spaced starts, in the same form.
         expires_at: Time when it ends. None if it lasts until it is cleared.
         reason: The operator's reason.
-        author: Name of the operator.
+        by: Name of the operator.
     """
 
     concurrency: int | None = None
@@ -99,7 +99,7 @@ class Override(Value):
     throttle: dict[str, Any] | None = None
     expires_at: datetime | None
     reason: str | None = None
-    author: str | None = None
+    by: str | None = None
 
     @property
     def numbers(self) -> dict[str, Any]:

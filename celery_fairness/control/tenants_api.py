@@ -103,7 +103,7 @@ class TenantsApi:
         for_seconds: float | None = None,
         until: datetime | float | None = None,
         reason: str | None = None,
-        author: str | None = None,
+        by: str | None = None,
     ) -> Inspection:
         """Override the concurrency of a tenant, for a time or until it is cleared.
 
@@ -115,7 +115,7 @@ class TenantsApi:
             for_seconds=for_seconds,
             until=until,
             reason=reason,
-            author=author,
+            by=by,
         )
 
     def boost(
@@ -123,9 +123,10 @@ class TenantsApi:
         tenant: str,
         *,
         service: str | None = None,
-        for_seconds: float = BOOST_SECONDS,
+        for_seconds: float | None = None,
+        until: datetime | float | None = None,
         reason: str | None = None,
-        author: str | None = None,
+        by: str | None = None,
     ) -> Inspection:
         """Override the concurrency of a tenant with twice its own number, and at least one more.
 
@@ -139,6 +140,8 @@ class TenantsApi:
         """
         found = self.inspect(tenant, service)
         number = boosted(found)
+        if for_seconds is None and until is None:
+            for_seconds = BOOST_SECONDS
         if number is None:
             raise ValueError(
                 f"{found.key}: its number is {own_number(found)}, so there is nothing to double"
@@ -148,8 +151,9 @@ class TenantsApi:
             concurrency=number,
             service=service,
             for_seconds=for_seconds,
+            until=until,
             reason=reason,
-            author=author,
+            by=by,
         )
 
     def clear_override(self, tenant: str, service: str | None = None) -> bool:

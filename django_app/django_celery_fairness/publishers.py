@@ -164,10 +164,10 @@ def _write_override(parts: Parts, key: str, state: OverrideState | None) -> None
         present = limits.inspect(key).override
     except NotFound:
         present = None
-    details = None if present is None else (present.reason, present.author)
+    details = None if present is None else (present.reason, present.by)
     # The same override again would write an event.
     if not (in_redis(row, present) and details == (reason, author)):
-        limits.override(key, **row.numbers(), until=state.ends_at, reason=reason, author=author)
+        limits.override(key, **row.numbers(), until=state.ends_at, reason=reason, by=author)
 
 
 def in_redis(row: LimitOverride, present: Override | None) -> bool:

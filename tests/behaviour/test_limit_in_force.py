@@ -74,7 +74,7 @@ def test_the_number_in_force_is_that_of_what_is_left(run, of):
 
 
 def test_a_key_of_limits_shows_its_cool_down_and_its_override(run, of):
-    of.limits.override("api", concurrency=2, author="eve", reason="a sale")
+    of.limits.override("api", concurrency=2, by="eve", reason="a sale")
     of.limits.cool_down("api", for_seconds=60)
     shown = lines_of(run("limit", "show", "api", of=of))
     assert re.fullmatch(f"limit 0: cool-down until {TIME}", shown[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 
@@ -475,6 +476,15 @@ def test_who_follows_the_rest_watches_no_tasks(fairness, shop):
 def test_a_watch_lasts_some_seconds(fairness, wrong):
     with pytest.raises(ValueError, match=r"for_seconds: expected "):
         fairness.events.trace(wrong)
+
+
+def test_a_trace_and_a_boost_last_until_a_time(fairness, shop):
+    until = time.time() + 100
+    fairness.events.trace(until=until)
+    ends_ms = int(shop.client.hget(shop.key("clock"), "watched"))
+    assert ends_ms / 1000 == pytest.approx(until, abs=1)
+    boosted = fairness.tenants.boost("42", until=until, by="eve").override
+    assert (boosted.by, boosted.expires_at.timestamp()) == ("eve", pytest.approx(until, abs=1))
 
 
 def test_a_gate_tells_starts_and_ends_of_its_tasks(redis_url, make_fairness):

@@ -435,7 +435,7 @@ def test_the_command_has_the_object_and_all_else_that_is_known(fairness, world, 
 def test_the_command_shows_an_override_to_programs_as_the_same_object(fairness, run):
     shown = json.loads(run("limit", "override", "api", "--rate", "5/PT1H", "--json").stdout)
     rate = {"limit": 5, "period": "PT1H"}
-    assert shown["override"] == {"rate": rate, "expires_at": None, "author": "ada"}
+    assert shown["override"] == {"rate": rate, "expires_at": None, "by": "ada"}
     assert json.loads(run("limit", "override", "api", "--clear", "--json").stdout) == {
         "key": "api",
         "cleared": True,

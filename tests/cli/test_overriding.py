@@ -51,7 +51,7 @@ def test_an_override_in_json_has_the_same_facts(run):
     )
     ends = datetime.fromisoformat(told["override"].pop("expires_at"))
     assert 0 < ends.timestamp() - time.time() <= 60
-    assert told["override"] == {"throttle": {"limit": 2, "period": "PT1S"}, "author": "x"}
+    assert told["override"] == {"throttle": {"limit": 2, "period": "PT1S"}, "by": "x"}
     assert (told["key"], told["throttle"]["limit"]) == (KEY, 2)
 
 

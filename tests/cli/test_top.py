@@ -274,7 +274,7 @@ def test_a_tenant_is_paused_resumed_and_boosted_after_a_question(installation, f
                 await answer(screen, pilot, "Boost tenant:42")
                 await seen(lambda: "tenant:42: concurrency 2 until" in said(screen))
             override = fairness.tenants.inspect("42").override
-            assert (override.concurrency, override.reason, override.author) == (2, "sale", "ada")
+            assert (override.concurrency, override.reason, override.by) == (2, "sale", "ada")
             left = (override.expires_at - fairness.stats.status().at).total_seconds()
             assert 3590 < left <= 3600
 

@@ -70,7 +70,7 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     fairness = shop.fairness
     worker = shop.worker(app=KINDS, concurrency=4)
     mail, paused = (RateLimitPolicy(key, concurrency=5) for key in ("mail", "paused"))
-    fairness.limits.override(API.key, concurrency=2, rate="9/PT1H", reason="a test", author="me")
+    fairness.limits.override(API.key, concurrency=2, rate="9/PT1H", reason="a test", by="me")
     fairness.limits.override(mail.key, concurrency=0, for_seconds=3_600)
     fairness.tenants.pause("43")
     fairness.limits.pause(paused.key)

@@ -28,7 +28,7 @@ for name in ("acme", "billing@customer.example.com"):
     TenantTier.objects.create(
         tenant=name, tier=pro, concurrency=12, note=why,
         valid_from=now - timedelta(days=1), valid_until=now + timedelta(days=30))
-fairness.tenants.override("acme", concurrency=7, reason="a sale", author="ada")
+fairness.tenants.override("acme", concurrency=7, reason="a sale", by="ada")
 fairness.tenants.pause("acme", by="grace", for_seconds=3600)
 QueueLimit.objects.create(
     queue="a_queue_with_quite_a_long_name_default", global_limit=10, local_limit=2,

@@ -131,7 +131,7 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     fairness = shop.fairness
     worker = shop.worker(pool="threads", concurrency=4)
     api, mail, paused = (RateLimitPolicy(key, concurrency=1) for key in ("api", "mail", "paused"))
-    fairness.limits.override("api", concurrency=2, rate="9/PT1H", reason="a test", author="me")
+    fairness.limits.override("api", concurrency=2, rate="9/PT1H", reason="a test", by="me")
     fairness.limits.override("mail", concurrency=0, for_seconds=3_600)
     fairness.tenants.pause("43")
     fairness.limits.pause("paused")

@@ -164,7 +164,7 @@ def change_form(client, row: TenantTier) -> str:
 
 
 def test_what_an_operator_set_is_shown_with_its_reason(client, boss, fairness, acme):
-    fairness.limits.override("tenant:acme", concurrency=7, reason="a sale", author="ada")
+    fairness.limits.override("tenant:acme", concurrency=7, reason="a sale", by="ada")
     shown = "7: override until it is cleared, by ada: a sale; otherwise 3: tier pro"
     assert shown in change_list(client, TENANTS)
     assert shown in change_form(client, acme)

@@ -79,11 +79,11 @@ def test_an_overrides_author_is_who_saved_it_last(client, boss, fairness):
     row = LimitOverride.objects.get()
     assert (row.author, row.ends_at) == (boss, YEAR_2100)
     found = fairness.limits.inspect("api").override
-    assert (found.concurrency, found.author, found.reason) == (3, "boss", "a sale")
+    assert (found.concurrency, found.by, found.reason) == (3, "boss", "a sale")
     other = User.objects.create_superuser("other", password="secret")
     client.force_login(other)
     change(client, OVERRIDES, row, **{**OVERRIDE, "concurrency": "5", "reason": "two sales"})
-    assert fairness.limits.inspect("api").override.author == "other"
+    assert fairness.limits.inspect("api").override.by == "other"
     client.post(reverse(f"{OVERRIDES}_delete", args=[row.pk]), {"post": "yes"})
     assert log() == [
         (ADDITION, "api", "Added. Reason: a sale"),

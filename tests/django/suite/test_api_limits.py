@@ -90,7 +90,7 @@ def test_s44_rlr004_d04_an_override_holds_until_its_end(api, fairness, stripe):
         "concurrency": 0,
         "expires_at": ends.isoformat().replace("+00:00", "Z"),
         "reason": "it is down",
-        "author": "token a write token",
+        "by": "token a write token",
     }
     # Fields that are not given stay as the tasks declare them.
     assert put.json["rate"]["limit"] == 100

@@ -130,7 +130,7 @@ def test_a_boost_doubles_the_own_number_for_an_hour_and_never_compounds(client, 
     found = claiming.tenants.inspect("42")
     assert found.limit == 6
     assert found.override.reason == "a sale"
-    assert found.override.author == "boss"
+    assert found.override.by == "boss"
     left = (found.override.expires_at - claiming.stats.status().at).total_seconds()
     assert 3590 < left <= 3600
     page = do(client, "limitkey_change", TENANT, action="clear_override", reason="sold out")

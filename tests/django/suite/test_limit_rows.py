@@ -122,7 +122,7 @@ def test_the_author_is_the_user_of_the_session_or_of_the_token(claiming):
     ApiClient("write", name="deploy", owner=ada)("PUT", "rate-limits/api", {"concurrency": 2})
     row = LimitOverride.objects.get()
     assert (row.author, row.author_name) == (ada, "token deploy")
-    assert claiming.limits.inspect("api").override.author == "token deploy"
+    assert claiming.limits.inspect("api").override.by == "token deploy"
 
 
 REQUESTS = [

@@ -123,7 +123,7 @@ def test_an_override_is_in_force_when_save_returns(fairness):
     found = fairness.limits.inspect("api").override
     rate = {"limit": 100, "period": "PT1M"}
     assert found.numbers == {"concurrency": 3, "rate": rate, "throttle": None}
-    assert (found.expires_at, found.reason, found.author) == (LATER, "a sale", "ada")
+    assert (found.expires_at, found.reason, found.by) == (LATER, "a sale", "ada")
     row.concurrency, row.rate, row.throttle = "unlimited", "", ""
     row.save()
     assert of_key(fairness) == {"concurrency": None}

@@ -63,7 +63,7 @@ def test_tenants_are_boosted_for_an_hour(client, claiming):
     answer(client, choose(client, "boost_tenants"), reason="a sale")
     found = claiming.tenants.inspect("acme")
     assert found.limit == 6
-    assert (found.override.reason, found.override.author) == ("a sale", "boss")
+    assert (found.override.reason, found.override.by) == ("a sale", "boss")
     left = found.override.expires_at - claiming.stats.status().at
     assert 3590 < left.total_seconds() <= 3600
 
