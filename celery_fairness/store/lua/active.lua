@@ -4,12 +4,12 @@
   A tenant enters at the larger of its own finish and the ring's virtual time. The reason for which it was out
   does not matter. A tenant gets no credit for idle time, and no debt is forgiven.
 
-  A tenant at its limit keeps its place in `full`. A tenant with nothing waiting keeps its place in `out` until
-  the ring has passed it, or until a claim finds no tenant. In the second case no tenant competes, and the ring
-  goes on to the last tenant of `out`.
+  A tenant at its limit keeps its place in `blocked`. A tenant with nothing waiting keeps its place in `debts`
+  until the ring has passed it, or until a claim finds no tenant. In the second case no tenant competes, and the
+  ring goes on to the last tenant of `debts`.
 
-  A queue has two bells. `bell` rings when something comes, and `left` rings when a claim leaves something. A
-  worker that passed over what is left does not listen to `left`, but `bell` still wakes it.
+  A queue has two wake-ups. `wakeup` gets a token when a task comes, and `wakeup_leftover` when a claim leaves a
+  task. A worker that passed over what is left does not listen to `wakeup_leftover`, but `wakeup` still wakes it.
 ]]
 
 -- `ctx.ranked` is set if a claim has requested the highest rank of a queue (the clock's `ranked`). Then
@@ -97,7 +97,7 @@ function Active.enter_from(ctx, queue, key, from, finish)
   Active.wake_worker(ctx, queue)
 end
 
--- Removes a tenant that has nothing waiting any more. Its finish stays in `out` while it is a debt. If the
+-- Removes a tenant that has nothing waiting any more. Its finish stays in `debts` while it is a debt. If the
 -- tenant was charged, the caller passes its `finish` and the ring's virtual time.
 function Active.leave(ctx, queue, key, finish, virtual)
   local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
@@ -109,7 +109,7 @@ function Active.leave(ctx, queue, key, finish, virtual)
   Priorities.rank_again(ctx, queue, key)
 end
 
--- Moves the ring on to the last tenant of `out`, because no tenant competes for the free room.
+-- Moves the ring on to the last tenant of `debts`, because no tenant competes for the free room.
 function Active.forget_debts(ctx, queue, virtual)
   local out = ctx.prefix .. "debts:" .. queue
   local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]

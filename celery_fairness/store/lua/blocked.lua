@@ -75,7 +75,7 @@ function Blocked.unregister(ctx, queue, group, name)
   end
 end
 
--- Enters the key of a limit in `opens` if time alone opens the limit. `wait` is as Limits.wait_ms returns it, if the
+-- Enters the key of a limit in `timers` if time alone opens the limit. `wait` is as Limits.wait_ms returns it, if the
 -- caller has it.
 function Blocked.arm(ctx, limit, rules, wait)
   wait = wait or Limits.wait_ms(ctx, limit, rules)
@@ -286,7 +286,7 @@ function Blocked.takes(ctx, lane, skips, rules)
 end
 
 -- Returns the virtual time at which a tenant with a waiting task is due if it comes now. Also returns whether
--- it is in `full`, as it usually is. If somebody has deleted both places, it counts as a tenant of `full`.
+-- it is in `blocked`, as it usually is. If somebody has deleted both places, it counts as a tenant of `blocked`.
 function Blocked.start_of(ctx, queue, key, rules)
   local out = redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key)
   local start = not out and redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)

@@ -55,7 +55,7 @@ end
 -- `found` has key, lane, start and verdict. For a blocked lane it has these fields too:
 -- - its group, and the limit at which the group waits (name, limit_key)
 -- - its tag there, and when it was due there last (due)
--- - whether the tenant is in `full` (is_out)
+-- - whether the tenant is in `blocked` (is_out)
 -- - whether nothing else of the queue may be open (alone)
 -- - the first member of the ring as it was read (member)
 function Start.serve(ctx, queue, found, rules, turns)

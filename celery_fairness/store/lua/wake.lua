@@ -2,7 +2,7 @@
   wake_waiters: a key may have room, so its open limits become candidates of their queues.
 
   Every function that changes a key calls it, and may call it as often as it likes. Each call judges the present
-  state of the key. If more limits wait than one call looks at, the others are due at once. Then `opens` has
+  state of the key. If more limits wait than one call looks at, the others are due at once. Then `timers` has
   "LEFT KEY", and the look goes on with the first LEFT ones of `waiters:KEY`. Two unfinished looks only look twice. `rules.looks`
   is the number of limits at which the call may still look.
 ]]

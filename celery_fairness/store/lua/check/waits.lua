@@ -95,7 +95,7 @@ function Waits.is_looked_at(it, key)
 end
 
 -- Claims pass by a limit that is marked as closed. Returns whether the limit lets a task start all the same, or lets
--- one start at a time that is not in `opens`.
+-- one start at a time that is not in `timers`.
 function Waits.is_left_closed(it, queue, name, looked)
   local ctx, key = it.ctx, string.match(name, "^[^|]*")
   if redis.call("ZSCORE", ctx.prefix .. "timers", key) or Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
