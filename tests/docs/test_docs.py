@@ -113,6 +113,16 @@ def test_each_row_of_a_page_names_its_tests(path):
     assert [name for name, links in tested if not re.search(named, links)] == []
 
 
+def test_each_import_that_goes_up_is_decided():
+    arrow = re.compile(r"(django_)?celery_fairness\.[\w.]+ -> [\w.]+")
+    decided, ignored = (
+        sorted(match[0] for match in arrow.finditer((ROOT / path).read_text()))
+        for path in ("docs/adr/0017-two-arrows-for-types.md", "setup.cfg")
+    )
+    assert len(ignored) == 2
+    assert decided == ignored
+
+
 WALK = ROOT / "docs/explanation/walk-of-a-task.md"
 #: A function of a Lua file, or one that clients call.
 LUA_FUNCTION = re.compile(r'^(?:local )?function ([\w.]+)\(|^register\("(\w+)"', re.MULTILINE)
