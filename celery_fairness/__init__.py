@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         TenantMissing,
         Unroutable,
     )
+    from celery_fairness.store.library import LibraryUnusable
 
 __version__ = "0.1.0"
 
@@ -60,6 +61,7 @@ __all__ = [
     "HeaderInvalid",
     "KeyInvalid",
     "KeyMissing",
+    "LibraryUnusable",
     "LimiterUnavailable",
     "MessageUnreadable",
     "NotFound",
@@ -81,10 +83,11 @@ __all__ = [
     "select_queue",
 ]
 
-#: The modules of the names that are not errors.
+#: The modules of the names that are not in ``celery_fairness.errors``.
 _HOMES = {
     "FairTask": "celery_fairness.app.task",
     "Fairness": "celery_fairness.app.fairness",
+    "LibraryUnusable": "celery_fairness.store.library",
     "RateLimitPolicy": "celery_fairness.config.policy",
     "Tier": "celery_fairness.config.tiers",
     "select_queue": "celery_fairness.config.tiers",

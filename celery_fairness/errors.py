@@ -23,6 +23,7 @@
     ├── PublishFailed          the result of a rejected task that its broker does not take back
     ├── NotFound               no such task, queue, key or library             (LookupError)
     ├── RateLimitExceeded      raised by a task's body: an API answered "too many requests"
+    ├── store.library.LibraryUnusable  Redis cannot load the functions of this version
     └── testing.server.ServerFailed  a test's own Redis did not start or stop  (RuntimeError)
 
 Each error has its facts as fields, names the next step, and survives pickling, because a result

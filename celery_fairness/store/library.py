@@ -27,6 +27,8 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
+from celery_fairness.errors import FairnessError
+
 #: The beginning of a library's name.
 FAMILY = "cf_"
 #: The oldest servers that have functions.
@@ -44,7 +46,7 @@ end
 Call = Callable[..., Any]
 
 
-class LibraryUnusable(ResponseError):
+class LibraryUnusable(FairnessError, ResponseError):
     """The server cannot load the library, or its tables have another schema.
 
     The text names the next step.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 import celery_fairness
-from celery_fairness import errors
+from celery_fairness import Fairness, errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,6 +64,7 @@ def test_what_is_exported_is_fixed():
         "HeaderInvalid",
         "KeyInvalid",
         "KeyMissing",
+        "LibraryUnusable",
         "LimiterUnavailable",
         "MessageUnreadable",
         "NotFound",
@@ -84,15 +88,111 @@ def test_what_is_exported_is_fixed():
     assert dir(celery_fairness) == sorted(celery_fairness.__all__)
 
 
-def test_every_error_is_exported():
+#: Exceptions that the package itself catches, or that a test's own server raises.
+INTERNAL = {
+    "BindingsChanged",
+    "NotAccepted",
+    "NotBegun",
+    "Parked",
+    "ServerFailed",
+    "ServerNotReady",
+    "Unsent",
+}
+
+
+def exceptions_of(package):
+    """Return the exceptions that any module of a package defines."""
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        try:
+            module = importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            # An extra is not installed.
+            if error.name.partition(".")[0] not in ("textual", "opentelemetry"):
+                raise
+            continue
+        for value in vars(module).values():
+            is_error = isinstance(value, type) and issubclass(value, BaseException)
+            if is_error and value.__module__ == found.name:
+                yield value
+
+
+def test_every_error_is_exported_under_one_root():
     """Whatever ``delay()``, a body or the API raises can be caught by its public name."""
-    raised = {
-        name
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, errors.FairnessError)
-    }
-    assert raised <= set(celery_fairness.__all__)
-    assert all(getattr(celery_fairness, name) is getattr(errors, name) for name in raised)
+    found = {each.__name__: each for each in exceptions_of(celery_fairness)}
+    raised = {name: each for name, each in found.items() if name not in INTERNAL}
+    assert raised == {name: getattr(celery_fairness, name) for name in raised}
+    assert all(issubclass(each, errors.FairnessError) for each in raised.values())
+    assert found.keys() >= INTERNAL
+
+
+#: The public methods of ``Fairness``, and of each of its nouns.
+METHODS = {
+    "fairness": (
+        "check",
+        "close",
+        "events",
+        "limits",
+        "of",
+        "queues",
+        "settings",
+        "stats",
+        "tasks",
+        "tenants",
+    ),
+    "limits": (
+        "clear_cool_down",
+        "clear_override",
+        "cool_down",
+        "inspect",
+        "is_known",
+        "list",
+        "override",
+        "pause",
+        "resume",
+    ),
+    "tenants": (
+        "boost",
+        "clear_override",
+        "clear_tier",
+        "inspect",
+        "limit",
+        "override",
+        "pause",
+        "publish_tiers",
+        "purge",
+        "reroute",
+        "resume",
+        "set_tier",
+    ),
+    "queues": ("clear_limit", "inspect", "list", "set_limit"),
+    "tasks": ("cancel", "dead_letters", "explain", "requeue"),
+    "events": ("follow", "read", "trace"),
+    "stats": (
+        "counters",
+        "doctor",
+        "load",
+        "loads",
+        "metrics",
+        "minutes",
+        "observed",
+        "rejections",
+        "status",
+    ),
+}
+
+
+def public(value):
+    return tuple(name for name in dir(value) if not name.startswith("_"))
+
+
+def test_the_names_of_fairness_are_fixed():
+    app = Celery("shop", broker="redis://localhost:1/0", set_as_current=False)
+    fairness = Fairness(app, {})
+    try:
+        found = {name: public(getattr(fairness, name, fairness)) for name in METHODS}
+    finally:
+        fairness.close()
+    assert found == METHODS
 
 
 @pytest.mark.parametrize("name", celery_fairness.__all__)
