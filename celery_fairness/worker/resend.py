@@ -13,6 +13,10 @@ A broker may confirm a message that it routed to no queue, and then drop it. So 
 published as mandatory, and RabbitMQ returns it. Then the resender declares the queue, as a producer
 of Celery does, and publishes once more. A message that the broker still rejects raises
 :class:`NotAccepted`, and its task fails after some tries.
+
+Weakness: the task's hard time limit goes on. The main process kills the pool's process at it, but
+not while it has lost the broker itself. So giving up before the limit would lose more tasks: when
+the broker is there again, most are sent back first.
 """
 
 from __future__ import annotations
