@@ -85,7 +85,8 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
         yield Sentence(f"waits for its {time}, {seconds_text(found.due_in_seconds)} from now{by}")
         return
     if found.ahead_in_lane is not None:
-        yield Sentence(f"{count(found.ahead_in_lane, 'task')} before it in its lane")
+        least = "at least " if found.ahead_is_least else ""
+        yield Sentence(f"{least}{count(found.ahead_in_lane, 'task')} before it in its lane")
     if found.tenants_ahead is not None:
         where = "at this gate" if found.state == "parked" else "in this queue"
         yield Sentence(f"{count(found.tenants_ahead, 'tenant')} before its own {where}")

@@ -78,6 +78,7 @@ def explain(installation: Installation, place: Place) -> Explanation:
     return explained(
         limits=limits,
         ahead_in_lane=positions.in_lane,
+        ahead_is_least=positions.is_least,
         tenants_ahead=positions.tenants_ahead,
         blocked_by=tuple(_with_ancestors(blocked, ancestors)),
         starts_in_seconds=_latest(blocked, in_turn, opened),

@@ -1,8 +1,8 @@
 """Estimates when a task will start, from the tasks before it and their usual run time.
 
 The function ``explain`` of the library returns a sample of the tenants whose turn comes before, and
-how many there are. The run time is known if tasks of that name have ended lately. Without it there
-is no estimate.
+about how many there are. The run time is known if tasks of that name have ended lately. Without it
+there is no estimate.
 
 Weakness: an estimate cannot foresee tasks that arrive later and go first, tasks that end early, and
 workers that start or stop. A tenant's limit is its tier's or its own here, without holds and
@@ -266,6 +266,11 @@ class Positions:
     def in_lane(self) -> int:
         """Number of tasks before it with its tenant, its priority and its limits."""
         return int(self._answer["in_lane"])
+
+    @property
+    def is_least(self) -> bool:
+        """Whether :attr:`in_lane` is a lower bound."""
+        return bool(self._answer.get("is_least"))
 
     @property
     def tenants_ahead(self) -> int | None:

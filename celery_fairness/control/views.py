@@ -599,6 +599,7 @@ class Explanation(Value):
         due_in_seconds: Time until its eta, or until a parked task is tried again. None if it waits
             for no time.
         ahead_in_lane: Tasks before it with the same tenant, priority and limits.
+        ahead_is_least: Whether there are more of them, because their names are too many to count.
         tenants_ahead: Tenants before its own: of its queue, or with parked tasks of its broker.
             None if its own tenant is not active: see ``blocked_by``.
         blocked_by: Limits that block the task. If it is empty, the task needs its turn and a worker
@@ -620,6 +621,7 @@ class Explanation(Value):
     owner: str = ""
     due_in_seconds: float | None = None
     ahead_in_lane: int | None = None
+    ahead_is_least: bool = False
     tenants_ahead: int | None = None
     blocked_by: tuple[Blocker, ...] = ()
     starts_in_seconds: float | None = None

@@ -25,12 +25,41 @@ from tests.support.redis_server import RedisServer
 
 #: What one question may take of the server, and the longest of its calls, in ms.
 ALL_MS, ONE_MS = 20.0, 5.0
+#: Tenants of the explanation, how many of them have many lanes, and how many lanes these have.
+WHOLE, FIRST_TENANTS, LANES = 100_000, 200, 50
 
 
 def rows(server: RedisServer, tasks: int) -> Iterator[Row]:
     """P3: the cost of questions while ``tasks`` tasks of one tenant wait, or of many tenants."""
     yield from _rows(server, tasks, 1)
     yield from _rows(server, tasks, tasks // 10)
+    if tasks >= WHOLE:
+        yield _explain(server)
+
+
+def _explain(server: RedisServer) -> Row:
+    """Return the cost of an explanation among many tenants, of which the first have many lanes."""
+    register()
+    bench = Bench(server)
+    limits = write_limits([Limit(f"api{number}", 5) for number in range(4)])
+    lanes = [(tenant, name) for name in range(LANES) for tenant in range(FIRST_TENANTS)]
+    lanes += [(tenant, 0) for tenant in range(FIRST_TENANTS, WHOLE)]
+    waiting = [
+        waiting_task(number, tenant, limits)._replace(kind=f"shop.work{name}")
+        for number, (tenant, name) in enumerate(lanes)
+    ]
+    # The last task of the first tenants has all lanes of its own tenant before it.
+    middle = f"id-{FIRST_TENANTS * LANES - 1}"
+    bench.put(waiting)
+    fairness = Fairness(Celery("bench", broker=f"fair{server.url}", set_as_current=False))
+    try:
+        for _ in range(50):
+            bench.claim(8, rules=UNLIMITED)
+        fairness.tasks.explain(middle)
+        what = f"task explain with 4 limits, {LANES} lanes a tenant and {WHOLE:,} tenants"
+        return _row(bench.client, what, lambda: fairness.tasks.explain(middle))
+    finally:
+        fairness.close()
 
 
 def _rows(server: RedisServer, tasks: int, tenants: int) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
+from celery_fairness.store.library import build, load
 from celery_fairness.util.ids import new_lease_id
 from tests.cli.clearing import bury, send, tag_of
 from tests.cli.conftest import RULES
@@ -58,6 +59,21 @@ def test_a_task_that_may_start_says_who_goes_before_it(run, shop):
         "limit      numbers    on limit  held  state      why",
         "tenant:42  1 at once  wait         0  available  tier free",
     ]
+
+
+def test_more_names_than_a_call_counts_make_the_number_a_lower_bound(
+    run, shop, client, monkeypatch
+):
+    for number in range(4):
+        send(shop, "42", f"t{number}", kind=f"k{number}")
+    send(shop, "42", "last", kind="k0")
+    assert told(run, "last")[1] == "4 tasks before it in its lane"
+    few = build({"OLDER_LANES_AT_MOST": 2})
+    load(client.execute_command, few)
+    monkeypatch.setattr("celery_fairness.store.connection.library", lambda: few)
+    assert told(run, "last")[1] == "at least 2 tasks before it in its lane"
+    # The lanes after the task's own have only newer tasks.
+    assert told(run, "t1")[1] == "1 task before it in its lane"
 
 
 def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(

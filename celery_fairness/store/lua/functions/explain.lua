@@ -3,8 +3,8 @@
 
   It judges no limit: inspect.lua returns why a limit blocks the task.
 
-  A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, at most
-  TENANTS_AT_MOST of a position, and how many there are.
+  A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, and about
+  how many there are. All positions of a call share one budget of lanes and groups.
 
   args[1]  tag           str  of the task
   args[2]  fairness_by   str  what a task charges, "tasks", "cost" or "runtime"
@@ -17,6 +17,7 @@
   Returns JSON, or "" if the task does not wait in a lane. A field without a value is left out.
   - now, logical  the server's time and the logical time, in ms
   - in_lane       how many tasks are before it with its priority and limits
+  - is_least      true if there are more lanes than the call counts, so that in_lane is a lower bound
   - tenants_ahead how many active tenants are before its own
   - running       how many tasks run
   - rows          [TAG, ROW, HEAD] of some running tasks
@@ -26,7 +27,7 @@
 
   A position has these fields:
   - mine    the turn of its tenant
-  - of_all  how many tenants there are
+  - of_all  about how many tenants there are
   - turns   the turns of the first of them
 
   A turn is [KEY, AT, TASKS, CHARGE, NAMES, MEAN, LIMIT]:
@@ -37,21 +38,31 @@
   - MEAN    its mean seconds, or -1
   - LIMIT   how many of its tasks run at once, or -1
 ]]
--- Tenants in the sample of one position, running tasks, lanes that one turn adds up, and tasks whose cost and name stand
--- for those of their tenant.
-local TENANTS_AT_MOST, RUNNING_AT_MOST, LANES_AT_MOST, FIRST_TASKS = 100, 1000, 100, 2
+-- The samples of all positions have this many units. A unit is one lane, which takes about a microsecond.
+local UNITS_AT_MOST = 1500
+local UNITS_OF_TENANT = 14
+-- Groups of all positions. One group takes about four microseconds, and so does the list of the groups at a limit.
+local GROUPS_AT_MOST = 200
+-- Lanes of its own tenant, and running tasks. Each takes about two microseconds.
+local OLDER_LANES_AT_MOST = 300
+local RUNNING_AT_MOST = 300
+-- The first lanes of a turn stand for all, and the first tasks have the cost and the name of all.
+local LANES_OF_TURN, FIRST_TASKS = 20, 2
 
 local function older_in(it, lane)
   return redis.call("ZCOUNT", it.ctx.prefix .. Lanes.tags_name(it.task.key, lane, it.task.queue), "-inf",
     "(" .. Rates.whole(it.task.seq))
 end
 
--- Returns how many tasks of its tenant go before the task in one order: with its class, and in all lanes.
+-- Returns how many tasks of its tenant go before the task in one order: with its class, and in all lanes. Also returns
+-- whether there are more lanes than it counts.
 local function count_older(it)
-  local lanes = redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(it.task.key, it.group, it.task.queue), 0,
-    10 * LANES_AT_MOST)
-  local class, of_class, all = Lanes.class_of(Lanes.lane_of(it.task)), 0, 0
-  for index = 1, #lanes do
+  local own = Lanes.lane_of(it.task)
+  -- The first task of any other lane is newer, or has a lower rank.
+  local lanes = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. Lanes.order_name(it.task.key, it.group, it.task.queue),
+    "-inf", Rates.whole(Lanes.order_of(own, it.task.seq)), "LIMIT", 0, OLDER_LANES_AT_MOST + 1)
+  local class, of_class, all = Lanes.class_of(own), 0, 0
+  for index = 1, math.min(#lanes, OLDER_LANES_AT_MOST) do
     local rank = string.sub(lanes[index], 1, 1)
     if rank > it.task.rank then
       all = all + Lanes.length_of(it.ctx, it.task.queue, it.task.key, lanes[index])
@@ -61,7 +72,7 @@ local function count_older(it)
       if Lanes.class_of(lanes[index]) == class then of_class = of_class + older end
     end
   end
-  return of_class, all
+  return of_class, all, #lanes > OLDER_LANES_AT_MOST
 end
 
 local function account_of(it, key)
@@ -74,11 +85,16 @@ end
 
 -- Returns the turn of a tenant that is due at a virtual time in a queue or in one of its groups.
 local function turn_of(it, key, at, group, queue)
-  local lanes, tasks = redis.call("ZRANGE", it.ctx.prefix .. Lanes.order_name(key, group, queue), 0, LANES_AT_MOST), 0
+  local order = it.ctx.prefix .. Lanes.order_name(key, group, queue)
+  local lanes, tasks = redis.call("ZRANGE", order, 0, LANES_OF_TURN - 1), 0
   for index = 1, #lanes do tasks = tasks + Lanes.length_of(it.ctx, queue, key, lanes[index]) end
+  if #lanes == LANES_OF_TURN then tasks = math.floor(tasks * redis.call("ZCARD", order) / #lanes) end
+  it.left = it.left - UNITS_OF_TENANT - #lanes
   local names, costs = {}, 0
-  local tags = lanes[1] and redis.call("ZRANGE", it.ctx.prefix .. Lanes.tags_name(key, lanes[1], queue), 0, FIRST_TASKS - 1)
-    or {}
+  local tags = {}
+  if lanes[1] then
+    tags = redis.call("ZRANGE", it.ctx.prefix .. Lanes.tags_name(key, lanes[1], queue), 0, FIRST_TASKS - 1)
+  end
   for index = 1, #tags do
     local task = Tasks.read(it.ctx, tags[index])
     if task then
@@ -92,28 +108,29 @@ local function turn_of(it, key, at, group, queue)
   return {key, at, tasks, Start.attribution_of(expected, weight), names, mean or -1, limit}
 end
 
--- Adds the turns of the tenants of a sorted set up to a virtual time, while some are left for the sample. `is_there`
--- returns the virtual time of a tenant that counts. Returns how many there are.
+-- Adds the turns of the tenants of a sorted set up to a virtual time, while units are left for the sample. `is_there`
+-- returns the virtual time of a tenant that counts.
 local function add_turns(it, place, name, until_time, group, queue, is_there)
   local bound = string.format("%.17g", until_time)
   local some = it.left > 0 and redis.call("ZRANGEBYSCORE", it.ctx.prefix .. name, "-inf", bound, "WITHSCORES",
-    "LIMIT", 0, it.left) or {}
-  local there = 0
+    "LIMIT", 0, math.ceil(it.left / UNITS_OF_TENANT)) or {}
+  local looked_at, there = 0, 0
   for index = 1, #some, 2 do
+    if it.left <= 0 then break end
+    it.left, looked_at = it.left - 1, looked_at + 1
     local at = is_there(some[index], tonumber(some[index + 1]))
     if at then
       place.turns[#place.turns + 1] = turn_of(it, some[index], at, group, queue)
       there = there + 1
     end
   end
-  it.left = it.left - #some / 2
   local all = redis.call("ZCOUNT", it.ctx.prefix .. name, "-inf", bound)
   -- The tenants that were not looked at count in the same proportion.
-  place.of_all = place.of_all + (#some > 0 and math.floor(all * there / (#some / 2)) or all)
+  place.of_all = place.of_all + (looked_at > 0 and math.floor(all * there / looked_at) or all)
 end
 
 local function place_of(it, mine)
-  it.left = TENANTS_AT_MOST
+  it.left = UNITS_AT_MOST / it.positions
   return {mine = mine, of_all = 0, turns = {}}
 end
 
@@ -154,13 +171,23 @@ local function place_at_limit(it, limit_key, older)
   mine[3] = older
   local place = place_of(it, mine)
   if not at then return {mine = mine} end
-  local waited = redis.call("LRANGE", ctx.prefix .. "waiters:" .. limit_key, 0, LANES_AT_MOST)
+  local most = math.ceil(GROUPS_AT_MOST / it.positions)
+  local waited = redis.call("LRANGE", ctx.prefix .. "waiters:" .. limit_key, 0, most - 1)
+  local left, looked_at, looked_in, all = most, 0, 0, 0
   for index = 1, #waited do
-    local where = string.match(waited[index], "^%S+ (.*)$")
-    local groups = redis.call("ZRANGE", ctx.prefix .. "groups_at:" .. waited[index], 0, LANES_AT_MOST)
+    if left <= 0 then break end
+    local where, at_limit = string.match(waited[index], "^%S+ (.*)$"), ctx.prefix .. "groups_at:" .. waited[index]
+    local groups = redis.call("ZRANGE", at_limit, 0, left - 1)
+    left, looked_at, looked_in = left - 1 - #groups, looked_at + #groups, looked_in + 1
+    all = all + redis.call("ZCARD", at_limit)
     for each = 1, #groups do
       add_turns(it, place, "group:" .. groups[each] .. " " .. where, until_of(place), groups[each], where, as_it_is)
     end
+  end
+  -- The groups that were not looked at count in the same proportion.
+  if left <= 0 and looked_at > 0 then
+    local lists = redis.call("LLEN", ctx.prefix .. "waiters:" .. limit_key)
+    place.of_all = math.floor(place.of_all * all / looked_at * lists / looked_in)
   end
   return place
 end
@@ -201,10 +228,12 @@ register("explain", {"no-writes"}, function(keys, args)
   local task = Tasks.read(ctx, args[1])
   if not task or Find.state_of(ctx, task) ~= "waiting" then return "" end
   local logical, now = Clock.read_clock(ctx, tonumber(args[6]), args[7])
-  local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[4], tiers = cjson.decode(args[5]), read = {},
-    now = now, group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task))}
-  local of_class, all = count_older(it)
-  local answer = {now = now, logical = logical, in_lane = of_class, tenants_ahead = count_active(it, args[3]), limits = {}}
+  local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[4], tiers = cjson.decode(args[5]),
+    read = {}, now = now, group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task)), left = 0, positions = 1}
+  for _ in string.gmatch(task.limits, "[^,]+") do it.positions = it.positions + 1 end
+  local of_class, all, is_least = count_older(it)
+  local answer = {now = now, logical = logical, in_lane = of_class, is_least = is_least or nil,
+    tenants_ahead = count_active(it, args[3]), limits = {}}
   add_running(it, answer)
   answer.turn = place_among_active(it, all)
   local own = turn_of(it, task.key, 0, it.group, task.queue)
