@@ -3,7 +3,8 @@
 The functions ``overview`` and ``inspect_queue`` of the library count and judge. This module gives
 their answers a public form, and computes what each tenant is entitled to.
 
-Invariant: the number of calls does not grow with the tenants or tasks.
+Invariant: a status makes one call and at most :data:`PAGES_AT_MOST` more for each of its queues,
+however many tenants and tasks there are.
 """
 
 from __future__ import annotations
