@@ -31,7 +31,7 @@ logger = logging.getLogger("celery_fairness")
 LEAST_SECONDS, MOST_SECONDS = 0.001, 366 * 86_400
 #: Times from here on are no times of an end. It is in the year 5138.
 MAX_UNIX_SECONDS = 1e11
-#: Length at which an event cuts its reason.
+#: Longest reason in the admin and the HTTP API. An event cuts a longer one.
 REASON_CHARACTERS = 500
 #: Longest name of an operator.
 PERSON_CHARACTERS = 200

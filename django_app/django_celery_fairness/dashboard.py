@@ -158,7 +158,7 @@ class DashboardAdmin(RedisPageAdmin):
         context: dict[str, Any] = {"is_live": True}
         status = look.status
         if status is None:
-            context["problem"] = NOT_WIRED
+            context["problem"] = look.away or NOT_WIRED
         else:
             context |= {
                 "status": status,

@@ -49,7 +49,7 @@ def save_override(
 
     Raises:
         FairnessError: The key is invalid, or Redis does not answer.
-        ValueError: The key has another form.
+        ValueError: The key is in no form that a key may have.
         ValidationError: A number, the end, or the name of a queue is invalid.
     """
     if key.startswith(PREFIX):
@@ -125,7 +125,7 @@ def end_queue_limit(parts: Parts, queue: str) -> bool:
     row = QueueLimit.objects.filter(queue=queue).first()
     if row is None:
         cleared = bool(parts.fairness.queues.clear_limit(queue))
-        # As for an override.
+        # A row that another request has published meanwhile is cleared with it.
         later = QueueLimit.objects.filter(queue=queue).values_list("queue", flat=True)
         publish_on_commit(queues=list(later))
         return cleared

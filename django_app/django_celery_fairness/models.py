@@ -26,6 +26,11 @@ from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
 from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, queue_key, read_queue
 from celery_fairness.config.tenants import KEY_CHARACTERS, TENANT_BYTES, normalise
 from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
+from celery_fairness.control.holding import (
+    MAX_UNIX_SECONDS,
+    PERSON_CHARACTERS,
+    REASON_CHARACTERS,
+)
 from celery_fairness.errors import FairnessError, PolicyInvalid, TenantError
 from django_celery_fairness import wiring
 from django_celery_fairness.number_texts import (
@@ -56,10 +61,6 @@ if TYPE_CHECKING:
 
 #: Longest name of a queue.
 QUEUE_BYTES = 255
-#: Longest reason of an override.
-REASON_CHARACTERS = 500
-#: Longest name of an author.
-PERSON_CHARACTERS = 200
 
 NAME_EXPECTED = _("Expected 1 to 100 letters, digits, “_” or “-”.")
 CONCURRENCY_EXPECTED = _(
@@ -657,8 +658,6 @@ class LimitOverride(NamedRow):
 
     def clean(self) -> None:
         """Reject a new override that has ended, and a number that its key cannot have."""
-        from celery_fairness.control.holding import MAX_UNIX_SECONDS
-
         if self._state.adding and self.has_ended:
             text = _("Expected a time to come, got one that is past: %(time)s.")
             raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="past")

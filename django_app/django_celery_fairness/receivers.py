@@ -69,7 +69,10 @@ def tier_was_changed(using: str, **_context: Any) -> None:
 
 
 def override_will_be_saved(instance: LimitOverride, using: str, **_context: Any) -> None:
-    """Reject a row whose key has a row in another form; ``create`` and fixtures have no form."""
+    """Reject a row whose key has a row in another form, such as the hash of its name.
+
+    The forms of Django check this too, but ``create`` and fixtures use none.
+    """
     instance.expect_one_form(using)
 
 

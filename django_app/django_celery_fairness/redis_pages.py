@@ -25,7 +25,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from celery_fairness.control.holding import LEAST_SECONDS, MOST_SECONDS
+from celery_fairness.control.holding import LEAST_SECONDS, MOST_SECONDS, PERSON_CHARACTERS
 from celery_fairness.errors import FairnessError, LimiterUnavailable
 from celery_fairness.util.durations import parse_duration
 from django_celery_fairness import standing, wiring
@@ -46,8 +46,9 @@ _DOT = "_2E"
 
 NOT_WIRED = gettext_lazy("Fairness is not wired in this process.")
 
-#: Longest reason, in characters. Redis stores it with an override.
-REASON_CHARACTERS = 200
+#: Longest reason in a form, in characters. A cool-down adds the name of the person, and an event
+#: has room for both.
+FORM_REASON_CHARACTERS = 200
 #: Longest name that the search takes, in characters. No name in Redis needs so many.
 NAME_CHARACTERS = 1000
 
@@ -57,7 +58,7 @@ class ReasonForm(forms.Form):
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
-        max_length=REASON_CHARACTERS,
+        max_length=FORM_REASON_CHARACTERS,
         help_text=gettext_lazy("For the history, for example “incident 17”."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
     )
@@ -282,4 +283,4 @@ def storable(text: str) -> str:
 
 def who(request: HttpRequest) -> str:
     """Return the name of the person, as far as Redis stores it."""
-    return request.user.get_username()[:200]
+    return request.user.get_username()[:PERSON_CHARACTERS]

@@ -70,9 +70,6 @@ class TaskAdmin(RedisPageAdmin):
                     context["cancel_url"] = self.address("cancel", task_id)
                 if found.state == "dead":
                     context["dead_url"] = self._dead_url(request, found.queue)
-        else:
-            # The banner needs one call to see whether Redis answers.
-            context["problem"] = ""
         return self.show(request, "task_search", _("Task search"), context)
 
     def to_search(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -24,6 +24,7 @@ from pydantic import (
 
 from celery_fairness.config.rates import MAX_RATE_LIMIT, Rate
 from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
+from celery_fairness.control.holding import REASON_CHARACTERS
 from celery_fairness.control.limits_api import LONGEST_PAGE
 from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.views import QueueLimit
@@ -131,7 +132,7 @@ class OverrideBody(Body):
     rate: RateBody | None = None
     throttle: RateBody | None = None
     expires_at: Time | None = None
-    reason: Annotated[Text, Field(max_length=500)] | None = None
+    reason: Annotated[Text, Field(max_length=REASON_CHARACTERS)] | None = None
 
     @property
     def numbers(self) -> dict[str, Any]:
