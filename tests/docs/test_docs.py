@@ -23,6 +23,7 @@ from celery_fairness.control.queues_api import QueuesApi
 from celery_fairness.control.stats_api import StatsApi
 from celery_fairness.control.tasks_api import TasksApi
 from celery_fairness.control.tenants_api import TenantsApi
+from celery_fairness.store.keys import Names
 from celery_fairness.util.log_fields import FIELDS
 from celery_fairness.worker import outcome_writer as lost
 from tests.docs import tables
@@ -379,16 +380,31 @@ def test_every_command_for_redis_in_a_page_fits_the_type_of_its_key(page):
         assert kind == documented_types()[key], f"{command} {key}"
 
 
-def test_the_pages_list_every_key_that_the_functions_name():
-    named = {
-        name
-        for file in (ROOT / "celery_fairness/store/lua").rglob("*.lua")
-        for name in re.findall(r'prefix \.\. "([a-z_]+)', file.read_text())
-    }
+def test_the_names_of_keys_stand_in_one_module_and_in_the_pages():
+    named = set(re.findall(r'= "([a-z_]+):?"', (LUA / "keys.lua").read_text()))
+    of_python = set(vars(Names("shop"))) - {"prefix"}
     assert len(named) > 50
     # A new table needs the place of another one.
     assert len(documented_keys()) <= 65
-    assert sorted(named - documented_keys()) == []
+    assert sorted((named | of_python) - documented_keys()) == []
+    assert sorted(of_python - named) == []
+    spelled = [
+        found
+        for file in LUA.rglob("*.lua")
+        for found in re.findall(r'(?:prefix|keys\[1\]) \.\. "[a-z_]+:?"', file.read_text())
+    ]
+    assert spelled == []
+
+
+def test_a_name_of_a_key_that_is_misspelled_is_an_error():
+    """Lua reads a field that is missing as nil, which no name can be made of."""
+    spelled = {
+        name
+        for file in LUA.rglob("*.lua")
+        for name in re.findall(r"\bKeys\.(\w+)", file.read_text())
+    }
+    known = set(re.findall(r"^  ([A-Z_]+) = ", (LUA / "keys.lua").read_text(), re.MULTILINE))
+    assert spelled == known
 
 
 def functions_of(script: Path) -> set[str]:

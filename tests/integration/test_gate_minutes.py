@@ -39,7 +39,7 @@ def test_starts_and_refusals_of_workers_are_counted_by_tier_and_queue(
     assert shop.runs()[refused.id] == 1
     # The slot that was taken from outside was of no task.
     assert counted(shop, "started") == {("celery", "free"): 4}
-    assert counted(shop, "refused") == {
+    assert counted(shop, "rejected") == {
         ("celery", "free"): shop.fairness.stats.rejections().tiers["free"]
     }
 

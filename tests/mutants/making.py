@@ -35,7 +35,9 @@ _OTHER = {
         '"ZPOPMIN"': '"ZPOPMAX"',
     },
 }
-#: Names of keys and fields, ends of them, and words of the callers.
+#: The names of all keys. A wrong one there is the same in all functions.
+_KEYS = "keys.lua"
+#: Names of fields, ends of names, and words of the callers.
 _NAME = re.compile(r'"([a-z_]*:?| )"')
 _FIELD = re.compile(r"\w+ = ")
 #: Arguments that have no other place: a command and its key, a format.
@@ -113,7 +115,9 @@ class Mutant:
 
 def files() -> list[str]:
     """Return every module and every file of functions of the library that workers call."""
-    found = (path for path in LUA.rglob("*.lua") if path.parent.name != "check")
+    found = (
+        path for path in LUA.rglob("*.lua") if path.parent.name != "check" and path.name != _KEYS
+    )
     return sorted(str(path.relative_to(LUA)) for path in found)
 
 
@@ -214,6 +218,8 @@ def _of_a_word(words: Sequence[Word], at: int) -> Iterator[tuple[str, str]]:
     for kind, others in _OTHER.items():
         if word.text in others and (kind != "key" or _is_looked_in(words, at)):
             yield kind, "" if is_of_a_number else others[word.text]
+    if word.text.startswith("Keys."):
+        yield "key", f'({word.text} .. "_")'
     if word.kind == "number":
         yield "number", f"{float(word.text) + 1:.17g}"
     if word.kind == "text":

@@ -19,11 +19,11 @@
 -- Returns an empty table if the place is empty.
 function Active.member_at(ctx, queue, at, by_rank)
   if by_rank then return Priorities.at_rank(ctx, queue, at) end
-  return redis.call("ZRANGE", ctx.prefix .. "active:" .. queue, at, at, "WITHSCORES")
+  return redis.call("ZRANGE", ctx.prefix .. Keys.ACTIVE .. queue, at, at, "WITHSCORES")
 end
 
 function Active.wake_worker(ctx, queue)
-  local bell = ctx.prefix .. "wakeup:" .. queue
+  local bell = ctx.prefix .. Keys.WAKEUP .. queue
   if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
 end
 
@@ -31,12 +31,12 @@ end
 -- bell for nothing only wakes a worker. `shut` is true if the queue's own limit lets nothing start. Returns
 -- true if no tenant may start anything and `shut` is false.
 function Active.pass_on(ctx, queue, limited_here, shut)
-  local ring, left = ctx.prefix .. "active:" .. queue, ctx.prefix .. "wakeup_leftover:" .. queue
+  local ring, left = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue
   -- Usually both keys exist.
   local there = redis.call("EXISTS", ring, left)
   if shut or there < 2 and redis.call("EXISTS", ring) == 0 and not (limited_here
-    and redis.call("ZCOUNT", ctx.prefix .. "available:" .. queue, 0, "+inf") > 0) then
-    redis.call("DEL", ctx.prefix .. "wakeup:" .. queue, left)
+    and redis.call("ZCOUNT", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf") > 0) then
+    redis.call("DEL", ctx.prefix .. Keys.WAKEUP .. queue, left)
     return not shut
   elseif there < 2 and redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
@@ -45,7 +45,7 @@ end
 
 -- Returns the queues in which something waits, in their order, and then the others.
 function Active.with_tasks(ctx, queues)
-  local counts = redis.call("HMGET", ctx.prefix .. "waiting", unpack(queues))
+  local counts = redis.call("HMGET", ctx.prefix .. Keys.WAITING, unpack(queues))
   local some, others = {}, {}
   for index = 1, #queues do
     local queue = queues[index]
@@ -62,25 +62,25 @@ end
 function Active.clear_wakeups(ctx, queues)
   local bells = {}
   for index = 1, #queues do
-    bells[#bells + 1] = ctx.prefix .. "wakeup:" .. queues[index]
-    bells[#bells + 1] = ctx.prefix .. "wakeup_leftover:" .. queues[index]
+    bells[#bells + 1] = ctx.prefix .. Keys.WAKEUP .. queues[index]
+    bells[#bells + 1] = ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queues[index]
   end
   if next(bells) then redis.call("DEL", unpack(bells)) end
 end
 
 function Active.virtual_time(ctx, queue)
-  return tonumber(redis.call("HGET", ctx.prefix .. "virtual_times", "queue " .. queue) or 0)
+  return tonumber(redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue) or 0)
 end
 
 -- Enters a tenant that had nothing waiting in the queue and has a task now.
 function Active.enter(ctx, queue, key)
-  local out = ctx.prefix .. "debts:" .. queue
+  local out = ctx.prefix .. Keys.DEBTS .. queue
   Active.enter_from(ctx, queue, key, out, redis.call("ZSCORE", out, key))
 end
 
 -- Enters a tenant that may be no longer at its limit.
 function Active.enter_again(ctx, queue, key)
-  local full = ctx.prefix .. "blocked:" .. queue
+  local full = ctx.prefix .. Keys.BLOCKED .. queue
   local finish = redis.call("ZSCORE", full, key)
   if finish then Active.enter_from(ctx, queue, key, full, finish) end
 end
@@ -92,7 +92,7 @@ function Active.enter_from(ctx, queue, key, from, finish)
     redis.call("ZREM", from, key)
     start = math.max(start, tonumber(finish))
   end
-  redis.call("ZADD", ctx.prefix .. "active:" .. queue, start, key)
+  redis.call("ZADD", ctx.prefix .. Keys.ACTIVE .. queue, start, key)
   Priorities.rank_again(ctx, queue, key)
   Active.wake_worker(ctx, queue)
 end
@@ -100,23 +100,23 @@ end
 -- Removes a tenant that has nothing waiting any more. Its finish stays in `debts` while it is a debt. If the
 -- tenant was charged, the caller passes its `finish` and the ring's virtual time.
 function Active.leave(ctx, queue, key, finish, virtual)
-  local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
+  local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
   finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
   if redis.call("ZREM", ring, key) == 0 then redis.call("ZREM", full, key) end
   if tonumber(finish) > (virtual or Active.virtual_time(ctx, queue)) then
-    redis.call("ZADD", ctx.prefix .. "debts:" .. queue, finish, key)
+    redis.call("ZADD", ctx.prefix .. Keys.DEBTS .. queue, finish, key)
   end
   Priorities.rank_again(ctx, queue, key)
 end
 
 -- Moves the ring on to the last tenant of `debts`, because no tenant competes for the free room.
 function Active.forget_debts(ctx, queue, virtual)
-  local out = ctx.prefix .. "debts:" .. queue
+  local out = ctx.prefix .. Keys.DEBTS .. queue
   local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]
   if not greatest then return end
   redis.call("UNLINK", out)
   if tonumber(greatest) > (virtual or Active.virtual_time(ctx, queue)) then
-    redis.call("HSET", ctx.prefix .. "virtual_times", "queue " .. queue, greatest)
+    redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue, greatest)
   end
 end
 
@@ -128,15 +128,15 @@ local CLEAR_AT_MOST = 4
 function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
   if wanted then return Active.forget_debts(ctx, queue, virtual) end
   if not virtual then return end
-  local out = ctx.prefix .. "debts:" .. queue
+  local out = ctx.prefix .. Keys.DEBTS .. queue
   local passed = redis.call("ZRANGEBYSCORE", out, "-inf", virtual, "LIMIT", 0, CLEAR_AT_MOST * tasks)
   if #passed > 0 then redis.call("ZREM", out, unpack(passed)) end
 end
 
 -- Forgets the ring of a queue in which nothing waits any more, so it begins anew.
 function Active.forget_ring(ctx, queue)
-  redis.call("HDEL", ctx.prefix .. "virtual_times", "queue " .. queue)
+  redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue)
   redis.call("UNLINK",
-    ctx.prefix .. "debts:" .. queue, ctx.prefix .. "wakeup:" .. queue, ctx.prefix .. "wakeup_leftover:" .. queue)
+    ctx.prefix .. Keys.DEBTS .. queue, ctx.prefix .. Keys.WAKEUP .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue)
   Priorities.forget_ranks(ctx, queue)
 end

@@ -39,7 +39,7 @@ local function account_of(it, key, tier, tenant)
       it.read, rules.now)
     found.limit = Config.is_steered(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
   end
-  found.held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
+  found.held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
   if found.limit >= 0 and (found.limit == 0 or rules.enforcement == "on") then
     found.free = math.max(0, found.limit - found.held)
   end
@@ -86,7 +86,7 @@ end
 -- Returns the server time since when the task of a lane at an index waits, or "".
 local function since_of(ctx, queue, key, lane, index)
   local tag = redis.call("ZRANGE", ctx.prefix .. Lanes.tags_name(key, lane, queue), index, index)[1]
-  local head = tag and redis.call("HGET", ctx.prefix .. "tasks", tag)
+  local head = tag and redis.call("HGET", ctx.prefix .. Keys.TASKS, tag)
   return head and Tasks.put_of(head) or ""
 end
 
@@ -121,7 +121,7 @@ end
 ]]
 function Backlog.tenant_row(it, queue, key)
   local ctx, rules = it.ctx, it.rules
-  local fields = redis.call("HMGET", ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "q:" .. queue)
+  local fields = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "q:" .. queue)
   local waiting, account = tonumber(fields[3] or 0), account_of(it, key, fields[1] or "", fields[2] or "")
   local lanes, left = Lanes.all_of(ctx, key, queue, LANES_OF_TENANT), waiting
   local found = {rows = {}, by_reason = {}}

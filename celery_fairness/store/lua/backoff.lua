@@ -23,17 +23,17 @@ Backoff.FORWARD_AT_MOST = 100
 -- A task starts that has `limit`, as a call judges it now.
 function Backoff.note_begin(ctx, limit, rules)
   if not limit.concurrency or limit.on_limit ~= "r" then return end
-  if not rules.paced then redis.call("HSET", ctx.prefix .. "clock", "paced", 1) end
+  if not rules.paced then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "paced", 1) end
   rules.paced = true
-  redis.call("HSET", ctx.prefix .. "pace:" .. limit.key, "puts_back", 1)
-  redis.call("PEXPIRE", ctx.prefix .. "pace:" .. limit.key, PACE_KEPT_MS)
+  redis.call("HSET", ctx.prefix .. Keys.PACE .. limit.key, "puts_back", 1)
+  redis.call("PEXPIRE", ctx.prefix .. Keys.PACE .. limit.key, PACE_KEPT_MS)
 end
 
 -- A lease has ended at a logical time. `row` is its row of `running`.
 function Backoff.note_end(ctx, row, at)
   local lived = math.max(0, at - tonumber(string.match(row.since, "^@(%d+)")))
   for key in string.gmatch(row.keys, "[^,]+") do
-    local pace = ctx.prefix .. "pace:" .. key
+    local pace = ctx.prefix .. Keys.PACE .. key
     local known = redis.call("HMGET", pace, "mean", "puts_back")
     if known[2] then
       local mean = tonumber(known[1])
@@ -48,7 +48,7 @@ end
 -- returns the time until the first lease is expected to end. If no lease has begun for longer than the mean,
 -- the leases live as long as that.
 function Backoff.slot_ms(ctx, limit, mean, rules)
-  local began = ctx.prefix .. "leases:" .. limit.key
+  local began = ctx.prefix .. Keys.LEASES .. limit.key
   local first = redis.call("ZRANGE", began, 0, 0, "WITHSCORES")[2]
   local last = redis.call("ZRANGE", began, -1, -1, "WITHSCORES")[2]
   local lives = mean or Backoff.TRY_AGAIN_MS
@@ -66,7 +66,7 @@ end
 -- tasks come together, and their jitter is at most `last`. `again` is the time after which the task may be
 -- tried again. For a full limit, `again` is the least time.
 function Backoff.pace_ms(ctx, limit, again, is_full, rules, name, last)
-  local pace, interval, jitter = ctx.prefix .. "pace:" .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
+  local pace, interval, jitter = ctx.prefix .. Keys.PACE .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
   local known = redis.call("HMGET", pace, "mean", "next")
   if interval > 0 then jitter = math.min(jitter, interval / JITTER_OF_PERIOD) end
   for starts, period_ms in Rates.windows_of(limit.rates) do
@@ -93,7 +93,7 @@ end
 
 -- Remembers a task that a key has put back.
 function Backoff.remember_later(ctx, key, queue, task, wait, rules)
-  local there = ctx.prefix .. "rescheduled:" .. Backoff.whole_key(key)
+  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.whole_key(key)
   redis.call("ZREMRANGEBYSCORE", there, "-inf", rules.now)
   if redis.call("ZCARD", there) >= Backoff.FORWARD_AT_MOST then return end
   redis.call("ZADD", there, rules.now + wait, Rates.whole(task.seq) .. " " .. queue)

@@ -20,8 +20,8 @@ local AGE = 1 / 2 ^ 40
 -- of the key, if the caller has it. `tag` is the time at which the tenant was last due there, if the caller
 -- has it.
 function Blocked.shared_start(ctx, limit_key, key, virtual, tag)
-  tag = tag or tonumber(redis.call("ZSCORE", ctx.prefix .. "finish_tags:" .. limit_key, key) or 0)
-  return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. "virtual_times", "limit " .. limit_key) or 0))
+  tag = tag or tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. limit_key, key) or 0)
+  return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key) or 0))
 end
 
 function Blocked.shut(ctx, queue, limit, rules)
@@ -29,31 +29,31 @@ function Blocked.shut(ctx, queue, limit, rules)
   -- Parked tasks of several queues wait in one, so the version of all numbers stands for that of each queue.
   local version = limit.version and Promotions.is_parked(queue) and Config.queues_version(ctx) or limit.version or 0
   closed = closed - version / Blocked.VERSIONS
-  redis.call("ZADD", ctx.prefix .. "available:" .. queue, string.format("%.17g", closed), limit.name)
+  redis.call("ZADD", ctx.prefix .. Keys.AVAILABLE .. queue, string.format("%.17g", closed), limit.name)
 end
 
 -- Makes claims look at the closed limits of a queue whose scores are in a range, at most `most`. Returns how many.
 function Blocked.look_again(ctx, queue, from, to, rules, most)
-  local candidates = ctx.prefix .. "available:" .. queue
+  local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
   local closed = redis.call("ZRANGEBYSCORE", candidates, from, to, "LIMIT", 0, most)
   for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
   return #closed
 end
 
 function Blocked.register(ctx, queue, group, limit, rules)
-  redis.call("HSET", ctx.prefix .. "groups:" .. queue, group, limit.name)
-  if not redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, limit.name) then
-    redis.call("RPUSH", ctx.prefix .. "waiters:" .. limit.key, limit.name .. " " .. queue)
+  redis.call("HSET", ctx.prefix .. Keys.GROUPS .. queue, group, limit.name)
+  if not redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, limit.name) then
+    redis.call("RPUSH", ctx.prefix .. Keys.WAITERS .. limit.key, limit.name .. " " .. queue)
     Blocked.shut(ctx, queue, limit, rules)
   end
-  redis.call("HSETNX", ctx.prefix .. "virtual_times", "limit " .. limit.key, "0")
+  redis.call("HSETNX", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit.key, "0")
 end
 
 -- Orders a group after its least tag may have changed, or after its last tenant left. `before` was the least
 -- tag. Returns the first tenant and its tag, or an empty table if the group has no tenant.
 function Blocked.order_group(ctx, queue, group, name, before)
-  local wait = ctx.prefix .. "groups_at:" .. name .. " " .. queue
-  local first = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
+  local wait = ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue
+  local first = redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, 0, 0, "WITHSCORES")
   if not first[2] then
     redis.call("ZREM", wait, group)
   elseif first[2] ~= before then
@@ -63,15 +63,15 @@ function Blocked.order_group(ctx, queue, group, name, before)
 end
 
 function Blocked.unregister(ctx, queue, group, name)
-  redis.call("ZREM", ctx.prefix .. "groups_at:" .. name .. " " .. queue, group)
-  if redis.call("EXISTS", ctx.prefix .. "groups_at:" .. name .. " " .. queue) == 1 then return end
+  redis.call("ZREM", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, group)
+  if redis.call("EXISTS", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue) == 1 then return end
   local key = string.match(name, "^[^|]*")
-  redis.call("LREM", ctx.prefix .. "waiters:" .. key, 1, name .. " " .. queue)
-  redis.call("ZREM", ctx.prefix .. "available:" .. queue, name)
-  if redis.call("EXISTS", ctx.prefix .. "waiters:" .. key) == 0 then
-    redis.call("ZREM", ctx.prefix .. "timers", key)
-    redis.call("HDEL", ctx.prefix .. "virtual_times", "limit " .. key)
-    redis.call("UNLINK", ctx.prefix .. "finish_tags:" .. key)
+  redis.call("LREM", ctx.prefix .. Keys.WAITERS .. key, 1, name .. " " .. queue)
+  redis.call("ZREM", ctx.prefix .. Keys.AVAILABLE .. queue, name)
+  if redis.call("EXISTS", ctx.prefix .. Keys.WAITERS .. key) == 0 then
+    redis.call("ZREM", ctx.prefix .. Keys.TIMERS, key)
+    redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. key)
+    redis.call("UNLINK", ctx.prefix .. Keys.FINISH_TAGS .. key)
   end
 end
 
@@ -80,7 +80,7 @@ end
 function Blocked.arm(ctx, limit, rules, wait)
   wait = wait or Limits.wait_ms(ctx, limit, rules)
   if wait > 0 and wait < math.huge then
-    redis.call("ZADD", ctx.prefix .. "timers", "LT", rules.logical + wait, limit.key)
+    redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", rules.logical + wait, limit.key)
   end
 end
 
@@ -94,9 +94,9 @@ end
 -- Adds a tenant with a blocked lane to a group. A new group waits at `limit`, and a known group stays at its
 -- limit.
 function Blocked.enter_group(ctx, queue, group, key, limit, rules)
-  local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  local name = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
   if not name then Blocked.register(ctx, queue, group, limit, rules) end
-  local members = ctx.prefix .. "group:" .. group .. " " .. queue
+  local members = ctx.prefix .. Keys.GROUP .. group .. " " .. queue
   if not redis.call("ZSCORE", members, key) then
     local of = name and string.match(name, "^[^|]*") or limit.key
     local tag = Blocked.aged(ctx, queue, group, key, Blocked.shared_start(ctx, of, key))
@@ -108,19 +108,19 @@ end
 
 -- Removes a tenant that has no lane in a group any more.
 function Blocked.leave_group(ctx, queue, group, key)
-  local members = ctx.prefix .. "group:" .. group .. " " .. queue
-  local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  local members = ctx.prefix .. Keys.GROUP .. group .. " " .. queue
+  local name = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
   redis.call("ZREM", members, key)
   if redis.call("EXISTS", members) == 1 then
     Blocked.order_group(ctx, queue, group, name)
   else
-    redis.call("HDEL", ctx.prefix .. "groups:" .. queue, group)
+    redis.call("HDEL", ctx.prefix .. Keys.GROUPS .. queue, group)
     Blocked.unregister(ctx, queue, group, name)
   end
 end
 
 function Blocked.move_group(ctx, queue, group, limit, rules)
-  local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  local name = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
   Blocked.unregister(ctx, queue, group, name)
   Blocked.register(ctx, queue, group, limit, rules)
   Blocked.order_group(ctx, queue, group, limit.name)
@@ -128,7 +128,7 @@ function Blocked.move_group(ctx, queue, group, limit, rules)
 end
 
 function Blocked.set_tag(ctx, queue, group, name, key, tag, before)
-  redis.call("ZADD", ctx.prefix .. "group:" .. group .. " " .. queue, tag, key)
+  redis.call("ZADD", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, tag, key)
   return Blocked.order_group(ctx, queue, group, name, before)
 end
 
@@ -181,7 +181,7 @@ function Blocked.block(ctx, queue, key, lane, limit, rules, turns)
   if before == group then
     Blocked.move_group(ctx, queue, group, limit, rules)
   else
-    redis.call("ZADD", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, limit.private and 1 or 0, class)
+    redis.call("ZADD", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, limit.private and 1 or 0, class)
     Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
       Lanes.order_name(key, group, queue)) - 1)
     Lanes.left_group(ctx, queue, key, before)
@@ -194,11 +194,11 @@ end
 -- limits. Each lane stands at the place of its first task.
 function Blocked.unblock(ctx, queue, key, lane, turns)
   local group, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
-  redis.call("ZREM", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, class)
+  redis.call("ZREM", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, class)
   Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
     Lanes.order_name(key, nil, queue)) - 1)
   Lanes.left_group(ctx, queue, key, group)
-  if redis.call("HEXISTS", ctx.prefix .. "tenant_state:" .. key, "at_limit") == 0 then
+  if redis.call("HEXISTS", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit") == 0 then
     Active.enter_again(ctx, queue, key)
   end
   Priorities.rank_again(ctx, queue, key)
@@ -236,16 +236,16 @@ end
 
 -- Returns the lane that is next at a limit, or nil if there is none.
 function Blocked.first_lane(ctx, queue, name)
-  local group = redis.call("ZRANGE", ctx.prefix .. "groups_at:" .. name .. " " .. queue, 0, 0)[1]
-  local key = group and redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0)[1]
+  local group = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, 0, 0)[1]
+  local key = group and redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, 0, 0)[1]
   return key and Lanes.first_lane(ctx, queue, key, group)
 end
 
 -- Returns whether a tenant waits in `queue` at a limit that may be open, and is due before `tag`.
 function Blocked.is_before(ctx, queue, name, tag)
-  local looked = redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name)
+  local looked = redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name)
   if not looked or tonumber(looked) < 0 then return false end
-  local best = redis.call("ZRANGE", ctx.prefix .. "groups_at:" .. name .. " " .. queue, 0, 0, "WITHSCORES")
+  local best = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, 0, 0, "WITHSCORES")
   return tonumber(best[2]) < tag
 end
 
@@ -265,7 +265,7 @@ local RIVALS_AT_MOST = 8
 -- limit, so the order of the lane's own limit does not compare the two.
 function Blocked.rival_first(ctx, queue, group, name, key, lane)
   for limit_key in string.gmatch("," .. Lanes.limits_of(lane), ",([^|]+)|") do
-    local waited = redis.call("LRANGE", ctx.prefix .. "waiters:" .. limit_key, 0, RIVALS_AT_MOST - 1)
+    local waited = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. limit_key, 0, RIVALS_AT_MOST - 1)
     local tag
     for index = 1, #waited do
       local rival, where = string.match(waited[index], "^(%S+) (.*)$")
@@ -288,8 +288,8 @@ end
 -- Returns the virtual time at which a tenant with a waiting task is due if it comes now. Also returns whether
 -- it is in `blocked`, as it usually is. If somebody has deleted both places, it counts as a tenant of `blocked`.
 function Blocked.start_of(ctx, queue, key, rules)
-  local out = redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key)
-  local start = not out and redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)
+  local out = redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED .. queue, key)
+  local start = not out and redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, key)
   if start then return tonumber(start), false end
   return math.max(tonumber(out or 0), rules.virtual[queue] or Active.virtual_time(ctx, queue)), true
 end
@@ -318,7 +318,7 @@ end
 function Blocked.look_at_group(ctx, queue, name, group, first, has_rivals, rules, turns, skips)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
-  local now = tonumber(redis.call("ZSCORE", ctx.prefix .. "finish_tags:" .. limit_key, key) or 0)
+  local now = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. limit_key, key) or 0)
   if now > tag then return Blocked.move(turns, Blocked.set_tag, ctx, queue, group, name, key, now) end
   local lane, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
   -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
@@ -361,7 +361,7 @@ local SAME_LOOK = 1 / 1024
 
 -- The next look at an open limit comes after those at all others, also at those with a look in the same millisecond.
 function Blocked.look_later(ctx, queue, name, has_rivals, rules)
-  local candidates, at = ctx.prefix .. "available:" .. queue, rules.logical
+  local candidates, at = ctx.prefix .. Keys.AVAILABLE .. queue, rules.logical
   local last = has_rivals and redis.call("ZRANGE", candidates, -1, -1, "WITHSCORES")
   if last and last[1] ~= name then at = math.max(at, tonumber(last[2]) + SAME_LOOK) end
   redis.call("ZADD", candidates, string.format("%.17g", at), name)
@@ -384,17 +384,17 @@ function Blocked.of_limit(ctx, queue, rules, turns, skips, known, met)
       name, group, first, alone = known.name, known.group, known.first, true
     else
       local names = redis.call(
-        "ZRANGEBYSCORE", ctx.prefix .. "available:" .. queue, 0, "+inf", "LIMIT", 0, 2 + #met + count)
+        "ZRANGEBYSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf", "LIMIT", 0, 2 + #met + count)
       name = Blocked.first_but(names, met, passed)
       if not name and count > 0 then
         passed, count, may_pass = {}, 0, false
         name = Blocked.first_but(names, met, passed)
       end
       if not name then return nil end
-      local groups = redis.call("ZRANGE", ctx.prefix .. "groups_at:" .. name .. " " .. queue, 0, 1)
+      local groups = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, 0, 1)
       group, has_rivals = groups[1], names[2] ~= nil
       alone = not has_rivals and not groups[2]
-      first = redis.call("ZRANGE", ctx.prefix .. "group:" .. group .. " " .. queue, 0, 0, "WITHSCORES")
+      first = redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, 0, 0, "WITHSCORES")
     end
     known = nil
     local found, goes_on, is_passed =
@@ -458,16 +458,16 @@ function Blocked.act(ctx, queue, key, lane, group, others, refused, rules, turns
   Stats.count_exceeded(ctx, closed.strategy, closed.key)
   Lanes.task_left(ctx, queue, key, lane)
   Lanes.leave_ring(ctx, queue, key)
-  local expires = ctx.prefix .. "expires:" .. queue
+  local expires = ctx.prefix .. Keys.EXPIRES .. queue
   local ends_at = rules.expiring and redis.call("ZSCORE", expires, tag)
   if refused.action == "d" then
     if ends_at then redis.call("ZREM", expires, tag) end
-    redis.call("HINCRBY", ctx.prefix .. "counters", "dropped", 1)
+    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "dropped", 1)
     Events.write_event_of(ctx, "rate_limit.dropped", task, "key", refused.by)
     Settle.leave_outcome(ctx, rules, task, "dropped", refused.by)
     return
   end
-  redis.call("HINCRBY", ctx.prefix .. "counters", "rescheduled", 1)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "rescheduled", 1)
   if task.blocked == "" then task.blocked = Events.tell_exceeded(ctx, task, closed) end
   local wait = Backoff.pace_ms(ctx, refused.says, refused.again_ms, refused.why == "full", rules,
     tag .. "." .. Rates.whole(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)

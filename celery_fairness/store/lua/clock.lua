@@ -28,7 +28,7 @@ end
 -- Returns whether claims have requested the highest rank of a queue. It is for calls that read nothing else of
 -- the clock.
 function Clock.ranked(ctx)
-  local kept = redis.call("HMGET", ctx.prefix .. "clock", "ranked", "schema")
+  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema")
   Clock.check_schema(kept[2])
   return kept[1]
 end
@@ -43,7 +43,7 @@ end
 function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local now = Clock.server_now(frozen_ms)
   local kept = redis.call(
-    "HMGET", ctx.prefix .. "clock", "logical", "seen", "epoch", "limited", "steered", "expiring",
+    "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "steered", "expiring",
     "parked", "paced", "watched", "ranked", "run_times", "schema", USED, "version")
   Clock.check_schema(kept[12])
   local flags = {
@@ -73,7 +73,7 @@ local NOTE_AFTER_MS = 50
 local NOTE_USE_AFTER_MS = 3600000
 
 function Clock.tick(ctx, lease_ms, frozen_ms)
-  local clock_key = ctx.prefix .. "clock"
+  local clock_key = ctx.prefix .. Keys.CLOCK
   local logical, now, epoch, flags, seen = Clock.read_clock(ctx, lease_ms, frozen_ms)
   if not seen then
     redis.call("HSET", clock_key, "server", Clock.server_id(), "began", string.format("%.0f", now))
@@ -92,7 +92,7 @@ end
 
 -- A task without a valid tenant has come.
 function Clock.note_invalid(ctx, now)
-  redis.call("HSET", ctx.prefix .. "clock", "invalid_at", string.format("%.0f", now))
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "invalid_at", string.format("%.0f", now))
 end
 
 --[[
@@ -111,7 +111,7 @@ end
 
 -- Returns the epoch. If another server wrote the memory, the epoch is a new one.
 function Clock.meet_server(ctx, epoch, now)
-  local clock_key = ctx.prefix .. "clock"
+  local clock_key = ctx.prefix .. Keys.CLOCK
   local id = Clock.server_id()
   if id == "" or redis.call("HGET", clock_key, "server") == id then return epoch end
   epoch = math.max(now, epoch + 1)

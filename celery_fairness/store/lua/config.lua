@@ -63,10 +63,10 @@ end
 -- As entitlement, with all tiers of the caller's settings. `tiers` holds the concurrency (text) and the weight by tier.
 -- They count until tiers are published.
 function Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read, now)
-  local judged, limit, weight = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, tier,
+  local judged, limit, weight = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. tenant_key, tier,
     tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], read, now)
   -- No tier has a number as its name.
-  if read[1] == nil then read[1] = redis.call("EXISTS", ctx.prefix .. "tiers") == 1 end
+  if read[1] == nil then read[1] = redis.call("EXISTS", ctx.prefix .. Keys.TIERS) == 1 end
   if not read[1] then weight = tiers[judged] and tiers[judged][2] or 1 end
   return judged, limit, weight
 end
@@ -103,7 +103,7 @@ end
 function Config.queue_row(ctx, queue, rules)
   rules.rows = rules.rows or {}
   if rules.rows[queue] == nil then
-    local text = redis.call("HGET", ctx.prefix .. "queue_limits", "queue " .. queue)
+    local text = redis.call("HGET", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue)
     rules.rows[queue] = text and Config.read_queue(text)
   end
   return rules.rows[queue]
@@ -111,12 +111,12 @@ end
 
 -- Returns the version of the numbers of all queues.
 function Config.queues_version(ctx)
-  return tonumber(redis.call("HGET", ctx.prefix .. "clock", "queues_version") or 0)
+  return tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "queues_version") or 0)
 end
 
 -- Returns the queue whose limit has a key, or false.
 function Config.queue_of_key(ctx, key)
-  return redis.call("HGET", ctx.prefix .. "queue_limits", "key " .. key)
+  return redis.call("HGET", ctx.prefix .. Keys.QUEUE_LIMITS, "key " .. key)
 end
 
 -- Returns the limit of the queue to which a key belongs, as a whole or for a partition, or nil if it is no such key.
@@ -155,7 +155,7 @@ end
 -- Returns when a person's change of a key ends (math.huge if only a person ends it), and its text. It returns nil if
 -- there is none now.
 function Config.change_of(ctx, what, key, rules)
-  local row = redis.call("HGET", ctx.prefix .. "changes", what .. " " .. key)
+  local row = redis.call("HGET", ctx.prefix .. Keys.CHANGES, what .. " " .. key)
   if not row then return nil end
   local ends, text = string.match(row, "^(%d*) (.*)$")
   ends = tonumber(ends) or math.huge
@@ -164,16 +164,16 @@ end
 
 -- `ends_ms` and `text` are as `changes` holds them.
 function Config.set_change(ctx, what, key, ends_ms, text)
-  local change, by_end = what .. " " .. key, ctx.prefix .. "changes_end"
-  redis.call("HSET", ctx.prefix .. "changes", change, ends_ms .. " " .. text)
+  local change, by_end = what .. " " .. key, ctx.prefix .. Keys.CHANGES_END
+  redis.call("HSET", ctx.prefix .. Keys.CHANGES, change, ends_ms .. " " .. text)
   redis.call("ZREM", by_end, change)
   if ends_ms ~= "" then redis.call("ZADD", by_end, ends_ms, change) end
 end
 
 -- Returns whether there was such a change.
 function Config.end_change(ctx, what, key)
-  redis.call("ZREM", ctx.prefix .. "changes_end", what .. " " .. key)
-  return redis.call("HDEL", ctx.prefix .. "changes", what .. " " .. key) == 1
+  redis.call("ZREM", ctx.prefix .. Keys.CHANGES_END, what .. " " .. key)
+  return redis.call("HDEL", ctx.prefix .. Keys.CHANGES, what .. " " .. key) == 1
 end
 
 -- Returns how long a person's pause of a key still lasts, and its text. It returns 0 if there is none.
@@ -218,10 +218,10 @@ end
 
 -- Notes in the clock whether claims must read pauses and overrides of tenants.
 function Config.note_steering(ctx)
-  if redis.call("EXISTS", ctx.prefix .. "changes") == 1 then
-    redis.call("HSET", ctx.prefix .. "clock", "steered", 1)
+  if redis.call("EXISTS", ctx.prefix .. Keys.CHANGES) == 1 then
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "steered", 1)
   else
-    redis.call("HDEL", ctx.prefix .. "clock", "steered")
+    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "steered")
   end
 end
 
@@ -232,7 +232,7 @@ end
 -- Returns whether any key is stopped or has other numbers than its own.
 function Config.is_steered(ctx, rules)
   if rules.stops == nil then
-    rules.stops = redis.call("EXISTS", ctx.prefix .. "changes", ctx.prefix .. "cool_downs") > 0
+    rules.stops = redis.call("EXISTS", ctx.prefix .. Keys.CHANGES, ctx.prefix .. Keys.COOL_DOWNS) > 0
   end
   return rules.stops
 end
@@ -242,7 +242,7 @@ end
 function Config.stopped_ms(ctx, limit, rules)
   if limit.concurrency == 0 then return math.huge end
   if not Config.is_steered(ctx, rules) then return 0 end
-  local cooled = redis.call("ZSCORE", ctx.prefix .. "cool_downs", limit.key)
+  local cooled = redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, limit.key)
   return math.max(Config.paused_ms(ctx, limit.key, rules),
     cooled and tonumber(cooled) - rules.logical or 0)
 end
@@ -254,8 +254,8 @@ end
 
 -- Deletes cool-downs that are over, at most `most` per call.
 function Config.forget_cooled(ctx, logical, most)
-  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. "cool_downs", "-inf", logical, "LIMIT", 0, most)
-  for index = 1, #over do redis.call("ZREM", ctx.prefix .. "cool_downs", over[index]) end
+  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.COOL_DOWNS, "-inf", logical, "LIMIT", 0, most)
+  for index = 1, #over do redis.call("ZREM", ctx.prefix .. Keys.COOL_DOWNS, over[index]) end
 end
 
 --[[
@@ -319,7 +319,7 @@ function Config.declare(ctx, words, is_new)
     local key, own, own_rates, own_throttle = string.match(word, "^([^|]*)|(%d*)|([^|]*)|([^|]*)|%a[^g]?$")
     if own == "0" then own = "" end
     if key and own .. own_rates .. own_throttle ~= "" then
-      local name = ctx.prefix .. "declared:" .. key
+      local name = ctx.prefix .. Keys.DECLARED .. key
       local known = redis.call("GETEX", name, "PX", DECLARED_MS)
       local concurrency, rates, throttle = Config.read_declared(known)
       local text = Config.newer(own, concurrency, is_new) .. "|" .. Config.newer(own_rates, rates, is_new)
@@ -338,6 +338,8 @@ end
 function Config.look_again(ctx, keys)
   for index = 1, #keys do
     local key = keys[index]
-    if redis.call("EXISTS", ctx.prefix .. "waiters:" .. key) == 1 then redis.call("ZADD", ctx.prefix .. "timers", 0, key) end
+    if redis.call("EXISTS", ctx.prefix .. Keys.WAITERS .. key) == 1 then
+      redis.call("ZADD", ctx.prefix .. Keys.TIMERS, 0, key)
+    end
   end
 end

@@ -48,7 +48,7 @@ end
 
 -- No copy of a task that waits here may run.
 function Copies.copy_parked(ctx, tag, serial, seq, memory, keep_ms)
-  local copy = ctx.prefix .. "copy:" .. tag
+  local copy = ctx.prefix .. Keys.COPY .. tag
   redis.call("HDEL", copy, "admitted")
   redis.call("HSET", copy, "current", serial, "next", serial, "seq", seq, "reported", memory.reported)
   redis.call("PEXPIRE", copy, keep_ms)
@@ -56,14 +56,14 @@ end
 
 -- No copy of a task that ended here may run. If the memory of its copies is over, no copy is on the broker.
 function Copies.copy_ended(ctx, tag)
-  local copy = ctx.prefix .. "copy:" .. tag
+  local copy = ctx.prefix .. Keys.COPY .. tag
   if redis.call("EXISTS", copy) == 1 then redis.call("HSET", copy, "current", "-", "next", "-") end
 end
 
 -- The copy that a promoter publishes is the only one that may run. The task may have waited for longer than the memory
 -- of its copies is kept.
 function Copies.copy_promoted(ctx, task, lease, keep_ms)
-  local copy = ctx.prefix .. "copy:" .. task.tag
+  local copy = ctx.prefix .. Keys.COPY .. task.tag
   redis.call("HSET", copy, "current", lease, "next", lease, "attempts", task.attempt, "seq", Rates.whole(task.seq),
     "reported", task.blocked)
   redis.call("PEXPIRE", copy, keep_ms)

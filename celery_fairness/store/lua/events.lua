@@ -15,9 +15,9 @@ local KEPT = "fairness.paused fairness.resumed fairness.override_set fairness.ov
   "fairness.dead_lettered fairness.memory_lost fairness.unpublished "
 
 function Events.write_event(ctx, what, ...)
-  local id = redis.call("XADD", ctx.prefix .. "events", "MAXLEN", "~", EVENTS_KEPT, "*", "type", what, ...)
+  local id = redis.call("XADD", ctx.prefix .. Keys.EVENTS, "MAXLEN", "~", EVENTS_KEPT, "*", "type", what, ...)
   if string.find(KEPT, what .. " ", 1, true) then
-    redis.call("XADD", ctx.prefix .. "kept_events", "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...)
+    redis.call("XADD", ctx.prefix .. Keys.KEPT_EVENTS, "MAXLEN", "~", EVENTS_KEPT, id, "type", what, ...)
   end
 end
 
@@ -81,7 +81,7 @@ end
 local WATCHED_KEPT = 100000
 
 function Events.append_watched(ctx, what, ...)
-  redis.call("XADD", ctx.prefix .. "trace", "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
+  redis.call("XADD", ctx.prefix .. Keys.TRACE, "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
 end
 
 -- `task` is as for write_event_of. `key` is the one to which it is charged.

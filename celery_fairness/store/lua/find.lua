@@ -4,20 +4,20 @@
 
 -- Returns the state of a task, its owner if it runs, and its time if it waits for one.
 function Find.state_of(ctx, task)
-  local row = redis.call("HGET", ctx.prefix .. "running", task.tag)
+  local row = redis.call("HGET", ctx.prefix .. Keys.RUNNING, task.tag)
   if row then return "running", Tasks.read_row(row).owner end
-  local due = redis.call("ZSCORE", ctx.prefix .. "scheduled:" .. task.queue, Schedule.member_of(task))
+  local due = redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED .. task.queue, Schedule.member_of(task))
   if due then return "later", "", due end
   local lane = Lanes.tags_name(task.key, Lanes.lane_of(task), task.queue)
   if redis.call("ZSCORE", ctx.prefix .. lane, task.tag) then return "waiting", "" end
-  return redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, task.tag) and "dead" or "ended", ""
+  return redis.call("ZSCORE", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) and "dead" or "ended", ""
 end
 
 -- Adds {tag, state, owner, due_ms, head, message} of each tag that is known to `rows`.
 function Find.add_rows(ctx, tags, rows)
   for index = 1, #tags do
     local tag = tags[index]
-    local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
+    local head = redis.call("HGET", ctx.prefix .. Keys.TASKS, tag)
     if head then
       local state, owner, due = Find.state_of(ctx, Tasks.read_head(tag, head))
       rows[#rows + 1] = {tag, state, owner, due or "", head, Tasks.message_of(ctx, tag)}

@@ -30,7 +30,7 @@ function Lanes.name_of(lane)
 end
 
 function Lanes.tags_name(key, lane, queue)
-  return "lane:" .. key .. " " .. lane .. " " .. queue
+  return Keys.LANE .. key .. " " .. lane .. " " .. queue
 end
 
 function Lanes.names_name(key, class, queue)
@@ -38,8 +38,8 @@ function Lanes.names_name(key, class, queue)
 end
 
 function Lanes.order_name(key, group, queue)
-  if group then return "blocked_lanes:" .. key .. " " .. group .. " " .. queue end
-  return "ready:" .. key .. " " .. queue
+  if group then return Keys.BLOCKED_LANES .. key .. " " .. group .. " " .. queue end
+  return Keys.READY .. key .. " " .. queue
 end
 
 -- Returns whether `found` goes before the member that stands at `start`. `rank` is that member's rank, if the
@@ -116,14 +116,14 @@ end
 -- Returns the group in which a lane or a class waits, or nil if it is ready. A lane without limits is never blocked.
 function Lanes.group_of(ctx, queue, key, lane)
   local class = Lanes.class_of(lane)
-  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, class)
+  local alone = #class > 1 and redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, class)
   if not alone then return nil end
   return alone == "1" and Lanes.own_group(key, class) or Lanes.shared_of(class)
 end
 
 -- Returns the groups of the blocked classes of a tenant up to the index `last`, each once.
 function Lanes.groups_of(ctx, queue, key, last)
-  local classes = redis.call("ZRANGE", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, 0, last)
+  local classes = redis.call("ZRANGE", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, 0, last)
   local groups, seen = {}, {}
   for index = 1, #classes do
     local group = Lanes.group_of(ctx, queue, key, classes[index])
@@ -153,9 +153,9 @@ end
 -- tier, it is judged anew.
 function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if tier and (not is_put or task.tier == tier or task.tier == "") then return end
-  redis.call("HSET", ctx.prefix .. "tenant_state:" .. task.key, "tier", task.tier, "tenant", task.tenant)
+  redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. task.key, "tier", task.tier, "tenant", task.tenant)
   if closed then
-    redis.call("ZADD", ctx.prefix .. "at_limit", 0, task.key)
+    redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, 0, task.key)
     Active.wake_worker(ctx, queue)
   end
 end
@@ -174,7 +174,7 @@ end
 -- If it did not wait before, `since` is the server time from which it does.
 function Lanes.enqueue(ctx, queue, task, is_put, since)
   local key, lane = task.key, Lanes.lane_of(task)
-  local account = ctx.prefix .. "tenant_state:" .. key
+  local account = ctx.prefix .. Keys.TENANT_STATE .. key
   local tier, closed, waiting = unpack(redis.call("HMGET", account, "tier", "at_limit", "q:" .. queue))
   if since and (task.put or "") == "" then task.put = string.format(waiting and "%d+" or "%d", since) end
   task.queue = queue
@@ -188,7 +188,7 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   end
   if is_first and waiting then Lanes.note_alone(ctx, queue, key, order, lane) end
   if task.limits ~= "" then Lanes.count_limits(ctx, queue, lane, 1) end
-  redis.call("HINCRBY", ctx.prefix .. "waiting", queue, 1)
+  redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, 1)
   if not (tier or waiting) then
     -- The account is new.
     redis.call("HSET", account, "tier", task.tier, "tenant", task.tenant, "q:" .. queue, 1)
@@ -199,8 +199,8 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   Priorities.rank_again(ctx, queue, key)
   if group then
     -- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
-    local name = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
-    local opened = name and redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name)
+    local name = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
+    local opened = name and redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name)
     if opened and tonumber(opened) >= 0 then Active.wake_worker(ctx, queue) end
   elseif not closed then
     if is_first then Active.enter_again(ctx, queue, key) end
@@ -222,12 +222,12 @@ end
 
 -- If nothing of a tenant is ready, the tenant leaves the ring.
 function Lanes.leave_ring(ctx, queue, key)
-  if redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 0 then
-    local ring = ctx.prefix .. "active:" .. queue
+  if redis.call("EXISTS", ctx.prefix .. Keys.READY .. key .. " " .. queue) == 0 then
+    local ring = ctx.prefix .. Keys.ACTIVE .. queue
     local start = redis.call("ZSCORE", ring, key)
     if start then
       redis.call("ZREM", ring, key)
-      redis.call("ZADD", ctx.prefix .. "blocked:" .. queue, start, key)
+      redis.call("ZADD", ctx.prefix .. Keys.BLOCKED .. queue, start, key)
     end
   end
   Priorities.rank_again(ctx, queue, key)
@@ -240,7 +240,7 @@ function Lanes.forget_lane(ctx, queue, key, lane)
   local names = ctx.prefix .. Lanes.names_name(key, class, queue)
   redis.call("SREM", names, Lanes.name_of(lane))
   if redis.call("EXISTS", names) == 0 then
-    redis.call("ZREM", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue, class)
+    redis.call("ZREM", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, class)
   end
 end
 
@@ -273,9 +273,9 @@ end
 -- `waiting` is as for pop. Returns how many tasks of the tenant are left in the queue.
 function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
   Lanes.count_limits(ctx, queue, lane, -1)
-  local account = ctx.prefix .. "tenant_state:" .. key
+  local account = ctx.prefix .. Keys.TENANT_STATE .. key
   local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
-  local of_queue = redis.call("HINCRBY", ctx.prefix .. "waiting", queue, -1)
+  local of_queue = redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, -1)
   if of_tenant == 0 then
     -- An account with this queue alone has three fields: tier, tenant and the count of the queue. A fourth or
     -- fifth field may be `closed`, `mean` or the count of another queue.
@@ -285,14 +285,14 @@ function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
     end
     if fields == 3 + (closed and 1 or 0) + (mean and 1 or 0) then
       redis.call("DEL", account)
-      if closed then redis.call("ZREM", ctx.prefix .. "at_limit", key) end
+      if closed then redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key) end
     else
       redis.call("HDEL", account, "q:" .. queue)
     end
     Active.leave(ctx, queue, key, finish, virtual)
   end
   if of_queue == 0 then
-    redis.call("HDEL", ctx.prefix .. "waiting", queue)
+    redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
     Active.forget_ring(ctx, queue)
   end
   return of_tenant
@@ -314,7 +314,7 @@ end
 -- Removes a task from its queue, wherever it waits there. Returns false if it does not wait, otherwise true. If the
 -- task waited for its time, it returns that time.
 function Lanes.remove_waiting(ctx, task)
-  local later, member = ctx.prefix .. "scheduled:" .. task.queue, Schedule.member_of(task)
+  local later, member = ctx.prefix .. Keys.SCHEDULED .. task.queue, Schedule.member_of(task)
   local due = redis.call("ZSCORE", later, member)
   if not due then return Lanes.remove(ctx, task) end
   redis.call("ZREM", later, member)
@@ -333,11 +333,11 @@ Lanes.PURGED_AT_MOST = 100
 function Lanes.forget_task(ctx, queue, tag)
   local task = Tasks.read(ctx, tag)
   if task then Tasks.delete(ctx, task.tag, task.id) end
-  redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
+  redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag)
 end
 
 function Lanes.forget_waiting(ctx, queue)
-  local later = ctx.prefix .. "scheduled:" .. queue
+  local later = ctx.prefix .. Keys.SCHEDULED .. queue
   local due = redis.call("ZRANGE", later, 0, Lanes.PURGED_AT_MOST - 1)
   for index = 1, #due do
     redis.call("ZREM", later, due[index])
@@ -346,8 +346,8 @@ function Lanes.forget_waiting(ctx, queue)
   if #due > 0 then Queues.forget_empty(ctx, queue) end
   local gone = #due
   for _ = gone + 1, Lanes.PURGED_AT_MOST do
-    local key = redis.call("ZRANGE", ctx.prefix .. "active:" .. queue, 0, 0)[1]
-      or redis.call("ZRANGE", ctx.prefix .. "blocked:" .. queue, 0, 0)[1]
+    local key = redis.call("ZRANGE", ctx.prefix .. Keys.ACTIVE .. queue, 0, 0)[1]
+      or redis.call("ZRANGE", ctx.prefix .. Keys.BLOCKED .. queue, 0, 0)[1]
     if not key then break end
     local group
     local lane = Lanes.first_lane(ctx, queue, key)
@@ -363,8 +363,8 @@ function Lanes.forget_waiting(ctx, queue)
       if is_last or ctx.ranked then Lanes.leave_ring(ctx, queue, key) end
     else
       -- Somebody has deleted the order of its lanes. The tenant counts as a task, so the caller goes on.
-      redis.call("ZREM", ctx.prefix .. "active:" .. queue, key)
-      redis.call("ZREM", ctx.prefix .. "blocked:" .. queue, key)
+      redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
+      redis.call("ZREM", ctx.prefix .. Keys.BLOCKED .. queue, key)
       Priorities.rank_again(ctx, queue, key)
     end
     gone = gone + 1
@@ -372,7 +372,7 @@ function Lanes.forget_waiting(ctx, queue)
   if gone > 0 then Events.write_event(ctx, "fairness.purged", "queue", queue, "tasks", gone) end
   if gone < Lanes.PURGED_AT_MOST then
     -- A task that waits for its time may have rung this bell. The ring's own bell was deleted with the ring.
-    redis.call("DEL", ctx.prefix .. "wakeup:" .. queue)
+    redis.call("DEL", ctx.prefix .. Keys.WAKEUP .. queue)
   end
   return gone
 end

@@ -19,7 +19,7 @@ Leases.UNKNOWN = {id = "", name = "", queue = ""}
 -- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
 -- there already, it may have been counted or not. Then the number is dropped.
 function Leases.begin_lease(ctx, key, lease, rules)
-  local is_new = redis.call("ZADD", ctx.prefix .. "leases:" .. key, Rates.whole(rules.logical), lease) == 1
+  local is_new = redis.call("ZADD", ctx.prefix .. Keys.LEASES .. key, Rates.whole(rules.logical), lease) == 1
   local held = rules.held and rules.held[key]
   if held then rules.held[key] = is_new and held + 1 or nil end
 end
@@ -36,10 +36,10 @@ function Leases.hold(ctx, lease, keys, limits, task, rules, ends_at)
     keys = Tasks.SYSTEM .. "," .. keys
   end
   if not rules.limited and string.find(keys, ",", 1, true) then
-    redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
     rules.limited = "1"
   end
-  if redis.call("ZADD", ctx.prefix .. "ends", "NX", ends_at, lease) == 0 then return false end
+  if redis.call("ZADD", ctx.prefix .. Keys.ENDS, "NX", ends_at, lease) == 0 then return false end
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
     since = Start.since_now(rules, task.name), keys = keys, charge = limits, name = task.name, id = task.id,
     queue = task.queue}
@@ -54,7 +54,7 @@ end
 function Leases.join_held(ctx, lease, keys)
   local row = Tasks.read_held(ctx, lease)
   if not row then return keys end
-  redis.call("HDEL", ctx.prefix .. "running", lease)
+  redis.call("HDEL", ctx.prefix .. Keys.RUNNING, lease)
   WorkerLimit.count(ctx, row, -1)
   for key in string.gmatch(row.keys, "[^,]+") do
     if not string.find("," .. keys .. ",", "," .. key .. ",", 1, true) then keys = keys .. "," .. key end
@@ -65,10 +65,10 @@ end
 -- Removes the lease from every key that holds it. `field` is that of its row. `at` is the logical time at which the
 -- lease ended, if that is not now.
 function Leases.end_lease(ctx, lease, field, row, rules, at)
-  redis.call("HDEL", ctx.prefix .. "running", field)
-  redis.call("ZREM", ctx.prefix .. "ends", lease)
+  redis.call("HDEL", ctx.prefix .. Keys.RUNNING, field)
+  redis.call("ZREM", ctx.prefix .. Keys.ENDS, lease)
   for key in string.gmatch(row.keys, "[^,]+") do
-    redis.call("ZREM", ctx.prefix .. "leases:" .. key, lease)
+    redis.call("ZREM", ctx.prefix .. Keys.LEASES .. key, lease)
   end
   if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row.keys) end
   if rules.paced then Backoff.note_end(ctx, row, at or rules.logical) end
@@ -82,7 +82,9 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   Leases.end_lease(ctx, lease, lease, row, rules, at)
   WorkerLimit.count(ctx, row, -1)
   -- No forecast uses the slots of a tenant alone.
-  if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then Start.note_run_time(rules, row.name, row.since) end
+  if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then
+    Start.note_run_time(rules, row.name, row.since)
+  end
   if rules.watched then Events.tell_gate_ended(ctx, row, outcome, at or rules.logical) end
   return true
 end
@@ -106,7 +108,7 @@ end
 -- tier record has expired. An entry of such a tenant is its key with a space before it. Returns how many ended.
 function Leases.expire(ctx, rules, most)
   local ended = redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, most)
+    "ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf", rules.logical, "WITHSCORES", "LIMIT", 0, most)
   local held = 0
   for index = 1, #ended, 2 do
     local lease = ended[index]
@@ -116,12 +118,12 @@ function Leases.expire(ctx, rules, most)
     elseif Leases.end_held(ctx, rules, lease, "expired", tonumber(ended[index + 1])) then
       held = held + 1
     else
-      redis.call("ZREM", ctx.prefix .. "ends", lease)
+      redis.call("ZREM", ctx.prefix .. Keys.ENDS, lease)
       local key = string.match(lease, "^ (.*)$")
       if key then Tenants.reopen(ctx, key, rules) end
     end
   end
-  if held > 0 then redis.call("HINCRBY", ctx.prefix .. "counters", "expired", held) end
+  if held > 0 then redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired", held) end
   Leases.open_freed(ctx, rules)
   return #ended / 2
 end
@@ -140,17 +142,17 @@ local TAGS_AT_MOST = 1000
 -- A tenant started something under a key, whose virtual time is `virtual`. `tag` is when the tenant was due
 -- there, if that is known. Returns when it is due there next.
 function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag)
-  local tags = ctx.prefix .. "finish_tags:" .. limit_key
+  local tags = ctx.prefix .. Keys.FINISH_TAGS .. limit_key
   local start = Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   if start ~= tonumber(virtual) then
-    redis.call("HSET", ctx.prefix .. "virtual_times", "limit " .. limit_key, string.format("%.17g", start))
+    redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key, string.format("%.17g", start))
   end
   local is_new = redis.call("ZADD", tags, start + amount, key) == 1
   local passed = redis.call("ZRANGEBYSCORE", tags, "-inf", start, "LIMIT", 0, CLEAR_TAGS_AT_MOST)
   if #passed > 0 then
     redis.call("ZREM", tags, unpack(passed))
   elseif is_new and redis.call("ZCARD", tags) > TAGS_AT_MOST then
-    redis.call("HSET", ctx.prefix .. "virtual_times", "limit " .. limit_key, redis.call("ZPOPMIN", tags)[2])
+    redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key, redis.call("ZPOPMIN", tags)[2])
   end
   return start + amount
 end
@@ -161,10 +163,10 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
   local fields, windows, counts = {}, {}, false
   for index = 1, #limits do
     local limit = limits[index]
-    fields[index], windows[index] = "limit " .. limit.key, ctx.prefix .. "window:" .. limit.key
+    fields[index], windows[index] = "limit " .. limit.key, ctx.prefix .. Keys.WINDOW .. limit.key
     counts = counts or limit.rates ~= "" or limit.throttle ~= ""
   end
-  local virtual = redis.call("HMGET", ctx.prefix .. "virtual_times", unpack(fields))
+  local virtual = redis.call("HMGET", ctx.prefix .. Keys.VIRTUAL_TIMES, unpack(fields))
   counts = counts or redis.call("EXISTS", unpack(windows)) > 0
   task.due_at = {}
   for index = 1, #limits do

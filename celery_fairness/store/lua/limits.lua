@@ -23,7 +23,7 @@ local RESERVED_MS = 1000
 -- Returns how many leases a key has. A function that removes no lease within its call may keep the number in
 -- `rules.held`.
 function Limits.held_of(ctx, key, rules)
-  local held = rules.held and rules.held[key] or redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
+  local held = rules.held and rules.held[key] or redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
   if rules.held then rules.held[key] = held end
   return held
 end
@@ -47,7 +47,7 @@ function Limits.wait_ms(ctx, limit, rules)
   end
   if limit.rates == "" and limit.throttle == "" then return wait, again, why, number end
   local ahead = Promotions.reserved(ctx, limit.key, rules)
-  local window = redis.call("HMGET", ctx.prefix .. "window:" .. limit.key, "count", "ideal")
+  local window = redis.call("HMGET", ctx.prefix .. Keys.WINDOW .. limit.key, "count", "ideal")
   if not window[1] and ahead == 0 then return wait, again, why, number end
   local count, ideal = tonumber(window[1]) or 0, tonumber(window[2]) or logical
   for starts, period_ms in Rates.windows_of(limit.rates) do
@@ -111,7 +111,8 @@ end
 -- A task with a limit of this key begins to wait (by 1), or waits no longer (by -1). `waiting_at` counts these tasks for
 -- each key, for people who look.
 function Limits.count_waiting(ctx, key, by)
-  if redis.call("HINCRBY", ctx.prefix .. "waiting_at", key, by) <= 0 then redis.call("HDEL", ctx.prefix .. "waiting_at", key) end
+  local waiting_at = ctx.prefix .. Keys.WAITING_AT
+  if redis.call("HINCRBY", waiting_at, key, by) <= 0 then redis.call("HDEL", waiting_at, key) end
 end
 
 -- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
@@ -155,7 +156,7 @@ function Limits.know_declared(ctx, keys, rules)
     local key = keys[index]
     if rules.declared[key] == nil and #names < Rates.KEYS_AT_ONCE then
       rules.declared[key] = false
-      asked[#asked + 1], names[#names + 1] = key, ctx.prefix .. "declared:" .. key
+      asked[#asked + 1], names[#names + 1] = key, ctx.prefix .. Keys.DECLARED .. key
     end
   end
   if #names == 0 then return end

@@ -23,7 +23,7 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, skips, beyond
       return nil, goes_on, true
     end
   else
-    local lanes = redis.call("ZRANGE", ctx.prefix .. "ready:" .. key .. " " .. queue, 0, 1)
+    local lanes = redis.call("ZRANGE", ctx.prefix .. Keys.READY .. key .. " " .. queue, 0, 1)
     lane, others = lanes[1], lanes[2] ~= nil
     if not lane then
       -- Somebody has deleted the keys of this tenant. The other tenants of the queue go on.
@@ -91,7 +91,7 @@ function Pick.next_of(ctx, queue, rules, turns, skips)
   if not found then return nil end
   if found.verdict.closed then
     Tenants.reopen(ctx, found.key, rules)
-    found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, found.key)
+    found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, found.key)
   end
   if found.verdict.full then Tenants.count_observed(ctx, queue, found.key, found.verdict, rules) end
   return found

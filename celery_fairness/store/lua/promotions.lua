@@ -38,7 +38,7 @@ end
 -- A promoted task reserves a start of a limit.
 function Promotions.reserve(ctx, limit, lease, rules)
   if limit.rates == "" and limit.throttle == "" then return end
-  local reserved = ctx.prefix .. "reserved:" .. limit.key
+  local reserved = ctx.prefix .. Keys.RESERVED .. limit.key
   redis.call("ZREMRANGEBYSCORE", reserved, "-inf", rules.logical)
   redis.call("ZADD", reserved, rules.ends_at, lease)
 end
@@ -46,11 +46,11 @@ end
 -- Returns how many starts of a key are reserved.
 function Promotions.reserved(ctx, key, rules)
   if not rules.parked then return 0 end
-  return redis.call("ZCOUNT", ctx.prefix .. "reserved:" .. key, "(" .. Rates.whole(rules.logical), "+inf")
+  return redis.call("ZCOUNT", ctx.prefix .. Keys.RESERVED .. key, "(" .. Rates.whole(rules.logical), "+inf")
 end
 
 function Promotions.release(ctx, lease, keys)
-  for key in string.gmatch(keys, "[^,]+") do redis.call("ZREM", ctx.prefix .. "reserved:" .. key, lease) end
+  for key in string.gmatch(keys, "[^,]+") do redis.call("ZREM", ctx.prefix .. Keys.RESERVED .. key, lease) end
 end
 
 -- Records the outcome of a promotion:
@@ -102,10 +102,10 @@ end
 -- broker wait. Returns nil if there is none.
 function Promotions.before(ctx, broker, key, limits)
   local queue = Promotions.queue_of(broker)
-  if key ~= "" and (redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 1) then return {key = key} end
+  if key ~= "" and (redis.call("EXISTS", ctx.prefix .. Keys.READY .. key .. " " .. queue) == 1) then return {key = key} end
   for index = 1, #limits do
     local limit = limits[index]
-    if limit.on_limit == "w" and redis.call("EXISTS", ctx.prefix .. "groups_at:" .. limit.name .. " " .. queue) == 1 then
+    if limit.on_limit == "w" and redis.call("EXISTS", ctx.prefix .. Keys.GROUPS_AT .. limit.name .. " " .. queue) == 1 then
       return limit
     end
   end

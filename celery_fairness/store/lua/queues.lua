@@ -7,7 +7,7 @@
 
 -- now: the server's time, in ms.
 function Queues.has_ended(ctx, queue, now)
-  local ends = redis.call("ZSCORE", ctx.prefix .. "queue_expiry", queue)
+  local ends = redis.call("ZSCORE", ctx.prefix .. Keys.QUEUE_EXPIRY, queue)
   return ends and ends ~= "inf" and tonumber(ends) <= now
 end
 
@@ -23,17 +23,17 @@ end
 -- `queues` has the names of the queues with a delayed task or a dead letter, so that people who look need not search
 -- the names of all keys. `waiting` has those in which a task waits in a lane.
 function Queues.note(ctx, queue)
-  redis.call("SADD", ctx.prefix .. "queues", queue)
+  redis.call("SADD", ctx.prefix .. Keys.QUEUES, queue)
 end
 
 -- Returns whether no task waits in a lane of a queue.
 function Queues.is_empty(ctx, queue)
-  return redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 0
+  return redis.call("HEXISTS", ctx.prefix .. Keys.WAITING, queue) == 0
 end
 
 -- A delayed task or a dead letter has left a queue.
 function Queues.forget_empty(ctx, queue)
-  if redis.call("EXISTS", ctx.prefix .. "scheduled:" .. queue, ctx.prefix .. "dead:" .. queue) == 0 then
-    redis.call("SREM", ctx.prefix .. "queues", queue)
+  if redis.call("EXISTS", ctx.prefix .. Keys.SCHEDULED .. queue, ctx.prefix .. Keys.DEAD .. queue) == 0 then
+    redis.call("SREM", ctx.prefix .. Keys.QUEUES, queue)
   end
 end

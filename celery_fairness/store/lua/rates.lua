@@ -32,7 +32,7 @@ end
 -- Returns the time until one more start fits into a window of a key that had `count` starts.
 function Rates.rate_wait_ms(ctx, key, count, starts, period_ms, logical)
   if count < starts then return 0 end
-  local number = redis.call("ZRANGEBYSCORE", ctx.prefix .. "starts:" .. key,
+  local number = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.STARTS .. key,
     "(" .. Rates.whole(count - starts), "+inf", "LIMIT", 0, 1)[1]
   -- Two starts may be up to 1 ms nearer than their whole milliseconds show.
   return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
@@ -42,7 +42,7 @@ end
 -- fewer, or fewer than `starts`. The times of the log do not fall, so a few entries are enough to find the first
 -- start of the window.
 function Rates.count_in(ctx, key, starts, period_ms, logical)
-  local log, window = ctx.prefix .. "starts:" .. key, redis.call("HMGET", ctx.prefix .. "window:" .. key, "count", "most")
+  local log, window = ctx.prefix .. Keys.STARTS .. key, redis.call("HMGET", ctx.prefix .. Keys.WINDOW .. key, "count", "most")
   local first, last, gone = 0, redis.call("ZCARD", log), nil
   local count, size = tonumber(window[1]), last
   while first < last do
@@ -93,7 +93,7 @@ end
 
 -- Writes a start into the log of a key.
 function Rates.count_start(ctx, limit, logical)
-  local window_key, starts_key = ctx.prefix .. "window:" .. limit.key, ctx.prefix .. "starts:" .. limit.key
+  local window_key, starts_key = ctx.prefix .. Keys.WINDOW .. limit.key, ctx.prefix .. Keys.STARTS .. limit.key
   local window = redis.call("HMGET", window_key, "count", "ideal", "most", "kept")
   if not window[1] and limit.rates == "" and limit.throttle == "" then return end
   local count, ideal = (tonumber(window[1]) or 0) + 1, tonumber(window[2]) or 0
@@ -120,7 +120,7 @@ function Rates.count_start(ctx, limit, logical)
     redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
   end
   redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - most - part)
-  redis.call("ZADD", ctx.prefix .. "key_expiry", logical + kept, limit.key)
+  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, logical + kept, limit.key)
 end
 
 -- Keeps the keys of limits known for a while after their leases have ended.
@@ -131,20 +131,20 @@ function Rates.stay_known(ctx, keys, logical)
       known[2 * index - 1] = logical + REMEMBERED_MS
       known[2 * index] = " " .. some[index]
     end
-    redis.call("ZADD", ctx.prefix .. "key_expiry", unpack(known))
+    redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, unpack(known))
   end
 end
 
 -- Forgets keys that nothing has used for long, and their starts. Returns whether there may be more.
 function Rates.forget_idle(ctx, logical)
-  local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. "key_expiry", "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
+  local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.KEY_EXPIRY, "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
   if #idle == 0 then return false end
   local starts = {}
   for index = 1, #idle do
-    starts[2 * index - 1] = ctx.prefix .. "window:" .. idle[index]
-    starts[2 * index] = ctx.prefix .. "starts:" .. idle[index]
+    starts[2 * index - 1] = ctx.prefix .. Keys.WINDOW .. idle[index]
+    starts[2 * index] = ctx.prefix .. Keys.STARTS .. idle[index]
   end
-  redis.call("ZREM", ctx.prefix .. "key_expiry", unpack(idle))
+  redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, unpack(idle))
   redis.call("UNLINK", unpack(starts))
   return #idle == IDLE_AT_MOST
 end
@@ -159,7 +159,7 @@ end
 local LATER_AT_MOST = 64
 
 function Rates.give_start_back(ctx, limit, at)
-  local window_key, starts_key = ctx.prefix .. "window:" .. limit.key, ctx.prefix .. "starts:" .. limit.key
+  local window_key, starts_key = ctx.prefix .. Keys.WINDOW .. limit.key, ctx.prefix .. Keys.STARTS .. limit.key
   -- The range has the newest LATER_AT_MOST starts.
   local last, found = redis.call("ZRANGE", starts_key, 0, LATER_AT_MOST - 1, "REV"), nil
   for index = 1, LATER_AT_MOST do
@@ -169,7 +169,7 @@ function Rates.give_start_back(ctx, limit, at)
   local latest = last[found == 1 and 2 or 1]
   if not latest then
     redis.call("UNLINK", window_key, starts_key)
-    redis.call("ZREM", ctx.prefix .. "key_expiry", limit.key)
+    redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, limit.key)
     return
   end
   redis.call("ZREM", starts_key, unpack(last, 1, found))
@@ -185,7 +185,7 @@ function Rates.give_start_back(ctx, limit, at)
   local ideal = math.max(window[2] - interval, latest_at - math.max(1, interval / 10))
   redis.call("HSET", window_key, "count", Rates.whole(window[1] - 1),
     "ideal", string.format("%.17g", math.min(window[2], ideal)))
-  redis.call("ZADD", ctx.prefix .. "key_expiry", latest_at + window[3], limit.key)
+  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, latest_at + window[3], limit.key)
 end
 
 -- Gives back the starts of a claimed task. Its worker reports that the body did not begin, and no worker has

@@ -26,7 +26,7 @@ function Saturation.look(ctx, rules, words, longest_ms)
   local keys, news = {}, {}
   for index = 1, math.min(#words, LIMITS_AT_MOST) do keys[index] = string.match(words[index], "^[^|]*") end
   if #keys == 0 then return end
-  local name = ctx.prefix .. "saturated"
+  local name = ctx.prefix .. Keys.SATURATED
   local known, room = redis.call("HMGET", name, unpack(keys)), KEYS_AT_MOST - redis.call("HLEN", name)
   for index = 1, #keys do
     local total, seen = numbers_of(known[index])
@@ -47,5 +47,5 @@ end
 
 -- Returns the total of a key in ms. It is 0 for a key that no worker declares.
 function Saturation.total_ms(ctx, key)
-  return (numbers_of(redis.call("HGET", ctx.prefix .. "saturated", key)))
+  return (numbers_of(redis.call("HGET", ctx.prefix .. Keys.SATURATED, key)))
 end

@@ -16,7 +16,7 @@ end
 -- Moves tasks whose time has come into their lanes, at most `most`. Returns the time until the next task is
 -- due, or nil if no task waits for a time.
 function Schedule.bring_in(ctx, queue, now, most)
-  local later = ctx.prefix .. "scheduled:" .. queue
+  local later = ctx.prefix .. Keys.SCHEDULED .. queue
   local next_due = redis.call("ZRANGE", later, 0, 0, "WITHSCORES")[2]
   if not next_due or tonumber(next_due) > now then return next_due and tonumber(next_due) - now end
   local due = redis.call("ZRANGEBYSCORE", later, "-inf", now, "WITHSCORES", "LIMIT", 0, most)
@@ -38,7 +38,7 @@ end
 -- Does the same for many queues. Returns `longest` if all of them may sleep longer.
 function Schedule.bring_in_all(ctx, queues, rules, most, longest)
   local later = {}
-  for index = 1, #queues do later[index] = ctx.prefix .. "scheduled:" .. queues[index] end
+  for index = 1, #queues do later[index] = ctx.prefix .. Keys.SCHEDULED .. queues[index] end
   -- Usually no task waits for a time.
   if redis.call("EXISTS", unpack(later)) == 0 then return longest end
   local soonest = longest
@@ -50,7 +50,7 @@ function Schedule.bring_in_all(ctx, queues, rules, most, longest)
 end
 
 function Schedule.wait_until(ctx, queue, task, eta_ms)
-  local later, member = ctx.prefix .. "scheduled:" .. queue, Schedule.member_of(task)
+  local later, member = ctx.prefix .. Keys.SCHEDULED .. queue, Schedule.member_of(task)
   task.queue = queue
   Tasks.write(ctx, task)
   redis.call("ZADD", later, eta_ms, member)
@@ -69,8 +69,8 @@ end
 
 -- A task has expired that has left its lane.
 function Schedule.expire(ctx, task, rules)
-  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
-  redis.call("HINCRBY", ctx.prefix .. "counters", "expired_waiting", 1)
+  redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. task.queue, task.tag)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired_waiting", 1)
   Events.write_event_of(ctx, "fairness.expired", task)
   Settle.leave_outcome(ctx, rules, task, "expired", Settle.NOBODY)
 end
@@ -80,7 +80,7 @@ function Schedule.end_expired(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do
     local queue, ended = queues[index], 0
-    local expires = ctx.prefix .. "expires:" .. queue
+    local expires = ctx.prefix .. Keys.EXPIRES .. queue
     local due = redis.call("ZRANGEBYSCORE", expires, "-inf", rules.now, "LIMIT", 0, most)
     for place = 1, #due do
       local task = Tasks.read(ctx, due[place])
@@ -136,7 +136,7 @@ end
 
 -- Returns how long nothing opens by itself, at most `longest`.
 function Schedule.opens_ms(ctx, rules, longest)
-  local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. "timers", 0, 0, "WITHSCORES")[2]
+  local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. Keys.TIMERS, 0, 0, "WITHSCORES")[2]
   if opens then longest = math.min(longest, math.ceil(tonumber(opens) - rules.logical)) end
   if rules.steered then longest = Wake.change_ends_ms(ctx, rules.now, longest) end
   return math.max(0, longest)

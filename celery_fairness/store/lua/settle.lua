@@ -57,8 +57,8 @@ end
 -- The owner of an outcome whose task no worker held.
 Settle.NOBODY = "-"
 
--- Ends a lease. The caller decides what its task does next. Returns the task with this attempt, or nil if somebody has deleted its
--- record.
+-- Ends a lease. The caller decides what its task does next. Returns the task with this attempt, or nil if
+-- somebody has deleted its record.
 function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
   local task = Tasks.read(ctx, tag)
   if task then
@@ -83,9 +83,9 @@ end
 
 -- A task becomes a dead letter. `why` is the state of its outcome.
 function Settle.dead_letter(ctx, rules, why, owner, task)
-  redis.call("ZADD", ctx.prefix .. "dead:" .. task.queue, Tasks.next_seq(ctx), task.tag)
+  redis.call("ZADD", ctx.prefix .. Keys.DEAD .. task.queue, Tasks.next_seq(ctx), task.tag)
   Queues.note(ctx, task.queue)
-  redis.call("HINCRBY", ctx.prefix .. "counters", "dead_lettered", 1)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "dead_lettered", 1)
   Events.write_event_of(ctx, "fairness.dead_lettered", task, "reason", why, "deaths", task.deaths)
   Settle.leave_outcome(ctx, rules, task, why, owner)
 end
@@ -104,10 +104,10 @@ function Settle.expire_one(ctx, rules, lease, row, tag)
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, "head", row, tag) end
   local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
   if not task then return end
-  redis.call("HINCRBY", ctx.prefix .. "counters", "expired", 1)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired", 1)
   Events.write_event_of(ctx, "fairness.lease_expired", task, "owner", row.owner, "state", row.state)
   if row.state == "acked" then
-    redis.call("HINCRBY", ctx.prefix .. "counters", "abandoned", 1)
+    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "abandoned", 1)
     Events.write_event_of(ctx, "fairness.abandoned", task, "owner", row.owner)
     Settle.leave_outcome(ctx, rules, task, row.state, row.owner)
   elseif row.state == "begun" then
@@ -138,7 +138,7 @@ function Settle.leave_outcome(ctx, rules, task, state, owner)
   if Promotions.is_parked(task.queue) then Copies.copy_ended(ctx, task.tag) end
   task.blocked = state .. "|" .. owner
   Tasks.write(ctx, task)
-  redis.call("ZADD", ctx.prefix .. "outcomes", rules.logical, task.tag)
+  redis.call("ZADD", ctx.prefix .. Keys.OUTCOMES, rules.logical, task.tag)
 end
 
 -- Returns the state and the owner of a task whose result is not written yet.
@@ -147,5 +147,5 @@ function Settle.outcome_of(task)
 end
 
 function Settle.forget_outcome(ctx, tag)
-  return redis.call("ZREM", ctx.prefix .. "outcomes", tag) == 1
+  return redis.call("ZREM", ctx.prefix .. Keys.OUTCOMES, tag) == 1
 end

@@ -43,7 +43,7 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   end
   Leases.begin_lease(ctx, key, lease, rules)
   local keys = Tasks.keys_of(key, task.limits)
-  if redis.call("ZADD", ctx.prefix .. "ends", rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
+  if redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
   Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner,
     state = rules.promotes and "promoted" or "claimed", since = Start.since_now(rules, task.name), keys = keys,
     charge = charge, name = task.name, id = task.id, queue = ""})
@@ -66,7 +66,7 @@ function Start.serve(ctx, queue, found, rules, turns)
     Lanes.leave_ring(ctx, queue, key)
     return nil
   end
-  local expires = rules.expiring and redis.call("ZSCORE", ctx.prefix .. "expires:" .. queue, tag)
+  local expires = rules.expiring and redis.call("ZSCORE", ctx.prefix .. Keys.EXPIRES .. queue, tag)
   if expires and tonumber(expires) <= rules.now then
     Lanes.task_left(ctx, queue, key, found.lane)
     Lanes.leave_ring(ctx, queue, key)
@@ -74,15 +74,15 @@ function Start.serve(ctx, queue, found, rules, turns)
     turns.over = true
     return nil
   end
-  if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag) end
+  if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
-  if start > ring_at then redis.call("HSET", ctx.prefix .. "virtual_times", "queue " .. queue, start) end
+  if start > ring_at then redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue, start) end
   rules.virtual[queue] = math.max(start, ring_at)
   -- A tenant that was passed over and lags behind the ring gets no credit for that. If fairness is by runtime,
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
-  local mean = by_runtime and redis.call("HGET", ctx.prefix .. "tenant_state:" .. key, "mean")
+  local mean = by_runtime and redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. key, "mean")
   local expected = Start.expected_of(rules.fairness_by, task.cost, mean)
   local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
   local charge = by_runtime and not rules.promotes and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
@@ -90,7 +90,7 @@ function Start.serve(ctx, queue, found, rules, turns)
   if not rules.promotes then Stats.note_start(rules, task, found.verdict.tier, queue) end
   if group and not is_last then Blocked.served(ctx, queue, found, task, turns) end
   if Lanes.task_left(ctx, queue, key, found.lane, finish, waiting, rules.virtual[queue]) > 0 then
-    local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
+    local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
     if found.is_out then ring = full end
     redis.call("ZADD", ring, finish, key)
     if is_last and not group then
@@ -128,7 +128,7 @@ local MEAN_PARTS = 8
 
 -- A tenant has a mean only while something of it waits.
 function Start.note_mean(ctx, key, seconds)
-  local account = ctx.prefix .. "tenant_state:" .. key
+  local account = ctx.prefix .. Keys.TENANT_STATE .. key
   local known = redis.call("HMGET", account, "tenant", "mean")
   if not known[1] then return end
   local mean = tonumber(known[2])
@@ -145,17 +145,17 @@ end
 
 -- A tenant was charged too little by `missing`, when its finish in a queue became `finish`.
 function Start.correct_finish(ctx, queue, key, finish, missing)
-  if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 0 then return end
-  if Start.add_there(ctx, "active:" .. queue, key, missing)
-    or Start.add_there(ctx, "blocked:" .. queue, key, missing)
-    or Start.add_there(ctx, "debts:" .. queue, key, missing) then
+  if redis.call("HEXISTS", ctx.prefix .. Keys.WAITING, queue) == 0 then return end
+  if Start.add_there(ctx, Keys.ACTIVE .. queue, key, missing)
+    or Start.add_there(ctx, Keys.BLOCKED .. queue, key, missing)
+    or Start.add_there(ctx, Keys.DEBTS .. queue, key, missing) then
     Priorities.rank_again(ctx, queue, key)
     return
   end
   -- The debt of this tenant was forgotten. So its new debt is not more than what was missing.
   local virtual = Active.virtual_time(ctx, queue)
   finish = math.min(finish, virtual) + missing
-  if finish > virtual then redis.call("ZADD", ctx.prefix .. "debts:" .. queue, finish, key) end
+  if finish > virtual then redis.call("ZADD", ctx.prefix .. Keys.DEBTS .. queue, finish, key) end
 end
 
 function Start.correct(ctx, task, row, rules)
@@ -168,7 +168,7 @@ function Start.correct(ctx, task, row, rules)
   Start.correct_finish(ctx, task.queue, key, tonumber(finish), missing)
   if not rules.limited then return end
   for each in string.gmatch(row.keys, "[^,]+") do
-    Start.add_there(ctx, "finish_tags:" .. each, key, missing)
+    Start.add_there(ctx, Keys.FINISH_TAGS .. each, key, missing)
   end
 end
 
@@ -212,7 +212,7 @@ function Start.keep_run_times(ctx, rules, kept)
   for name, mean in string.gmatch(kept, "([^ ~]*)~(%d+)") do
     if not means[name] and #words < RUN_TIME_NAMES then words[#words + 1] = name .. "~" .. mean end
   end
-  redis.call("HSET", ctx.prefix .. "clock", "run_times", table.concat(words, " "))
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "run_times", table.concat(words, " "))
 end
 
 -- Returns the text that the row of a task has when the task starts now.

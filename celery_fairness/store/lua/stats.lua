@@ -7,7 +7,7 @@
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
 function Stats.count_exceeded(ctx, strategy, key)
-  local counts, of_strategy = ctx.prefix .. "counters", "exceeded " .. strategy .. " "
+  local counts, of_strategy = ctx.prefix .. Keys.COUNTERS, "exceeded " .. strategy .. " "
   if redis.call("HINCRBY", counts, of_strategy .. key, 1) > 1 then return end
   local most = string.sub(key, 1, 7) == "tenant:" and EXCEEDED_AT_MOST or 2 * EXCEEDED_AT_MOST
   if redis.call("HLEN", counts) > most then
@@ -69,7 +69,7 @@ end
 function Stats.count_at_gate(ctx, rules, what, tier, job)
   if not job then return end
   local field, other = Stats.minute_field(what, tier, job.queue)
-  Stats.count_in_minute(ctx.prefix .. "stats:" .. Stats.minute_of(rules.now), field, other, 1)
+  Stats.count_in_minute(ctx.prefix .. Keys.STATS .. Stats.minute_of(rules.now), field, other, 1)
 end
 
 --[[
@@ -116,7 +116,7 @@ end
 function Stats.write_minute(ctx, rules)
   local met = rules.met
   if not met then return end
-  local minute = ctx.prefix .. "stats:" .. Stats.minute_of(rules.now)
+  local minute = ctx.prefix .. Keys.STATS .. Stats.minute_of(rules.now)
   local known, sums = redis.call("HMGET", minute, unpack(met.order)), {}
   for index = 1, #met.order do
     local field = met.order[index]
@@ -157,7 +157,7 @@ local READ_AT_MOST = 1000
 
 -- Returns the first minute that is not in `totals`, the present one, and whether `last_total` is too far ahead.
 local function minutes_left(ctx, now)
-  local last_total, began = unpack(redis.call("HMGET", ctx.prefix .. "clock", "last_total", "began"))
+  local last_total, began = unpack(redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "last_total", "began"))
   local current = math.floor(now / MINUTE_MS)
   local oldest = current - math.ceil(KEPT_MS / MINUTE_MS)
   local first = last_total and last_total + 1 or math.floor((tonumber(began) or 0) / MINUTE_MS)
@@ -189,28 +189,28 @@ function Stats.fold_minutes(ctx, now)
   local minute, last, added = first, math.min(current, first + MINUTES_AT_MOST) - 1, 0
   if last < first and not is_ahead then return end
   while minute <= last do
-    local flat = redis.call("HGETALL", ctx.prefix .. "stats:" .. string.format("%.0f", minute))
+    local flat = redis.call("HGETALL", ctx.prefix .. Keys.STATS .. string.format("%.0f", minute))
     local sums, others = {}, {}
     add_minute(flat, sums, others)
     for field, count in pairs(sums) do
       local most = most_of(field, TOTAL_FIELDS_AT_MOST, TOTAL_KEY_FIELDS_AT_MOST)
-      count_in(ctx.prefix .. "totals", field, others[field], count, most)
+      count_in(ctx.prefix .. Keys.TOTALS, field, others[field], count, most)
     end
     added = added + #flat / 2
     if added >= ADDED_AT_MOST then last = minute end
     minute = minute + 1
   end
-  redis.call("HSET", ctx.prefix .. "clock", "last_total", string.format("%.0f", last))
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "last_total", string.format("%.0f", last))
 end
 
 -- Returns the sums by field. Writes nothing.
 function Stats.totals_of(ctx, now)
-  local sums, flat = {}, redis.call("HGETALL", ctx.prefix .. "totals")
+  local sums, flat = {}, redis.call("HGETALL", ctx.prefix .. Keys.TOTALS)
   for index = 1, #flat, 2 do sums[flat[index]] = tonumber(flat[index + 1]) end
   local first, current = minutes_left(ctx, now)
   local read = 0
   for minute = first, current do
-    local counts = redis.call("HGETALL", ctx.prefix .. "stats:" .. string.format("%.0f", minute))
+    local counts = redis.call("HGETALL", ctx.prefix .. Keys.STATS .. string.format("%.0f", minute))
     add_minute(counts, sums, {})
     read = read + #counts / 2
     if read >= READ_AT_MOST then break end
@@ -234,7 +234,7 @@ end
 function Stats.count_observed(ctx, rules, tier, key, held)
   local minute = math.floor(rules.now / MINUTE_MS)
   local first = minute - minute % MINUTES_OF_HOUR
-  local first_minute = ctx.prefix .. "stats:" .. string.format("%.0f", first)
+  local first_minute = ctx.prefix .. Keys.STATS .. string.format("%.0f", first)
   local field, other = Stats.minute_field("observed", tier, key)
   local known = redis.call("HGET", first_minute, field)
   if not known and redis.call("HLEN", first_minute) >= KEY_FIELDS_AT_MOST then

@@ -56,12 +56,12 @@ end
 
 -- Returns a task, or nil if its tag is not known.
 function Tasks.read(ctx, tag)
-  local head = redis.call("HGET", ctx.prefix .. "tasks", tag)
+  local head = redis.call("HGET", ctx.prefix .. Keys.TASKS, tag)
   return head and Tasks.read_head(tag, head) or nil
 end
 
 function Tasks.write(ctx, task)
-  redis.call("HSET", ctx.prefix .. "tasks", task.tag, string.format("%d %d %d ", task.seq, task.attempt, task.deaths)
+  redis.call("HSET", ctx.prefix .. Keys.TASKS, task.tag, string.format("%d %d %d ", task.seq, task.attempt, task.deaths)
     .. task.cost .. " " .. task.rank .. " " .. task.tenant .. " " .. task.service .. " " .. task.tier .. " "
     .. task.name .. " " .. task.limits .. " " .. (task.put or "") .. " " .. (task.blocked or "") .. " " .. task.id
     .. " " .. task.queue)
@@ -69,34 +69,34 @@ end
 
 -- Returns the place of a task that begins to wait now, among all tasks of the installation.
 function Tasks.next_seq(ctx)
-  return redis.call("HINCRBY", ctx.prefix .. "clock", "sequence", 1)
+  return redis.call("HINCRBY", ctx.prefix .. Keys.CLOCK, "sequence", 1)
 end
 
 -- A task is known from its put until its record is deleted.
 function Tasks.is_known(ctx, tag)
-  return redis.call("HEXISTS", ctx.prefix .. "tasks", tag) == 1
+  return redis.call("HEXISTS", ctx.prefix .. Keys.TASKS, tag) == 1
 end
 
 function Tasks.message_of(ctx, tag)
-  return redis.call("HGET", ctx.prefix .. "messages", tag) or ""
+  return redis.call("HGET", ctx.prefix .. Keys.MESSAGES, tag) or ""
 end
 
 -- Adds a tag to those of an id. It may have several, because a retry has the id of the first attempt.
 function Tasks.add_id(ctx, id, tag)
-  if id == "" or redis.call("HSETNX", ctx.prefix .. "ids", id, tag) == 1 then return end
-  redis.call("HSET", ctx.prefix .. "ids", id, redis.call("HGET", ctx.prefix .. "ids", id) .. " " .. tag)
+  if id == "" or redis.call("HSETNX", ctx.prefix .. Keys.IDS, id, tag) == 1 then return end
+  redis.call("HSET", ctx.prefix .. Keys.IDS, id, redis.call("HGET", ctx.prefix .. Keys.IDS, id) .. " " .. tag)
 end
 
 -- Stores the message of a new task, and its tag by its id. Returns false if the task is known.
 function Tasks.add_message(ctx, task, message)
-  if redis.call("HSETNX", ctx.prefix .. "messages", task.tag, message) == 0 then return false end
+  if redis.call("HSETNX", ctx.prefix .. Keys.MESSAGES, task.tag, message) == 0 then return false end
   Tasks.add_id(ctx, task.id, task.tag)
   return true
 end
 
 -- Returns the tags of an id, the oldest first. The id of a task without one is its tag.
 function Tasks.tags_of(ctx, id)
-  local text, tags = redis.call("HGET", ctx.prefix .. "ids", id), {}
+  local text, tags = redis.call("HGET", ctx.prefix .. Keys.IDS, id), {}
   if not text then
     local task = Tasks.read(ctx, id)
     return task and task.id == "" and {id} or tags
@@ -107,28 +107,28 @@ end
 
 function Tasks.remove_id(ctx, id, tag)
   if id == "" then return end
-  local known = redis.call("HGET", ctx.prefix .. "ids", id)
+  local known = redis.call("HGET", ctx.prefix .. Keys.IDS, id)
   if known == tag then
-    redis.call("HDEL", ctx.prefix .. "ids", id)
+    redis.call("HDEL", ctx.prefix .. Keys.IDS, id)
     return
   end
   -- A producer may use one id for thousands of tasks, so this call does not read the tags one by one.
   local tags = " " .. (known or "") .. " "
   local first, last = string.find(tags, " " .. tag .. " ", 1, true)
   if not first then return end
-  redis.call("HSET", ctx.prefix .. "ids", id, string.sub(string.sub(tags, 2, first) .. string.sub(tags, last + 1), 1, -2))
+  redis.call("HSET", ctx.prefix .. Keys.IDS, id, string.sub(string.sub(tags, 2, first) .. string.sub(tags, last + 1), 1, -2))
 end
 
 -- Deletes the record of a task.
 function Tasks.delete(ctx, tag, id)
-  redis.call("HDEL", ctx.prefix .. "tasks", tag)
-  redis.call("HDEL", ctx.prefix .. "messages", tag)
+  redis.call("HDEL", ctx.prefix .. Keys.TASKS, tag)
+  redis.call("HDEL", ctx.prefix .. Keys.MESSAGES, tag)
   Tasks.remove_id(ctx, id, tag)
 end
 
 -- Deletes the record of a task that may still expire.
 function Tasks.forget(ctx, task)
-  redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
+  redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. task.queue, task.tag)
   Tasks.delete(ctx, task.tag, task.id)
 end
 
@@ -162,7 +162,7 @@ end
 ]]
 
 function Tasks.write_running(ctx, field, row)
-  redis.call("HSET", ctx.prefix .. "running", field,
+  redis.call("HSET", ctx.prefix .. Keys.RUNNING, field,
     row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " " .. row.keys .. " " .. row.charge
       .. " " .. row.name .. " " .. row.id .. " " .. row.queue)
 end
@@ -182,14 +182,14 @@ end
 -- Returns the row of a claimed task that has this lease, or nil if the lease is not its own now, and its tag.
 function Tasks.read_running(ctx, lease)
   local tag, attempt = string.match(lease, "^(.+)%.(%d+%.%w+)$")
-  local text = tag and redis.call("HGET", ctx.prefix .. "running", tag)
+  local text = tag and redis.call("HGET", ctx.prefix .. Keys.RUNNING, tag)
   if not text or string.sub(text, 1, #attempt + 1) ~= attempt .. " " then return nil, tag end
   return Tasks.read_row(text), tag
 end
 
 -- Returns the row of a lease whose task is not here, or nil. The tag of a claimed task may look like a lease.
 function Tasks.read_held(ctx, lease)
-  local text = redis.call("HGET", ctx.prefix .. "running", lease)
+  local text = redis.call("HGET", ctx.prefix .. Keys.RUNNING, lease)
   local row = text and Tasks.read_row(text)
   return row and row.state == "held" and row or nil
 end

@@ -38,20 +38,20 @@ end
 -- - waiting: how many tasks wait in `queue`, if one is given
 function Tenants.check(ctx, key, rules, queue)
   if key == Tasks.SYSTEM then return {open = true, weight = 1} end
-  local account = redis.call("HMGET", ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "at_limit",
+  local account = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "at_limit",
     "q:" .. (queue or ""))
   rules.tiers = rules.tiers or {}
   local tier, limit, weight, _, ends_ms = Config.entitlement(
-    ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. (account[2] or ""),
+    ctx.prefix .. Keys.TIERS, ctx.prefix .. Keys.TENANT .. (account[2] or ""),
     account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
   -- The record is gone some time after its end. The account must not bring its tier back then.
   if ends_ms and ends_ms <= rules.now and not rules.only_reads then
-    redis.call("HSET", ctx.prefix .. "tenant_state:" .. key, "tier", tier)
+    redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", tier)
   end
   if rules.steered then limit = Config.tenant_limit(ctx, key, account[2] or "", limit, rules) end
   local full, held = limit == 0, nil
   if limit > 0 and rules.enforcement ~= "off" then
-    held = redis.call("ZCARD", ctx.prefix .. "leases:" .. key)
+    held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
     full = limit <= held
   end
   local open = rules.lets_all_start or not full or limit > 0 and rules.enforcement == "observe"
@@ -61,19 +61,19 @@ function Tenants.check(ctx, key, rules, queue)
 end
 
 function Tenants.close(ctx, key, verdict, rules)
-  redis.call("HSET", ctx.prefix .. "tenant_state:" .. key, "at_limit", 1)
+  redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit", 1)
   local judged_by = rules.version + 1
-  redis.call("ZADD", ctx.prefix .. "at_limit", verdict.paused and -judged_by or judged_by, key)
+  redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, verdict.paused and -judged_by or judged_by, key)
   -- The record of the tenant's tier may end or expire, and no call reports that. No lease begins with a space.
   local kept_ms = (verdict.ends_ms or 0) - rules.now
-  if kept_ms <= 0 then kept_ms = redis.call("PTTL", ctx.prefix .. "tenant:" .. verdict.tenant) end
-  if kept_ms >= 0 then redis.call("ZADD", ctx.prefix .. "ends", rules.logical + kept_ms, " " .. key) end
+  if kept_ms <= 0 then kept_ms = redis.call("PTTL", ctx.prefix .. Keys.TENANT .. verdict.tenant) end
+  if kept_ms >= 0 then redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.logical + kept_ms, " " .. key) end
 end
 
 function Tenants.count_refusal(ctx, queue, verdict, rules)
   -- The gate has counted the rejection of a parked task.
   if rules.promotes then return end
-  redis.call("HINCRBY", ctx.prefix .. "counters", "rejected:" .. verdict.tier, 1)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "rejected:" .. verdict.tier, 1)
   Stats.note_minute(rules, "rejected", verdict.tier, queue)
 end
 
@@ -87,15 +87,15 @@ end
 -- A tenant of the ring is at its limit. It leaves the ring and keeps its place.
 function Tenants.fill(ctx, queue, key, start, verdict, rules)
   Tenants.count_refusal(ctx, queue, verdict, rules)
-  redis.call("ZREM", ctx.prefix .. "active:" .. queue, key)
-  redis.call("ZADD", ctx.prefix .. "blocked:" .. queue, start, key)
+  redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
+  redis.call("ZADD", ctx.prefix .. Keys.BLOCKED .. queue, start, key)
   Priorities.rank_again(ctx, queue, key)
   Tenants.close(ctx, key, verdict, rules)
 end
 
 -- The cause that kept a tenant out may be over. If it is, the tenant returns to all its rings.
 function Tenants.reopen(ctx, key, rules)
-  local account = ctx.prefix .. "tenant_state:" .. key
+  local account = ctx.prefix .. Keys.TENANT_STATE .. key
   if redis.call("HEXISTS", account, "at_limit") == 0 then return end
   local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then
@@ -103,11 +103,11 @@ function Tenants.reopen(ctx, key, rules)
     return
   end
   redis.call("HDEL", account, "at_limit")
-  redis.call("ZREM", ctx.prefix .. "at_limit", key)
+  redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key)
   local fields = redis.call("HKEYS", account)
   for index = 1, #fields do
     local queue = string.match(fields[index], "^q:(.*)$")
-    if queue and redis.call("EXISTS", ctx.prefix .. "ready:" .. key .. " " .. queue) == 1 then
+    if queue and redis.call("EXISTS", ctx.prefix .. Keys.READY .. key .. " " .. queue) == 1 then
       Active.enter_again(ctx, queue, key)
     end
   end
@@ -117,7 +117,7 @@ end
 function Tenants.check_anew(ctx, rules, most)
   local judged_by = string.format("%.0f", rules.version + 1)
   local from = rules.lets_all_start and "-inf" or "(-" .. judged_by
-  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. "at_limit", from,
+  local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.AT_LIMIT, from,
     rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, most)
   for index = 1, #stale do Tenants.reopen(ctx, stale[index], rules) end
   return #stale

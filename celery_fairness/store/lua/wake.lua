@@ -13,7 +13,7 @@ local PUMPED_AT_MOST = 64
 
 -- Rings the bell of a queue in which tasks wait, because some may start.
 function Wake.wake_queue(ctx, queue)
-  if redis.call("HEXISTS", ctx.prefix .. "waiting", queue) == 1 then Active.wake_worker(ctx, queue) end
+  if redis.call("HEXISTS", ctx.prefix .. Keys.WAITING, queue) == 1 then Active.wake_worker(ctx, queue) end
 end
 
 -- Wakes the queue whose own limit has this key, because the claims passed that queue by as a whole.
@@ -25,7 +25,7 @@ end
 -- Looks at the limits that wait at a key. Returns whether any limit waits there. `left` is how many a look that was
 -- not finished has not reached. If it is nil, the look begins.
 function Wake.look_at_waited(ctx, key, rules, left)
-  local waited = ctx.prefix .. "waiters:" .. key
+  local waited = ctx.prefix .. Keys.WAITERS .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return false end
   left = math.min(left or length, length)
@@ -33,12 +33,12 @@ function Wake.look_at_waited(ctx, key, rules, left)
   local looked = math.min(left, may)
   rules.looks = may - looked
   if left > looked then
-    redis.call("ZADD", ctx.prefix .. "timers", rules.logical, left - looked .. " " .. key)
+    redis.call("ZADD", ctx.prefix .. Keys.TIMERS, rules.logical, left - looked .. " " .. key)
   end
   for _ = 1, looked do
     local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
     local name, queue = string.match(both, "^(%S+) (.*)$")
-    local candidates = ctx.prefix .. "available:" .. queue
+    local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
     local opened = redis.call("ZSCORE", candidates, name)
     -- If somebody has deleted the entry, the others go on.
     if opened and tonumber(opened) < 0 then
@@ -69,7 +69,7 @@ function Wake.count_waited(ctx, keys)
   local count = 0
   for first = 1, #keys, Rates.KEYS_AT_ONCE do
     local some = {unpack(keys, first, math.min(#keys, first + Rates.KEYS_AT_ONCE - 1))}
-    for index = 1, #some do some[index] = ctx.prefix .. "waiters:" .. some[index] end
+    for index = 1, #some do some[index] = ctx.prefix .. Keys.WAITERS .. some[index] end
     count = count + redis.call("EXISTS", unpack(some))
   end
   return count
@@ -118,12 +118,12 @@ end
 -- keys were due, or `most` if there may be more.
 function Wake.look_at_limits(ctx, rules, most)
   local due = redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "timers", "-inf", rules.logical, "LIMIT", 0, most)
+    "ZRANGEBYSCORE", ctx.prefix .. Keys.TIMERS, "-inf", rules.logical, "LIMIT", 0, most)
   rules.looks = PUMPED_AT_MOST
   for index = 1, #due do
     -- The keys that are left keep their turn.
     if rules.looks == 0 then break end
-    redis.call("ZREM", ctx.prefix .. "timers", due[index])
+    redis.call("ZREM", ctx.prefix .. Keys.TIMERS, due[index])
     local left, key = string.match(due[index], "^(%d+) (%S+)$")
     Wake.wake_waiters(ctx, key or due[index], rules, tonumber(left))
   end
@@ -144,15 +144,15 @@ local SAME_TIME_AT_MOST = 16
 -- Makes the tasks due now that the key has put back and remembers, so the next claims judge them anew. A task
 -- that the key puts back from now on, at a gate too, does not wait behind those.
 function Wake.bring_forward(ctx, key, rules)
-  local there = ctx.prefix .. "rescheduled:" .. Backoff.whole_key(key)
-  redis.call("HDEL", ctx.prefix .. "pace:" .. key, "next")
+  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.whole_key(key)
+  redis.call("HDEL", ctx.prefix .. Keys.PACE .. key, "next")
   local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. Rates.whole(rules.now), "+inf",
     "WITHSCORES", "LIMIT", 0, Backoff.FORWARD_AT_MOST)
   if #tasks == 0 then return end
   redis.call("UNLINK", there)
   for index = 1, #tasks, 2 do
     local seq, queue = string.match(tasks[index], "^(%d+) (.*)$")
-    local later, at = ctx.prefix .. "scheduled:" .. queue, tasks[index + 1]
+    local later, at = ctx.prefix .. Keys.SCHEDULED .. queue, tasks[index + 1]
     local same = redis.call("ZRANGEBYSCORE", later, at, at, "LIMIT", 0, SAME_TIME_AT_MOST)
     for each = 1, #same do
       if tonumber(string.match(same[each], "^%d+")) == tonumber(seq) then
@@ -166,7 +166,7 @@ end
 function Wake.key_changed(ctx, key, rules)
   Config.note_steering(ctx)
   if string.sub(key, 1, 7) == "tenant:" then
-    rules.version = redis.call("HINCRBY", ctx.prefix .. "clock", "version", 1)
+    rules.version = redis.call("HINCRBY", ctx.prefix .. Keys.CLOCK, "version", 1)
   end
   Wake.wake_waiters(ctx, key, rules)
   Wake.bring_forward(ctx, key, rules)
@@ -174,7 +174,7 @@ end
 
 -- Ends pauses and overrides whose time has come, at most `most`. Returns how many.
 function Wake.end_changes(ctx, rules, most)
-  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. "changes_end", "-inf", rules.now, "LIMIT", 0, most)
+  local over = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.CHANGES_END, "-inf", rules.now, "LIMIT", 0, most)
   for index = 1, #over do
     local what, key = string.match(over[index], "^(%a+) (.*)$")
     Config.end_change(ctx, what, key)
@@ -190,6 +190,6 @@ end
 
 -- Returns the time until the next pause or override ends, at most `longest`.
 function Wake.change_ends_ms(ctx, now, longest)
-  local first = redis.call("ZRANGE", ctx.prefix .. "changes_end", 0, 0, "WITHSCORES")[2]
+  local first = redis.call("ZRANGE", ctx.prefix .. Keys.CHANGES_END, 0, 0, "WITHSCORES")[2]
   return math.min(longest, tonumber(first or math.huge) - now)
 end

@@ -9,8 +9,8 @@
 function WorkerLimit.count(ctx, row, by)
   if row.owner == "-" or not string.find(row.keys, "queue:", 1, true) then return end
   for key in string.gmatch("," .. row.keys, ",(queue:[^,]+)") do
-    if redis.call("HINCRBY", ctx.prefix .. "local_leases:" .. key, row.owner, by) <= 0 then
-      redis.call("HDEL", ctx.prefix .. "local_leases:" .. key, row.owner)
+    if redis.call("HINCRBY", ctx.prefix .. Keys.LOCAL_LEASES .. key, row.owner, by) <= 0 then
+      redis.call("HDEL", ctx.prefix .. Keys.LOCAL_LEASES .. key, row.owner)
     end
   end
 end
@@ -22,7 +22,7 @@ function WorkerLimit.crowded_here(ctx, limits, lease)
   local worker = Leases.worker_of(lease)
   for index = 1, worker and #limits or 0 do
     local limit = limits[index]
-    local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. "local_leases:" .. limit.key, worker) or 0)
+    local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. Keys.LOCAL_LEASES .. limit.key, worker) or 0)
     if held and held >= limit.of_process then
       local closed = Limits.refused_by({key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
       -- The pace is that of the worker, not that of the key.

@@ -95,14 +95,14 @@ function Check.look_at(it, key, cursor)
 end
 
 function Check.flag(it, flag)
-  local clock = it.ctx.prefix .. "clock"
+  local clock = it.ctx.prefix .. Keys.CLOCK
   if redis.call("HEXISTS", clock, flag) == 1 then return end
   Check.found(it, "flag_missing", "clock", flag, function() redis.call("HSET", clock, flag, 1) end)
 end
 
 -- Returns whether a pause or an override of a key has ended that the next claim still has to end.
 function Check.is_over(it, key)
-  local ends = redis.call("ZMSCORE", it.ctx.prefix .. "changes_end", "pause " .. key, "override " .. key)
+  local ends = redis.call("ZMSCORE", it.ctx.prefix .. Keys.CHANGES_END, "pause " .. key, "override " .. key)
   return math.min(tonumber(ends[1] or math.huge), tonumber(ends[2] or math.huge)) <= it.rules.now
 end
 

@@ -47,12 +47,12 @@ function Places.read_all(it, key, queue, others)
 end
 
 function Places.check(it, key, queue)
-  local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
+  local ctx, account = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
   local _, lanes, total = Places.read(it, key, queue, LANES_AT_MOST)
   if #lanes > LANES_AT_MOST then return end
   local fields = redis.call("HMGET", account, "q:" .. queue, "at_limit")
-  local active = redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)
-  local out = redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key)
+  local active = redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, key)
+  local out = redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED .. queue, key)
   local ready = redis.call("EXISTS", ctx.prefix .. Lanes.order_name(key, nil, queue)) == 1
   local name
   if total ~= tonumber(fields[1] or 0) then
@@ -62,16 +62,16 @@ function Places.check(it, key, queue)
   elseif active and (out or not ready) or not active and (not out or ready and not fields[2]) then
     name = "task_without_turn"
   end
-  if name then Check.found(it, name, "tenant_state:" .. key, queue, function() Places.rebuild(it, key, queue) end) end
+  if name then Check.found(it, name, Keys.TENANT_STATE .. key, queue, function() Places.rebuild(it, key, queue) end) end
 end
 
 -- Makes the count, the order and the turn of a place from all its lanes. `others` are lanes, and `group` is a group,
 -- that the tables of the place may not name any more.
 function Places.rebuild(it, key, queue, others, group)
-  local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
+  local ctx, account = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
   local groups, lanes, total = Places.read_all(it, key, queue, others)
   groups[#groups + 1] = group
-  redis.call("UNLINK", ctx.prefix .. "blocked_classes:" .. key .. " " .. queue)
+  redis.call("UNLINK", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue)
   for index = 1, #groups do Waits.leave(it, key, groups[index], queue) end
   for index = 1, #lanes do
     local lane = lanes[index]
@@ -82,7 +82,7 @@ function Places.rebuild(it, key, queue, others, group)
     end
   end
   Places.recount(it, key, queue, lanes, total)
-  local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
+  local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
   if total == 0 then
     redis.call("ZREM", ring, key)
     redis.call("ZREM", full, key)
@@ -104,7 +104,7 @@ function Places.rebuild(it, key, queue, others, group)
 end
 
 function Places.recount(it, key, queue, lanes, total)
-  local ctx, account = it.ctx, it.ctx.prefix .. "tenant_state:" .. key
+  local ctx, account = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
   local counted = tonumber(redis.call("HGET", account, "q:" .. queue) or 0)
   if total > 0 then
     redis.call("HSET", account, "q:" .. queue, total)
@@ -116,8 +116,8 @@ function Places.recount(it, key, queue, lanes, total)
     redis.call("HDEL", account, "q:" .. queue)
     Places.forget_account(it, key)
   end
-  if total ~= counted and redis.call("HINCRBY", ctx.prefix .. "waiting", queue, total - counted) <= 0 then
-    redis.call("HDEL", ctx.prefix .. "waiting", queue)
+  if total ~= counted and redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, total - counted) <= 0 then
+    redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
     Active.forget_ring(ctx, queue)
   end
 end
@@ -133,13 +133,13 @@ end
 
 -- Forgets the account of a tenant that has nothing waiting in any queue.
 function Places.forget_account(it, key)
-  local account = it.ctx.prefix .. "tenant_state:" .. key
+  local account = it.ctx.prefix .. Keys.TENANT_STATE .. key
   local fields = redis.call("HKEYS", account)
   for index = 1, #fields do
     if string.sub(fields[index], 1, 2) == "q:" then return end
   end
   redis.call("UNLINK", account)
-  redis.call("ZREM", it.ctx.prefix .. "at_limit", key)
+  redis.call("ZREM", it.ctx.prefix .. Keys.AT_LIMIT, key)
 end
 
 --[[
@@ -151,7 +151,9 @@ function Places.field(it, key, field)
 end
 
 function Places.member(it, queue, key)
-  if redis.call("HEXISTS", it.ctx.prefix .. "tenant_state:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
+  if redis.call("HEXISTS", it.ctx.prefix .. Keys.TENANT_STATE .. key, "q:" .. queue) == 0 then
+    Places.check(it, key, queue)
+  end
   Places.rank(it, queue, key)
 end
 
@@ -168,10 +170,10 @@ function Places.lane(it, name)
   local named = #class == 1
     or redis.call("SISMEMBER", ctx.prefix .. Lanes.names_name(key, class, queue), Lanes.name_of(lane)) == 1
   if named and redis.call("ZSCORE", ctx.prefix .. order, lane) then
-    if redis.call("HEXISTS", ctx.prefix .. "tenant_state:" .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
+    if redis.call("HEXISTS", ctx.prefix .. Keys.TENANT_STATE .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
     return
   end
-  Check.found(it, "lane_lost", "lane:" .. name, "", function() Places.rebuild(it, key, queue, {lane}) end)
+  Check.found(it, "lane_lost", Keys.LANE .. name, "", function() Places.rebuild(it, key, queue, {lane}) end)
 end
 
 --[[
@@ -181,15 +183,15 @@ end
 function Places.tag(it, name, tag)
   local ctx, key, lane, queue = it.ctx, Places.read_lane(name)
   local task = Tasks.read(ctx, tag)
-  if task and redis.call("HEXISTS", ctx.prefix .. "messages", tag) == 1 then return end
-  if not redis.call("ZSCORE", ctx.prefix .. "lane:" .. name, tag) then return end
-  Check.found(it, "task_without_message", "lane:" .. name, tag, function()
+  if task and redis.call("HEXISTS", ctx.prefix .. Keys.MESSAGES, tag) == 1 then return end
+  if not redis.call("ZSCORE", ctx.prefix .. Keys.LANE .. name, tag) then return end
+  Check.found(it, "task_without_message", Keys.LANE .. name, tag, function()
     Places.read_all(it, key, queue, {lane})
-    redis.call("ZREM", ctx.prefix .. "lane:" .. name, tag)
+    redis.call("ZREM", ctx.prefix .. Keys.LANE .. name, tag)
     Lanes.count_limits(ctx, queue, lane, -1)
-    redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
+    redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag)
     if task then Tasks.delete(ctx, task.tag, task.id) end
-    redis.call("HDEL", ctx.prefix .. "messages", tag)
+    redis.call("HDEL", ctx.prefix .. Keys.MESSAGES, tag)
     Places.rebuild(it, key, queue, {lane})
   end)
 end
@@ -198,20 +200,20 @@ function Places.task(it, _, tag)
   local ctx = it.ctx
   local task = Tasks.read(ctx, tag)
   if not task then return end
-  if redis.call("HEXISTS", ctx.prefix .. "messages", tag) == 0 and Find.state_of(ctx, task) ~= "waiting" then
+  if redis.call("HEXISTS", ctx.prefix .. Keys.MESSAGES, tag) == 0 and Find.state_of(ctx, task) ~= "waiting" then
     Check.found(it, "message_lost", "tasks", tag)
   end
-  if task.id ~= "" and not string.find(" " .. (redis.call("HGET", ctx.prefix .. "ids", task.id) or "") .. " ",
+  if task.id ~= "" and not string.find(" " .. (redis.call("HGET", ctx.prefix .. Keys.IDS, task.id) or "") .. " ",
     " " .. tag .. " ", 1, true) then
     Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task.id, tag) end)
   end
-  if Find.state_of(ctx, task) == "ended" and not redis.call("ZSCORE", ctx.prefix .. "outcomes", tag) then
+  if Find.state_of(ctx, task) == "ended" and not redis.call("ZSCORE", ctx.prefix .. Keys.OUTCOMES, tag) then
     Check.found(it, "task_without_place", "tasks", tag)
   end
 end
 
 function Places.message(it, _, tag)
-  if Tasks.is_known(it.ctx, tag) or redis.call("HEXISTS", it.ctx.prefix .. "messages", tag) == 0 then return end
+  if Tasks.is_known(it.ctx, tag) or redis.call("HEXISTS", it.ctx.prefix .. Keys.MESSAGES, tag) == 0 then return end
   Check.found(it, "message_without_task", "messages", tag)
 end
 
@@ -230,7 +232,7 @@ function Places.sum_of(it, queue)
   for _, kind in ipairs({"active:", "blocked:"}) do
     local tenants = redis.call("ZRANGE", it.ctx.prefix .. kind .. queue, 0, -1)
     for index = 1, #tenants do
-      sum = sum + tonumber(redis.call("HGET", it.ctx.prefix .. "tenant_state:" .. tenants[index], "q:" .. queue) or 0)
+      sum = sum + tonumber(redis.call("HGET", it.ctx.prefix .. Keys.TENANT_STATE .. tenants[index], "q:" .. queue) or 0)
     end
   end
   return sum
@@ -239,8 +241,9 @@ end
 -- If a queue has more tenants than a call adds up, its count is compared with their number, because each has a task.
 function Places.queue(it, queue)
   local ctx = it.ctx
-  local counted = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
-  local tenants = redis.call("ZCARD", ctx.prefix .. "active:" .. queue) + redis.call("ZCARD", ctx.prefix .. "blocked:" .. queue)
+  local counted = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0)
+  local active, blocked = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
+  local tenants = redis.call("ZCARD", active) + redis.call("ZCARD", blocked)
   if tenants > TENANTS_AT_MOST then
     if counted >= tenants then return end
   else
@@ -253,10 +256,10 @@ function Places.queue(it, queue)
     end
     local sum = Places.sum_of(it, queue)
     if sum > 0 then
-      redis.call("HSET", ctx.prefix .. "waiting", queue, sum)
+      redis.call("HSET", ctx.prefix .. Keys.WAITING, queue, sum)
       Active.wake_worker(ctx, queue)
     else
-      redis.call("HDEL", ctx.prefix .. "waiting", queue)
+      redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
       Active.forget_ring(ctx, queue)
     end
   end)
@@ -271,18 +274,20 @@ function Places.closed(it, _, key)
 end
 
 function Places.tenant(it, key)
-  local ctx, rules, account = it.ctx, it.rules, it.ctx.prefix .. "tenant_state:" .. key
+  local ctx, rules, account = it.ctx, it.rules, it.ctx.prefix .. Keys.TENANT_STATE .. key
   local marked = redis.call("HEXISTS", account, "at_limit") == 1
-  local judged = redis.call("ZSCORE", ctx.prefix .. "at_limit", key)
+  local judged = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, key)
   local function reopen()
-    if redis.call("EXISTS", account) == 0 then return redis.call("ZREM", ctx.prefix .. "at_limit", key) end
+    if redis.call("EXISTS", account) == 0 then return redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key) end
     redis.call("HSET", account, "at_limit", 1)
     Tenants.reopen(ctx, key, rules)
   end
-  if marked ~= (judged and true or false) then return Check.found(it, "tenant_marks", "tenant_state:" .. key, "at_limit", reopen) end
+  if marked ~= (judged and true or false) then
+    return Check.found(it, "tenant_marks", Keys.TENANT_STATE .. key, "at_limit", reopen)
+  end
   -- A claim judges anew what was judged by older news.
   if not marked or math.abs(tonumber(judged)) <= rules.version then return end
-  if redis.call("ZSCORE", ctx.prefix .. "ends", " " .. key) then return end
+  if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
@@ -299,17 +304,17 @@ end
 
 function Places.rank(it, queue, key)
   local ctx = it.ctx
-  if not ctx.ranked or redis.call("ZSCORE", ctx.prefix .. "unranked:" .. queue, key) then return end
+  if not ctx.ranked or redis.call("ZSCORE", ctx.prefix .. Keys.UNRANKED .. queue, key) then return end
   local rank, start = Priorities.rank_of(ctx, queue, key)
   local agrees = true
   for each = 0, 9 do
-    local there = redis.call("ZSCORE", ctx.prefix .. "rank:" .. each .. " " .. queue, key)
+    local there = redis.call("ZSCORE", ctx.prefix .. Keys.RANK .. each .. " " .. queue, key)
     agrees = agrees and there == (tostring(each) == rank and start)
   end
-  if agrees and redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key) == (rank or false) then return end
-  Check.found(it, "rank_index", "ranked:" .. queue, key, function()
-    for each = 0, 9 do redis.call("ZREM", ctx.prefix .. "rank:" .. each .. " " .. queue, key) end
-    redis.call("ZREM", ctx.prefix .. "ranked:" .. queue, key)
+  if agrees and redis.call("ZSCORE", ctx.prefix .. Keys.RANKED .. queue, key) == (rank or false) then return end
+  Check.found(it, "rank_index", Keys.RANKED .. queue, key, function()
+    for each = 0, 9 do redis.call("ZREM", ctx.prefix .. Keys.RANK .. each .. " " .. queue, key) end
+    redis.call("ZREM", ctx.prefix .. Keys.RANKED .. queue, key)
     Priorities.rank_again(ctx, queue, key)
   end)
 end

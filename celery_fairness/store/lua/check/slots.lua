@@ -6,13 +6,13 @@
 
 function Slots.running(it, _, field)
   local ctx = it.ctx
-  local text = redis.call("HGET", ctx.prefix .. "running", field)
+  local text = redis.call("HGET", ctx.prefix .. Keys.RUNNING, field)
   if not text then return end
   local row = Tasks.read_row(text)
   local lease = row.state == "held" and field or field .. "." .. row.attempt .. "." .. row.nonce
-  if not redis.call("ZSCORE", ctx.prefix .. "ends", lease) then
+  if not redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, lease) then
     Check.found(it, "task_without_end", "running", field, function()
-      redis.call("ZADD", ctx.prefix .. "ends", it.rules.logical + it.rules.lease_ms, lease)
+      redis.call("ZADD", ctx.prefix .. Keys.ENDS, it.rules.logical + it.rules.lease_ms, lease)
     end)
   end
   if Promotions.is_promotion(row) then
@@ -20,7 +20,7 @@ function Slots.running(it, _, field)
     if Slots.is_lost(it, field, lease, row) then return end
   end
   for key in string.gmatch(row.keys, "[^,]+") do
-    local leases = "leases:" .. key
+    local leases = Keys.LEASES .. key
     if not redis.call("ZSCORE", ctx.prefix .. leases, lease) then
       Check.found(it, "task_not_counted", leases, lease, function()
         Leases.begin_lease(ctx, key, lease, it.rules)
@@ -47,21 +47,21 @@ function Slots.is_lost(it, tag, lease, row)
 end
 
 function Slots.reserved(it, key, lease)
-  local reserved, row = it.ctx.prefix .. "reserved:" .. key, Tasks.read_running(it.ctx, lease)
+  local reserved, row = it.ctx.prefix .. Keys.RESERVED .. key, Tasks.read_running(it.ctx, lease)
   if row and Promotions.is_promotion(row) and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
   if not redis.call("ZSCORE", reserved, lease) then return end
-  Check.found(it, "start_without_promotion", "reserved:" .. key, lease, function()
+  Check.found(it, "start_without_promotion", Keys.RESERVED .. key, lease, function()
     redis.call("ZREM", reserved, lease)
     Wake.wake_waiters(it.ctx, key, it.rules)
   end)
 end
 
 function Slots.lease(it, key, lease)
-  local leases = it.ctx.prefix .. "leases:" .. key
+  local leases = it.ctx.prefix .. Keys.LEASES .. key
   if not redis.call("ZSCORE", leases, lease) then return end
   local row = Tasks.read_running(it.ctx, lease) or Tasks.read_held(it.ctx, lease)
   if row and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
-  Check.found(it, "slot_without_task", "leases:" .. key, lease, function()
+  Check.found(it, "slot_without_task", Keys.LEASES .. key, lease, function()
     redis.call("ZREM", leases, lease)
     Leases.freed(key, it.rules)
     Leases.open_freed(it.ctx, it.rules)

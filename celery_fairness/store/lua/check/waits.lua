@@ -19,18 +19,18 @@ end
 -- Returns whether each step from a tenant of a group to the looks at its limit is there.
 function Waits.leads(it, key, group, queue)
   local ctx = it.ctx
-  local limit = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  local limit = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
   return limit
-    and redis.call("ZSCORE", ctx.prefix .. "group:" .. group .. " " .. queue, key)
-    and redis.call("ZSCORE", ctx.prefix .. "groups_at:" .. limit .. " " .. queue, group)
-    and redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, limit)
-    and redis.call("LPOS", ctx.prefix .. "waiters:" .. string.match(limit, "^[^|]*"), limit .. " " .. queue)
+    and redis.call("ZSCORE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, key)
+    and redis.call("ZSCORE", ctx.prefix .. Keys.GROUPS_AT .. limit .. " " .. queue, group)
+    and redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, limit)
+    and redis.call("LPOS", ctx.prefix .. Keys.WAITERS .. string.match(limit, "^[^|]*"), limit .. " " .. queue)
 end
 
 function Waits.lanes(it, name)
   local key, rest = string.match(name, "^(%S+) (.*)$")
   local group, queue = Waits.read_group(rest)
-  local lanes = redis.call("ZRANGE", it.ctx.prefix .. "blocked_lanes:" .. name, 0, LANES_AT_MOST)
+  local lanes = redis.call("ZRANGE", it.ctx.prefix .. Keys.BLOCKED_LANES .. name, 0, LANES_AT_MOST)
   if #lanes == 0 then return end
   it.left = it.left - #lanes
   local leads = Waits.leads(it, key, group, queue)
@@ -38,39 +38,39 @@ function Waits.lanes(it, name)
     leads = leads and Lanes.group_of(it.ctx, queue, key, lanes[index]) == group
   end
   if leads then return end
-  Check.found(it, "blocked_lane_lost", "blocked_lanes:" .. name, "", function()
+  Check.found(it, "blocked_lane_lost", Keys.BLOCKED_LANES .. name, "", function()
     Places.rebuild(it, key, queue, lanes, group)
   end)
 end
 
 -- Removes a tenant from a group of which other tables may be missing.
 function Waits.leave(it, key, group, queue)
-  local ctx, members = it.ctx, it.ctx.prefix .. "group:" .. group .. " " .. queue
-  local limit = redis.call("HGET", ctx.prefix .. "groups:" .. queue, group)
+  local ctx, members = it.ctx, it.ctx.prefix .. Keys.GROUP .. group .. " " .. queue
+  local limit = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
   redis.call("UNLINK", ctx.prefix .. Lanes.order_name(key, group, queue))
   redis.call("ZREM", members, key)
   if redis.call("EXISTS", members) == 1 then
     if limit then Blocked.order_group(ctx, queue, group, limit) end
     return
   end
-  redis.call("HDEL", ctx.prefix .. "groups:" .. queue, group)
+  redis.call("HDEL", ctx.prefix .. Keys.GROUPS .. queue, group)
   if limit then Blocked.unregister(ctx, queue, group, limit) end
 end
 
 function Waits.tenant(it, name, key)
   local group, queue = Waits.read_group(name)
   if redis.call("EXISTS", it.ctx.prefix .. Lanes.order_name(key, group, queue)) == 1 then return end
-  if not redis.call("ZSCORE", it.ctx.prefix .. "group:" .. name, key) then return end
-  Check.found(it, "wait_without_task", "group:" .. name, key, function() Waits.leave(it, key, group, queue) end)
+  if not redis.call("ZSCORE", it.ctx.prefix .. Keys.GROUP .. name, key) then return end
+  Check.found(it, "wait_without_task", Keys.GROUP .. name, key, function() Waits.leave(it, key, group, queue) end)
 end
 
 function Waits.group(it, name, group)
   local ctx, limit, queue = it.ctx, string.match(name, "^(%S+) (.*)$")
-  if not redis.call("ZSCORE", ctx.prefix .. "groups_at:" .. name, group) then return end
-  local groups = ctx.prefix .. "groups:" .. queue
+  if not redis.call("ZSCORE", ctx.prefix .. Keys.GROUPS_AT .. name, group) then return end
+  local groups = ctx.prefix .. Keys.GROUPS .. queue
   local at = redis.call("HGET", groups, group)
-  if at == limit and redis.call("EXISTS", ctx.prefix .. "group:" .. group .. " " .. queue) == 1 then return end
-  Check.found(it, "wait_without_task", "groups_at:" .. name, group, function()
+  if at == limit and redis.call("EXISTS", ctx.prefix .. Keys.GROUP .. group .. " " .. queue) == 1 then return end
+  Check.found(it, "wait_without_task", Keys.GROUPS_AT .. name, group, function()
     if at == limit then redis.call("HDEL", groups, group) end
     Blocked.unregister(ctx, queue, group, limit)
   end)
@@ -88,7 +88,7 @@ end
 
 -- Returns whether a look at a key is not finished. The next call goes on with it.
 function Waits.is_looked_at(it, key)
-  local due = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. "timers", "-inf", it.rules.logical, "LIMIT", 0, LOOKS_AT_MOST)
+  local due = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. Keys.TIMERS, "-inf", it.rules.logical, "LIMIT", 0, LOOKS_AT_MOST)
   for index = 1, #due do
     if string.match(due[index], "^%d+ (%S+)$") == key then return true end
   end
@@ -98,7 +98,8 @@ end
 -- one start at a time that is not in `timers`.
 function Waits.is_left_closed(it, queue, name, looked)
   local ctx, key = it.ctx, string.match(name, "^[^|]*")
-  if redis.call("ZSCORE", ctx.prefix .. "timers", key) or Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
+  if redis.call("ZSCORE", ctx.prefix .. Keys.TIMERS, key) then return end
+  if Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
   local limit = Waits.limit_of_first(it, queue, name)
   -- Claims look anew at a partition that was found closed by older numbers of its queue.
   if not limit or looked ~= math.ceil(looked) and looked - math.ceil(looked) ~= -(limit.version or 0) / Blocked.VERSIONS then
@@ -111,14 +112,14 @@ end
 
 function Waits.limit(it, queue, name)
   local ctx = it.ctx
-  local looked = redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name)
+  local looked = redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name)
   if not looked then return end
-  if redis.call("EXISTS", ctx.prefix .. "groups_at:" .. name .. " " .. queue) == 0 then
-    Check.found(it, "wait_without_task", "available:" .. queue, name, function()
+  if redis.call("EXISTS", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue) == 0 then
+    Check.found(it, "wait_without_task", Keys.AVAILABLE .. queue, name, function()
       Blocked.unregister(ctx, queue, "", name)
     end)
   elseif tonumber(looked) < 0 and Waits.is_left_closed(it, queue, name, tonumber(looked)) then
-    Check.found(it, "limit_left_closed", "available:" .. queue, name, function()
+    Check.found(it, "limit_left_closed", Keys.AVAILABLE .. queue, name, function()
       Wake.wake_waiters(ctx, string.match(name, "^[^|]*"), it.rules)
     end)
   end
@@ -127,19 +128,19 @@ end
 -- The newest start that a key remembers has the number of all its starts.
 function Waits.starts(it, key)
   local ctx = it.ctx
-  local window = redis.call("HMGET", ctx.prefix .. "window:" .. key, "count")
-  local last = redis.call("ZRANGE", ctx.prefix .. "starts:" .. key, -1, -1)[1]
+  local window = redis.call("HMGET", ctx.prefix .. Keys.WINDOW .. key, "count")
+  local last = redis.call("ZRANGE", ctx.prefix .. Keys.STARTS .. key, -1, -1)[1]
   if not window[1] and not last then return end
   if string.match(last or "", "^%d+") == (window[1] or nil) then return end
-  Check.found(it, "starts_lost", "window:" .. key, "", function()
-    redis.call("UNLINK", ctx.prefix .. "window:" .. key, ctx.prefix .. "starts:" .. key)
-    redis.call("ZREM", ctx.prefix .. "key_expiry", key)
+  Check.found(it, "starts_lost", Keys.WINDOW .. key, "", function()
+    redis.call("UNLINK", ctx.prefix .. Keys.WINDOW .. key, ctx.prefix .. Keys.STARTS .. key)
+    redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, key)
     Wake.wake_waiters(ctx, key, it.rules)
   end)
 end
 
 function Waits.queue(it, _, field)
-  local limits, queue = it.ctx.prefix .. "queue_limits", string.match(field, "^queue (.*)$")
+  local limits, queue = it.ctx.prefix .. Keys.QUEUE_LIMITS, string.match(field, "^queue (.*)$")
   local text = queue and redis.call("HGET", limits, field)
   if not text then return end
   local key = Config.read_queue(text).key

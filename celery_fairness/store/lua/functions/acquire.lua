@@ -47,13 +47,13 @@ local function acquire(keys, args)
   local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on", weighs = true,
     limited = of_worker.limited, paced = flags.paced, kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
   if words ~= "" then Config.look_again(ctx, Config.declare(ctx, words, is_new)) end
-  local copy = ctx.prefix .. "copy:" .. message
+  local copy = ctx.prefix .. Keys.COPY .. message
   local limits = words ~= "" and Rates.of_one_key(Limits.limits_now(ctx, words, rules)) or {}
 
   local tier, limit, held = "", -1, 0
   if tenant_key == "tenant:_invalid" then Clock.note_invalid(ctx, of_worker.now) end
   if key ~= "" then
-    tier, limit = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. tenant_key, args[9], args[10],
+    tier, limit = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. tenant_key, args[9], args[10],
       of_worker.default_tier, of_worker.default_limit, {}, of_worker.now)
     if flags.steered then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
     held = Limits.held_of(ctx, key, rules)
@@ -62,14 +62,14 @@ local function acquire(keys, args)
   local starts = {1, held, limit, -1, version, tier, "", "w"}
   local gone, memory = Copies.superseded(copy, message, serial)
   if gone then
-    redis.call("HINCRBY", ctx.prefix .. "counters", "superseded", 1)
+    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "superseded", 1)
     return {-2, held, limit, -1, version, tier, "", "w"}
   end
 
   rules.parked = flags.parked
   local promoted_keys = memory.seq and Promotions.arrive(ctx, of_worker, message, serial)
   if promoted_keys then held = Limits.held_of(ctx, key, rules) end
-  local counts, full, closed = ctx.prefix .. "counters", enforcement ~= "off" and limit >= 0 and held >= limit, nil
+  local counts, full, closed = ctx.prefix .. Keys.COUNTERS, enforcement ~= "off" and limit >= 0 and held >= limit, nil
   if enforcement ~= "off" then
     closed = words ~= "" and Limits.refusal(ctx, words, rules) or nil
     if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then

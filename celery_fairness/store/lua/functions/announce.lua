@@ -27,22 +27,22 @@ register("announce", {"allow-oom"}, function(keys, args)
   local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
   if worker ~= "" then
     local ended = redis.call(
-      "ZRANGEBYSCORE", ctx.prefix .. "workers", "-inf", now, "LIMIT", 0, FORGET_AT_MOST)
+      "ZRANGEBYSCORE", ctx.prefix .. Keys.WORKERS, "-inf", now, "LIMIT", 0, FORGET_AT_MOST)
     ended[#ended + 1] = worker
-    redis.call("ZREM", ctx.prefix .. "workers", unpack(ended))
+    redis.call("ZREM", ctx.prefix .. Keys.WORKERS, unpack(ended))
     if lives_ms > 0 then
-      redis.call("ZADD", ctx.prefix .. "workers", string.format("%.0f", now + lives_ms), worker)
-      redis.call("PEXPIRE", ctx.prefix .. "workers", lives_ms)
+      redis.call("ZADD", ctx.prefix .. Keys.WORKERS, string.format("%.0f", now + lives_ms), worker)
+      redis.call("PEXPIRE", ctx.prefix .. Keys.WORKERS, lives_ms)
     end
   end
   Stats.fold_minutes(ctx, now)
   local rules = {logical = logical, now = now, enforcement = args[6], parked = flags.parked}
   Saturation.look(ctx, rules, {unpack(args, 7)}, lease_ms)
-  local began = tonumber(redis.call("HGET", ctx.prefix .. "clock", "began") or 0)
+  local began = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "began") or 0)
   local lost = known_epoch ~= "" and began > tonumber(known_epoch)
-  if lost and redis.call("HSETNX", ctx.prefix .. "clock", "loss_reported", 1) == 1 then
+  if lost and redis.call("HSETNX", ctx.prefix .. Keys.CLOCK, "loss_reported", 1) == 1 then
     Events.write_event(ctx, "fairness.memory_lost", "since", known_epoch)
-    redis.call("HINCRBY", ctx.prefix .. "counters", "memory_lost", 1)
+    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "memory_lost", 1)
   end
   return lost and "lost" or "kept"
 end)

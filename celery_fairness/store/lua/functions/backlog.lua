@@ -27,7 +27,7 @@ local function some_of(name, total, most)
 end
 
 local function queue_row(it, queue, most)
-  local ring, full = it.ctx.prefix .. "active:" .. queue, it.ctx.prefix .. "blocked:" .. queue
+  local ring, full = it.ctx.prefix .. Keys.ACTIVE .. queue, it.ctx.prefix .. Keys.BLOCKED .. queue
   local active, blocked = redis.call("ZCARD", ring), redis.call("ZCARD", full)
   local half = math.ceil(most / 2)
   local of_active = math.min(active, math.max(half, most - blocked))

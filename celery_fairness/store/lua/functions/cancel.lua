@@ -21,8 +21,8 @@ register("cancel", {"allow-oom"}, function(keys, args)
     local task = Tasks.read(ctx, args[index])
     local gone = task and Lanes.remove_waiting(ctx, task)
     if gone then
-      redis.call("ZREM", ctx.prefix .. "expires:" .. task.queue, task.tag)
-      redis.call("HINCRBY", ctx.prefix .. "counters", "cancelled", 1)
+      redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. task.queue, task.tag)
+      redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "cancelled", 1)
       Events.write_event_of(ctx, "fairness.cancelled", task)
       Settle.leave_outcome(ctx, {logical = logical}, task, "cancelled", Settle.NOBODY)
     elseif task then

@@ -53,7 +53,7 @@ end
 -- Returns the names of the leases that this claim number was given before, because its answer may have been lost. It
 -- returns nil if the number is a new one.
 local function given_before(ctx, owner, number)
-  local last = redis.call("GET", ctx.prefix .. "last_answer:" .. owner) or ""
+  local last = redis.call("GET", ctx.prefix .. Keys.LAST_ANSWER .. owner) or ""
   local last_number, last_leases = string.match(last, "^(%S+) (.*)$")
   if last_number ~= number then return nil end
   return last_leases
@@ -147,7 +147,8 @@ register("claim", {"allow-oom"}, function(keys, args)
     Pick.turn_over(rounds, take(queue))
   end
   if #leases > 0 then
-    redis.call("SET", ctx.prefix .. "last_answer:" .. owner, number .. " " .. table.concat(leases, " "), "PX", 2 * rules.lease_ms)
+    local last_answer = number .. " " .. table.concat(leases, " ")
+    redis.call("SET", ctx.prefix .. Keys.LAST_ANSWER .. owner, last_answer, "PX", 2 * rules.lease_ms)
   end
   for index = 1, #turns.queues do
     local queue = turns.queues[index]

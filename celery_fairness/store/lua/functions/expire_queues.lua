@@ -20,7 +20,7 @@ register("expire_queues", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms, declared = {prefix = keys[1]}, args[1], args[2]
   ctx.ranked = Clock.ranked(ctx)
   local now = Clock.server_now(frozen_ms)
-  local unused = ctx.prefix .. "queue_expiry"
+  local unused = ctx.prefix .. Keys.QUEUE_EXPIRY
 
   for index = 3, #args, 2 do
     local queue, kept_ms = args[index], tonumber(args[index + 1])

@@ -76,7 +76,7 @@ local function count_older(it)
 end
 
 local function account_of(it, key)
-  local known = redis.call("HMGET", it.ctx.prefix .. "tenant_state:" .. key, "tier", "tenant", "mean")
+  local known = redis.call("HMGET", it.ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "mean")
   if key == Tasks.SYSTEM then return -1, 1, tonumber(known[3]) end
   local _, limit, weight = Config.entitlement_by(it.ctx, "tenant:" .. (known[2] or ""), known[1] or "", it.default_tier,
     it.tiers, it.read, it.now)
@@ -145,15 +145,15 @@ local function as_it_is(_, at) return at end
 local function place_among_active(it, older)
   local ctx, queue, key = it.ctx, it.task.queue, it.task.key
   local virtual = Active.virtual_time(ctx, queue)
-  local start = redis.call("ZSCORE", ctx.prefix .. "active:" .. queue, key)
-  local finish = not start and redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key)
+  local start = redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, key)
+  local finish = not start and redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED .. queue, key)
   if not start and not finish then return nil end
   local mine = turn_of(it, key, start and tonumber(start) or math.max(tonumber(finish), virtual), it.group, queue)
   mine[3] = older
   local place = place_of(it, mine)
-  add_turns(it, place, "active:" .. queue, until_of(place), nil, queue, as_it_is)
-  add_turns(it, place, "blocked:" .. queue, until_of(place), nil, queue, function(other, at)
-    local judged = redis.call("ZSCORE", ctx.prefix .. "at_limit", other)
+  add_turns(it, place, Keys.ACTIVE .. queue, until_of(place), nil, queue, as_it_is)
+  add_turns(it, place, Keys.BLOCKED .. queue, until_of(place), nil, queue, function(other, at)
+    local judged = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, other)
     return judged and tonumber(judged) >= 0 and math.max(at, virtual)
   end)
   return place
@@ -162,31 +162,31 @@ end
 -- Returns the position at a shared limit, over all queues.
 local function place_at_limit(it, limit_key, older)
   local ctx, queue, key = it.ctx, it.task.queue, it.task.key
-  local name = it.group and redis.call("HGET", ctx.prefix .. "groups:" .. queue, it.group)
+  local name = it.group and redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, it.group)
   local at = name and string.match(name, "^[^|]*") == limit_key
-    and redis.call("ZSCORE", ctx.prefix .. "group:" .. it.group .. " " .. queue, key)
-  local virtual = redis.call("HGET", ctx.prefix .. "virtual_times", "limit " .. limit_key)
+    and redis.call("ZSCORE", ctx.prefix .. Keys.GROUP .. it.group .. " " .. queue, key)
+  local virtual = redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key)
   if not at and virtual then at = Blocked.shared_start(ctx, limit_key, key, virtual) end
   local mine = turn_of(it, key, tonumber(at or 0), it.group, queue)
   mine[3] = older
   local place = place_of(it, mine)
   if not at then return {mine = mine} end
   local most = math.ceil(GROUPS_AT_MOST / it.positions)
-  local waited = redis.call("LRANGE", ctx.prefix .. "waiters:" .. limit_key, 0, most - 1)
+  local waited = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. limit_key, 0, most - 1)
   local left, looked_at, looked_in, all = most, 0, 0, 0
   for index = 1, #waited do
     if left <= 0 then break end
-    local where, at_limit = string.match(waited[index], "^%S+ (.*)$"), ctx.prefix .. "groups_at:" .. waited[index]
+    local where, at_limit = string.match(waited[index], "^%S+ (.*)$"), ctx.prefix .. Keys.GROUPS_AT .. waited[index]
     local groups = redis.call("ZRANGE", at_limit, 0, left - 1)
     left, looked_at, looked_in = left - 1 - #groups, looked_at + #groups, looked_in + 1
     all = all + redis.call("ZCARD", at_limit)
     for each = 1, #groups do
-      add_turns(it, place, "group:" .. groups[each] .. " " .. where, until_of(place), groups[each], where, as_it_is)
+      add_turns(it, place, Keys.GROUP .. groups[each] .. " " .. where, until_of(place), groups[each], where, as_it_is)
     end
   end
   -- The groups that were not looked at count in the same proportion.
   if left <= 0 and looked_at > 0 then
-    local lists = redis.call("LLEN", ctx.prefix .. "waiters:" .. limit_key)
+    local lists = redis.call("LLEN", ctx.prefix .. Keys.WAITERS .. limit_key)
     place.of_all = math.floor(place.of_all * all / looked_at * lists / looked_in)
   end
   return place
@@ -195,25 +195,25 @@ end
 -- Returns how many active tenants are before the task's own, or nil if its own is not active.
 local function count_active(it, scope)
   local ctx, queue, key = it.ctx, it.task.queue, it.task.key
-  local rank = scope == "queue" and redis.call("ZSCORE", ctx.prefix .. "ranked:" .. queue, key)
-  if not rank then return redis.call("ZRANK", ctx.prefix .. "active:" .. queue, key) or nil end
-  local place = redis.call("ZRANK", ctx.prefix .. "rank:" .. rank .. " " .. queue, key)
-  return place and redis.call("ZCOUNT", ctx.prefix .. "ranked:" .. queue, "(" .. rank, "+inf") + place or nil
+  local rank = scope == "queue" and redis.call("ZSCORE", ctx.prefix .. Keys.RANKED .. queue, key)
+  if not rank then return redis.call("ZRANK", ctx.prefix .. Keys.ACTIVE .. queue, key) or nil end
+  local place = redis.call("ZRANK", ctx.prefix .. Keys.RANK .. rank .. " " .. queue, key)
+  return place and redis.call("ZCOUNT", ctx.prefix .. Keys.RANKED .. queue, "(" .. rank, "+inf") + place or nil
 end
 
 -- Adds a sample of the running tasks.
 local function add_running(it, answer)
   local prefix = it.ctx.prefix
-  local all = redis.call("HLEN", prefix .. "running")
-  local flat, rows, means = redis.call("HSCAN", prefix .. "running", 0, "COUNT", RUNNING_AT_MOST)[2], {}, {}
+  local all = redis.call("HLEN", prefix .. Keys.RUNNING)
+  local flat, rows, means = redis.call("HSCAN", prefix .. Keys.RUNNING, 0, "COUNT", RUNNING_AT_MOST)[2], {}, {}
   for index = 1, math.min(#flat, 2 * RUNNING_AT_MOST), 2 do
     local tag = flat[index]
-    local head = redis.call("HGET", prefix .. "tasks", tag)
+    local head = redis.call("HGET", prefix .. Keys.TASKS, tag)
     if head then
       rows[#rows + 1] = {tag, flat[index + 1], head}
       local task = it.fairness_by == "runtime" and Tasks.read_head(tag, head)
       if task and task.queue == it.task.queue and means[task.key] == nil then
-        means[task.key] = tonumber(redis.call("HGET", prefix .. "tenant_state:" .. task.key, "mean")) or -1
+        means[task.key] = tonumber(redis.call("HGET", prefix .. Keys.TENANT_STATE .. task.key, "mean")) or -1
       end
     end
   end

@@ -46,10 +46,10 @@ end
 
 -- Returns how many leases live, how many have ended and still stand in the table, and which these are.
 local function count_leases(ctx, key, logical)
-  local leases, gone, unswept = ctx.prefix .. "leases:" .. key, {}, 0
+  local leases, gone, unswept = ctx.prefix .. Keys.LEASES .. key, {}, 0
   local held = redis.call("ZCARD", leases)
   local ended = held == 0 and {} or redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. "ends", "-inf", Rates.whole(logical), "LIMIT", 0, ENDED_AT_MOST)
+    "ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf", Rates.whole(logical), "LIMIT", 0, ENDED_AT_MOST)
   local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
   for index = 1, #ended do
     if its[index] then gone[ended[index]], unswept = true, unswept + 1 end
@@ -59,7 +59,7 @@ end
 
 -- Returns a lease with what its row has of its task.
 local function lease_of(ctx, id, logical)
-  local ends = redis.call("ZSCORE", ctx.prefix .. "ends", id)
+  local ends = redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, id)
   local lease = {id = id, ends_ms = math.max(0, tonumber(ends or logical) - logical)}
   local row, tag = Tasks.read_running(ctx, id)
   local task = row and Tasks.read(ctx, tag)
@@ -83,7 +83,7 @@ end
 
 -- Returns a page of the leases that live, the oldest first.
 local function leases_of(ctx, key, first, gone, logical)
-  local shown, found = redis.call("ZRANGE", ctx.prefix .. "leases:" .. key, first, first + PAGE - 1), {}
+  local shown, found = redis.call("ZRANGE", ctx.prefix .. Keys.LEASES .. key, first, first + PAGE - 1), {}
   for index = 1, #shown do
     if not gone[shown[index]] then found[#found + 1] = lease_of(ctx, shown[index], logical) end
   end
@@ -97,7 +97,7 @@ end
 
 -- Adds where the tasks of a tenant wait, how many they are, and whether claims pass the tenant over.
 local function add_places(ctx, key, answer)
-  local flat, left, queues = redis.call("HGETALL", ctx.prefix .. "tenant_state:" .. key), LANES_AT_MOST, {}
+  local flat, left, queues = redis.call("HGETALL", ctx.prefix .. Keys.TENANT_STATE .. key), LANES_AT_MOST, {}
   for index = 1, #flat, 2 do
     local queue = string.match(flat[index], "^q:(.*)$")
     if queue then
@@ -110,7 +110,7 @@ local function add_places(ctx, key, answer)
   local full, lanes = {}, {}
   for index = 1, math.min(#queues, QUEUES_AT_MOST) do
     local queue, ranks = queues[index], {}
-    if redis.call("ZSCORE", ctx.prefix .. "blocked:" .. queue, key) then full[#full + 1] = shown_queue(queue) end
+    if redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED .. queue, key) then full[#full + 1] = shown_queue(queue) end
     local its = left > 0 and Lanes.all_of(ctx, key, queue, left) or {}
     for place = 1, math.min(#its, left) do
       local rank = string.sub(its[place], 1, 1)
@@ -124,18 +124,18 @@ local function add_places(ctx, key, answer)
   end
   answer.full_in, answer.waiting = list(full), list(lanes)
   -- 0 means that a put has changed the tier since.
-  local judged_by = tonumber(redis.call("ZSCORE", ctx.prefix .. "at_limit", key) or 0)
+  local judged_by = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, key) or 0)
   if judged_by ~= 0 then answer.judged_by = math.abs(judged_by) - 1 end
 end
 
 -- Returns how many tenants wait in the groups of a limit, and how many tasks. Both stop to count when nothing of
 -- `left` is left. Then the tenants are a lower bound, and the tasks are nil.
 local function count_waiters(ctx, place, queue, left)
-  local wait, tenants, tasks = ctx.prefix .. "groups_at:" .. place, 0, 0
+  local wait, tenants, tasks = ctx.prefix .. Keys.GROUPS_AT .. place, 0, 0
   local groups = left.groups > 0 and redis.call("ZRANGE", wait, 0, left.groups - 1) or {}
   left.groups = left.groups - #groups
   for index = 1, #groups do
-    local name = ctx.prefix .. "group:" .. groups[index] .. " " .. queue
+    local name = ctx.prefix .. Keys.GROUP .. groups[index] .. " " .. queue
     local its = redis.call("ZRANGE", name, 0, math.max(0, left.lanes))
     if #its > left.lanes then
       tenants, tasks, its = tenants + redis.call("ZCARD", name), nil, {}
@@ -157,12 +157,12 @@ end
 
 -- Returns the limits of a key at which claims found tasks to wait. `cools` is whether only a cool-down stops the key.
 local function waited_of(ctx, key, first, cools, rules)
-  local places = redis.call("LRANGE", ctx.prefix .. "waiters:" .. key, first, first + PAGE - 1)
+  local places = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. key, first, first + PAGE - 1)
   local found, left = {}, {groups = GROUPS_AT_MOST, lanes = COUNTED_AT_MOST}
   table.sort(places)
   for index = 1, #places do
     local name, queue = string.match(places[index], "^(%S+) (.*)$")
-    local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. "available:" .. queue, name))
+    local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name))
     if looked then
       local limit = Limits.give_own(ctx, Limits.read_limit(name), rules)
       local row = numbers_of(limit)
@@ -179,7 +179,7 @@ end
 
 -- Returns the limit of a key that the first task has which a claim found to wait at the key.
 local function waiting_limit(ctx, key)
-  local place = redis.call("LINDEX", ctx.prefix .. "waiters:" .. key, 0)
+  local place = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. key, 0)
   if not place then return nil end
   local name, queue = string.match(place, "^(%S+) (.*)$")
   local lane = Blocked.first_lane(ctx, queue, name)
@@ -194,7 +194,7 @@ local function numbers_of_tasks(ctx, key, leases, app)
   for of, numbers in string.gmatch(words, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
     if of == key then return numbers end
   end
-  return redis.call("HGET", ctx.prefix .. "window:" .. key, "asked") or app ~= "" and app or nil
+  return redis.call("HGET", ctx.prefix .. Keys.WINDOW .. key, "asked") or app ~= "" and app or nil
 end
 
 -- Returns the limit of a tenant's tier and the reason for it. If the key is no tenant's, the limit has no number.
@@ -217,7 +217,7 @@ end
 -- is no reason.
 local function own_numbers(ctx, key, leases, app, answer, rules)
   local limit, reason = of_tier(key, answer)
-  local row, known = Config.row_of_key(ctx, key, rules), redis.call("GET", ctx.prefix .. "declared:" .. key)
+  local row, known = Config.row_of_key(ctx, key, rules), redis.call("GET", ctx.prefix .. Keys.DECLARED .. key)
   if row and row.parts == (key ~= row.key) then
     limit.of_process, limit.concurrency, limit.rates, limit.throttle = row.of_process, row.concurrency, row.rates, row.throttle
     local kind = row.set ~= "" and "queue" or row.declared ~= "" and "settings"
@@ -262,7 +262,7 @@ end
 local function throttle_of(ctx, limit, logical)
   local starts, period_ms = Rates.windows_of(limit.throttle)()
   if not starts then return nil end
-  local ideal = redis.call("HGET", ctx.prefix .. "window:" .. limit.key, "ideal")
+  local ideal = redis.call("HGET", ctx.prefix .. Keys.WINDOW .. limit.key, "ideal")
   return {starts, period_ms, math.max(0, math.ceil(ideal and ideal + period_ms / starts - logical or 0))}
 end
 
@@ -283,17 +283,17 @@ end
 
 -- Returns whether any table has something of a key.
 local function is_used(ctx, key, answer, queue, logical)
-  local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. "key_expiry", " " .. key) or 0)
+  local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.KEY_EXPIRY, " " .. key) or 0)
   local counted = answer.held + answer.ended_unswept + answer.waiting_count
   return counted > 0 or known_until > logical or answer.published == true or queue ~= false
     or (answer.override or answer.pause or answer.cool_ms) ~= nil
-    or redis.call("EXISTS", ctx.prefix .. "window:" .. key, ctx.prefix .. "waiters:" .. key) > 0
+    or redis.call("EXISTS", ctx.prefix .. Keys.WINDOW .. key, ctx.prefix .. Keys.WAITERS .. key) > 0
 end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
 -- tier adds nothing.
 local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, now, answer)
-  local waits = redis.call("HGET", ctx.prefix .. "tenant_state:" .. key, "tier")
+  local waits = redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier")
   local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency", "ends_ms")
   if record[3] and tonumber(record[3]) <= now then record[2] = "" end
   if waits and waits ~= "" then tier = waits end
@@ -311,12 +311,12 @@ register("inspect", {"no-writes"}, function(keys, args)
   local held, unswept, gone = count_leases(ctx, key, logical)
   local rules = {logical = logical, now = now, enforcement = enforcement, parked = flags.parked, held = {[key] = held}}
   local answer = {now = now, held = held, ended_unswept = unswept,
-    waiting_count = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", key) or 0)}
+    waiting_count = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, key) or 0)}
   if tenant_key ~= "" then add_tier(ctx, key, tenant_key, tier, args[5], cjson.decode(args[6]), now, answer) end
 
   local leases = leases_of(ctx, key, first, gone, logical)
   local pause, pause_ms = pause_of(ctx, key, tenant_key, rules)
-  local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. "cool_downs", key) or 0) - logical)
+  local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key) or 0) - logical)
   local override, limit, reason = Config.override_of(ctx, key, rules), nil, nil
   if word == key then
     limit, reason = of_tier(key, answer)
@@ -335,7 +335,7 @@ register("inspect", {"no-writes"}, function(keys, args)
 
   local queue = Config.queue_of_key(ctx, key)
   -- Every task of a queue waits for the queue's limit.
-  local in_queue = queue and redis.call("HGET", ctx.prefix .. "waiting", queue)
+  local in_queue = queue and redis.call("HGET", ctx.prefix .. Keys.WAITING, queue)
   answer.waiting_count = answer.waiting_count + (in_queue or 0)
   if tenant_key ~= "" or key == Tasks.SYSTEM then
     add_places(ctx, key, answer)

@@ -30,14 +30,14 @@
 local TENANTS_AT_MOST, LIMITS_AT_MOST, LIMITS_SHOWN = 30, 100, 20
 
 local function limit_rows(ctx, queue, rules)
-  local candidates = ctx.prefix .. "available:" .. queue
+  local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
   local names, rows = redis.call("ZRANGE", candidates, 0, LIMITS_AT_MOST - 1), {}
   for index = 1, #names do
     local limit = Limits.give_own(ctx, Limits.read_limit(names[index]), rules)
     Config.replace(limit, Config.override_of(ctx, limit.key, rules))
     local _, _, why = Limits.wait_ms(ctx, limit, rules)
-    local waiting = redis.call("HGET", ctx.prefix .. "waiting_at", limit.key)
-      or limit.key == "queue:" .. queue and redis.call("HGET", ctx.prefix .. "waiting", queue)
+    local waiting = redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key)
+      or limit.key == "queue:" .. queue and redis.call("HGET", ctx.prefix .. Keys.WAITING, queue)
     rows[index] = {limit.key, why or "", tonumber(waiting or 0)}
   end
   table.sort(rows, function(one, other) return one[3] > other[3] or one[3] == other[3] and one[1] < other[1] end)
@@ -48,7 +48,7 @@ end
 register("inspect_queue", {"no-writes"}, function(keys, args)
   local ctx, queue = {prefix = keys[1]}, args[1]
   local it = Backlog.begin(ctx, tonumber(args[2]), args[6], args[3], cjson.decode(args[4]), args[5])
-  local ring, full = ctx.prefix .. "active:" .. queue, ctx.prefix .. "blocked:" .. queue
+  local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
   local active, blocked = tonumber(args[7]), tonumber(args[8])
   it.taken = cjson.decode(args[9])
   local tenants, of_blocked = Backlog.rows_of(it, queue,

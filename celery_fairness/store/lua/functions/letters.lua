@@ -11,11 +11,11 @@
 ]]
 register("letters", {"no-writes"}, function(keys, args)
   local ctx, only, skipped, most = {prefix = keys[1]}, args[1], tonumber(args[2]), tonumber(args[3])
-  local queues = redis.call("SMEMBERS", ctx.prefix .. "queues")
+  local queues = redis.call("SMEMBERS", ctx.prefix .. Keys.QUEUES)
   table.sort(queues)
   local counts, rows = {}, {}
   for index = 1, #queues do
-    local queue, dead = queues[index], ctx.prefix .. "dead:" .. queues[index]
+    local queue, dead = queues[index], ctx.prefix .. Keys.DEAD .. queues[index]
     local letters = redis.call("ZCARD", dead)
     if letters > 0 then counts[#counts + 1], counts[#counts + 2] = queue, letters end
     if only == "" or only == queue then

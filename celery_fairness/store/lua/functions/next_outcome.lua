@@ -29,11 +29,11 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
     local task = Tasks.read(ctx, tag)
     -- The record of a dead letter stays.
     if task and task.seq == tonumber(seq) and Settle.forget_outcome(ctx, tag)
-      and not redis.call("ZSCORE", ctx.prefix .. "dead:" .. task.queue, tag) then
+      and not redis.call("ZSCORE", ctx.prefix .. Keys.DEAD .. task.queue, tag) then
       Tasks.delete(ctx, task.tag, task.id)
     end
   end
-  local outcomes = ctx.prefix .. "outcomes"
+  local outcomes = ctx.prefix .. Keys.OUTCOMES
   local tag = redis.call("ZRANGEBYSCORE", outcomes, "-inf", rules.logical, "LIMIT", 0, 1)[1]
   if not tag then return {} end
   local task = Tasks.read(ctx, tag)

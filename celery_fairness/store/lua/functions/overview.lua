@@ -25,13 +25,13 @@ local QUEUES_AT_MOST, RUNNING_AT_MOST = 100, 500
 -- Returns the queues in which tasks wait or run, or that have delayed tasks or dead letters, and those of `names`. A
 -- row is {QUEUE, WAITING}.
 local function known_queues(ctx, names, by_queue, is_ordered)
-  local counts, seen, found = redis.call("HGETALL", ctx.prefix .. "waiting"), {}, {}
+  local counts, seen, found = redis.call("HGETALL", ctx.prefix .. Keys.WAITING), {}, {}
   local function add(queue, waiting)
     if seen[queue] or queue == "" then return end
     seen[queue], found[#found + 1] = true, {queue, waiting}
   end
   for index = 1, #counts, 2 do add(counts[index], tonumber(counts[index + 1])) end
-  local others = redis.call("SMEMBERS", ctx.prefix .. "queues")
+  local others = redis.call("SMEMBERS", ctx.prefix .. Keys.QUEUES)
   for index = 1, #others do add(others[index], 0) end
   for queue in pairs(by_queue) do add(queue, 0) end
   for index = 1, #names do add(names[index], 0) end
@@ -65,7 +65,7 @@ end
 
 -- Returns what is counted of the running tasks, and how many run. A promoted task has a row too, and does not run.
 local function count_running(ctx, default_tier, now)
-  local rows = redis.call("HRANDFIELD", ctx.prefix .. "running", RUNNING_AT_MOST, "WITHVALUES")
+  local rows = redis.call("HRANDFIELD", ctx.prefix .. Keys.RUNNING, RUNNING_AT_MOST, "WITHVALUES")
   local tags, owners, found = {}, {}, new_count(ctx, default_tier, now)
   for index = 1, #rows, 2 do
     local owner, state = Tasks.owner_of(rows[index + 1])
@@ -76,13 +76,13 @@ local function count_running(ctx, default_tier, now)
       tags[#tags + 1], owners[#owners + 1] = rows[index], owner
     end
   end
-  local heads = #tags > 0 and redis.call("HMGET", ctx.prefix .. "tasks", unpack(tags)) or {}
+  local heads = #tags > 0 and redis.call("HMGET", ctx.prefix .. Keys.TASKS, unpack(tags)) or {}
   for index = 1, #tags do
     local task = heads[index] and Tasks.read_head(tags[index], heads[index])
     -- A record of a tier is the tenant's, for all its services.
     if task then found.count(task.queue, owners[index], Tasks.key_of(task.tenant, ""), task.tier) end
   end
-  local of_all = redis.call("HLEN", ctx.prefix .. "running")
+  local of_all = redis.call("HLEN", ctx.prefix .. Keys.RUNNING)
   return found, math.floor(of_all * found.sampled / math.max(1, #rows / 2) + 0.5)
 end
 
@@ -95,9 +95,9 @@ local function rows_of(counts)
 end
 
 local function queue_row(ctx, queue, waiting, running)
-  return {queue, waiting, redis.call("ZCARD", ctx.prefix .. "scheduled:" .. queue),
-    redis.call("ZCARD", ctx.prefix .. "dead:" .. queue), redis.call("ZCARD", ctx.prefix .. "active:" .. queue),
-    redis.call("ZCARD", ctx.prefix .. "blocked:" .. queue), running}
+  return {queue, waiting, redis.call("ZCARD", ctx.prefix .. Keys.SCHEDULED .. queue),
+    redis.call("ZCARD", ctx.prefix .. Keys.DEAD .. queue), redis.call("ZCARD", ctx.prefix .. Keys.ACTIVE .. queue),
+    redis.call("ZCARD", ctx.prefix .. Keys.BLOCKED .. queue), running}
 end
 
 register("overview", {"no-writes"}, function(keys, args)

@@ -27,7 +27,7 @@ register("park", {}, function(keys, args)
   local tag, serial, next_serial, keep_ms, expires_ms = args[3], args[4], args[5], tonumber(args[6]), args[13]
   local logical, now, _, flags = Clock.tick(ctx, tonumber(args[1]), args[15])
   ctx.ranked = flags.ranked
-  local gone, memory = Copies.superseded(ctx.prefix .. "copy:" .. tag, tag, serial)
+  local gone, memory = Copies.superseded(ctx.prefix .. Keys.COPY .. tag, tag, serial)
   if gone then return -2 end
   local job = Events.read_job(args[12]) or Leases.UNKNOWN
   local task = {tag = tag, seq = memory.seq or Tasks.next_seq(ctx), attempt = memory.attempts,
@@ -37,11 +37,11 @@ register("park", {}, function(keys, args)
   Copies.copy_parked(ctx, tag, next_serial, Rates.whole(task.seq), memory, keep_ms)
   -- A call that is sent again finds the task here.
   if not Tasks.add_message(ctx, task, args[14]) then return 1 end
-  if not flags.parked then redis.call("HSET", ctx.prefix .. "clock", "parked", 1) end
-  if task.limits ~= "" and not flags.limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
+  if not flags.parked then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "parked", 1) end
+  if task.limits ~= "" and not flags.limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
   if expires_ms ~= "" then
-    redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)
-    redis.call("HSET", ctx.prefix .. "clock", "expiring", 1)
+    redis.call("ZADD", ctx.prefix .. Keys.EXPIRES .. queue, expires_ms, tag)
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "expiring", 1)
   end
   Lanes.enqueue(ctx, queue, task, true, now)
   -- A newcomer must not start before this task. So its lane waits at its limit at once, as the next claim would put it.

@@ -21,7 +21,7 @@
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency = {prefix = keys[1]}, args[1], args[2], args[3]
   local keep_ms, ends_ms = tonumber(args[4]), args[5]
-  local tenant, clock = ctx.prefix .. key, ctx.prefix .. "clock"
+  local tenant, clock = ctx.prefix .. key, ctx.prefix .. Keys.CLOCK
 
   local before = redis.call("HMGET", tenant, "tier", "concurrency", "ends_ms")
   local same = (before[1] or "") == tier

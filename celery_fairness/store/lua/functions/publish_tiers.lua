@@ -12,7 +12,7 @@
 ]]
 register("publish_tiers", {"allow-oom"}, function(keys, args)
   local ctx, source, force = {prefix = keys[1]}, args[1], args[2]
-  local tiers, clock = ctx.prefix .. "tiers", ctx.prefix .. "clock"
+  local tiers, clock = ctx.prefix .. Keys.TIERS, ctx.prefix .. Keys.CLOCK
 
   if force ~= "1" and redis.call("HGET", clock, "tiers_source") == "database" then
     return {0, tonumber(redis.call("HGET", clock, "version") or 0)}

@@ -45,7 +45,7 @@ local function declare(ctx, limits, is_new)
   local changed = Config.declare(ctx, limits, is_new)
   Config.look_again(ctx, changed)
   for index = 1, #changed do
-    local waits = redis.call("LINDEX", ctx.prefix .. "waiters:" .. changed[index], 0)
+    local waits = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. changed[index], 0)
     if waits then Active.wake_worker(ctx, string.match(waits, "^%S+ (.*)$")) end
   end
 end
@@ -54,7 +54,7 @@ end
 -- none waits.
 local function waiting_of_tenant(ctx, key)
   local waiting, tier = 0, ""
-  local fields = redis.call("HGETALL", ctx.prefix .. "tenant_state:" .. key)
+  local fields = redis.call("HGETALL", ctx.prefix .. Keys.TENANT_STATE .. key)
   for index = 1, #fields, 2 do
     if fields[index] == "tier" then tier = fields[index + 1] end
     if string.sub(fields[index], 1, 2) == "q:" then waiting = waiting + tonumber(fields[index + 1]) end
@@ -63,14 +63,15 @@ local function waiting_of_tenant(ctx, key)
 end
 
 -- Returns {key, limit, waiting} of the tenant or queue that has no room for one more. It returns nil if both
--- have room. `published` has the source of the published tiers, and whether one is bounded. They replace the settings of the producer.
+-- have room. `published` has the source of the published tiers, and whether one is bounded. They replace the settings of
+-- the producer.
 local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, published, now)
   if task.key ~= Tasks.SYSTEM and (published.bounded or of_tier ~= "" and not published.source) then
     local waiting, known = waiting_of_tenant(ctx, task.key)
     local most = tonumber(of_tier)
     if published.bounded then
       local tier = task.tier == "" and known or task.tier
-      local _, _, _, row = Config.entitlement(ctx.prefix .. "tiers", ctx.prefix .. "tenant:" .. task.tenant, tier, "",
+      local _, _, _, row = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. Keys.TENANT .. task.tenant, tier, "",
         default_tier, "", {}, now)
       most = row and tonumber(row.max_waiting)
     end
@@ -78,7 +79,7 @@ local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, publis
   end
   local most = tonumber(of_queue)
   if not most then return nil end
-  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0)
   return waiting >= most and {"queue:" .. queue, most, waiting} or nil
 end
 
@@ -105,7 +106,7 @@ local function put(keys, args)
     tier = tier, id = id, name = name, limits = limits, key = Tasks.key_of(tenant, service),
   }
   local now = Clock.server_now(frozen_ms)
-  local flags = redis.call("HMGET", ctx.prefix .. "clock", "watched", "limited", "ranked", "schema",
+  local flags = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "watched", "limited", "ranked", "schema",
     "tiers_source", "bounded")
   Clock.check_schema(flags[4])
   local watched, limited = flags[1], flags[2]
@@ -117,15 +118,15 @@ local function put(keys, args)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" then
-    if redis.call("HEXISTS", ctx.prefix .. "queue_limits", "moved " .. queue) == 1 then return 5 end
+    if redis.call("HEXISTS", ctx.prefix .. Keys.QUEUE_LIMITS, "moved " .. queue) == 1 then return 5 end
     if redis.call("LREM", plain, -1, entry) == 0 then return 4 end
   end
   if not Tasks.add_message(ctx, task, message) then return 0 end
   if limits ~= "" then declare(ctx, limits, is_new ~= "") end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
-  if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. "clock", "limited", 1) end
+  if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
   if tenant == "_invalid" then
-    redis.call("HINCRBY", ctx.prefix .. "counters", "invalid", 1)
+    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "invalid", 1)
     Clock.note_invalid(ctx, now)
   end
   task.seq, task.queue = Tasks.next_seq(ctx), queue
@@ -133,8 +134,8 @@ local function put(keys, args)
     Events.tell_put(ctx, task, math.max(now, eta_ms))
   end
   if expires_ms > 0 then
-    redis.call("HSET", ctx.prefix .. "clock", "expiring", 1)
-    redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "expiring", 1)
+    redis.call("ZADD", ctx.prefix .. Keys.EXPIRES .. queue, expires_ms, tag)
   end
   if is_later then
     -- If the task expires before its time, it is looked at when it expires.

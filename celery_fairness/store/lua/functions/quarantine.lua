@@ -12,8 +12,8 @@ register("quarantine", {"allow-oom"}, function(keys, args)
 
   local moved = redis.call("LREM", plain, -1, entry)
   if moved > 0 then
-    redis.call("RPUSH", ctx.prefix .. "quarantined:" .. queue, entry)
-    redis.call("HINCRBY", ctx.prefix .. "counters", "quarantined", moved)
+    redis.call("RPUSH", ctx.prefix .. Keys.QUARANTINED .. queue, entry)
+    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "quarantined", moved)
   end
   return moved
 end)

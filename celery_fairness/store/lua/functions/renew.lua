@@ -29,8 +29,8 @@ register("renew", {"allow-oom"}, function(keys, args)
   local ends_at, answer = Rates.whole(rules.logical + rules.lease_ms), {Rates.whole(epoch)}
   for index = 8, #args, 2 do
     local lease, its_keys = args[index], args[index + 1]
-    if redis.call("ZSCORE", ctx.prefix .. "ends", lease) then
-      redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)
+    if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, lease) then
+      redis.call("ZADD", ctx.prefix .. Keys.ENDS, ends_at, lease)
     else
       answer[#answer + 1] = (index - 6) / 2
       if lost then Leases.hold(ctx, lease, its_keys, "", Leases.UNKNOWN, rules, ends_at) end

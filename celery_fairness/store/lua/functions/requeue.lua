@@ -11,10 +11,10 @@ register("requeue", {"allow-oom"}, function(keys, args)
   ctx.ranked = Clock.ranked(ctx)
 
   local task = Tasks.read(ctx, args[1])
-  if not task or redis.call("ZREM", ctx.prefix .. "dead:" .. task.queue, task.tag) == 0 then return 0 end
+  if not task or redis.call("ZREM", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) == 0 then return 0 end
   Queues.forget_empty(ctx, task.queue)
   Settle.forget_outcome(ctx, task.tag)
-  redis.call("HINCRBY", ctx.prefix .. "counters", "requeued", 1)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "requeued", 1)
   task.seq, task.deaths, task.blocked = Tasks.next_seq(ctx), 0, ""
   Lanes.enqueue(ctx, task.queue, task, false)
   Events.write_event_of(ctx, "fairness.requeued", task)

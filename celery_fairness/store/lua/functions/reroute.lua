@@ -20,10 +20,10 @@ register("reroute", {"allow-oom"}, function(keys, args)
     local due = task and queue ~= target and Lanes.remove_waiting(ctx, task)
     if not due then return false end
     task.limits = Config.in_partition(ctx, target, Config.without_partition(task.limits), part)
-    local ends_at = redis.call("ZSCORE", ctx.prefix .. "expires:" .. queue, tag)
+    local ends_at = redis.call("ZSCORE", ctx.prefix .. Keys.EXPIRES .. queue, tag)
     if ends_at then
-      redis.call("ZREM", ctx.prefix .. "expires:" .. queue, tag)
-      redis.call("ZADD", ctx.prefix .. "expires:" .. target, ends_at, tag)
+      redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag)
+      redis.call("ZADD", ctx.prefix .. Keys.EXPIRES .. target, ends_at, tag)
     end
     if due == true then
       Lanes.enqueue(ctx, target, task, false)

@@ -9,7 +9,7 @@
 ]]
 register("scheduled", {"no-writes"}, function(keys, args)
   local ctx, answer = {prefix = keys[1]}, {}
-  local members = redis.call("ZRANGE", ctx.prefix .. "scheduled:" .. args[1], 0, tonumber(args[2]) - 1)
+  local members = redis.call("ZRANGE", ctx.prefix .. Keys.SCHEDULED .. args[1], 0, tonumber(args[2]) - 1)
   for index = 1, #members do
     local tag = Schedule.tag_of(members[index])
     answer[#answer + 1] = tag

@@ -34,21 +34,21 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   end
   if how == "set" or how == "clear" then set = numbers end
   local text = table.concat({declared, set}, " ")
-  if before and how == "know" then return redis.call("HGET", ctx.prefix .. "queue_limits", "queue " .. queue) end
+  if before and how == "know" then return redis.call("HGET", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue) end
 
   -- A row is needed while a task waits by it, or while its key is paused, cools down or has an override.
   local needed = text ~= " " or how == "know"
     or Config.change_of(ctx, "pause", key, rules)
     or Config.change_of(ctx, "override", key, rules)
-    or redis.call("ZSCORE", ctx.prefix .. "cool_downs", key)
-    or redis.call("EXISTS", ctx.prefix .. "available:" .. queue) == 1
-  local version = redis.call("HINCRBY", ctx.prefix .. "clock", "queues_version", 1)
+    or redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key)
+    or redis.call("EXISTS", ctx.prefix .. Keys.AVAILABLE .. queue) == 1
+  local version = redis.call("HINCRBY", ctx.prefix .. Keys.CLOCK, "queues_version", 1)
   if not needed then
-    redis.call("HDEL", ctx.prefix .. "queue_limits", "queue " .. queue, "key " .. key)
+    redis.call("HDEL", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue, "key " .. key)
   else
     text = table.concat({key, parts and "parts" or "whole", string.format("%.0f", version), text}, " ")
-    redis.call("HSET", ctx.prefix .. "queue_limits", "queue " .. queue, text, "key " .. key, queue)
-    redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
+    redis.call("HSET", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue, text, "key " .. key, queue)
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
   end
   rules.rows = nil
   Wake.wake_queue(ctx, queue)

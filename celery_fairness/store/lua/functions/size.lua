@@ -10,6 +10,6 @@ register("size", {"no-writes"}, function(keys, args)
   local ctx, queue, frozen_ms = {prefix = keys[1]}, args[1], args[2]
 
   if Queues.has_ended(ctx, queue, Clock.server_now(frozen_ms)) then return {0, 0} end
-  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting", queue) or 0)
-  return {waiting, redis.call("ZCARD", ctx.prefix .. "scheduled:" .. queue)}
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0)
+  return {waiting, redis.call("ZCARD", ctx.prefix .. Keys.SCHEDULED .. queue)}
 end)

@@ -28,25 +28,25 @@ register("stop", {"allow-oom"}, function(keys, args)
   local before, before_by = Config.paused_ms(ctx, key, rules)
   if how == "cool" then
     local moved = redis.call(
-      "ZADD", ctx.prefix .. "cool_downs", "GT", "CH", string.format("%.0f", logical + wait_ms), key)
+      "ZADD", ctx.prefix .. Keys.COOL_DOWNS, "GT", "CH", string.format("%.0f", logical + wait_ms), key)
     if moved == 1 then
       Events.write_event(ctx, "rate_limit.dynamic_adjusted",
         "key", key, "until", string.format("%.0f", now + wait_ms), "reason", reason)
     end
     -- With this field, claims delete the cool-downs that are over.
-    redis.call("HSET", ctx.prefix .. "clock", "limited", 1)
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
   elseif how == "pause" then
     local ends_ms = wait_ms == 0 and "" or string.format("%.0f", now + wait_ms)
     Config.set_change(ctx, "pause", key, ends_ms, string.format("%.0f %s", now, by))
   elseif how == "clear" then
-    if redis.call("ZREM", ctx.prefix .. "cool_downs", key) == 1 then
+    if redis.call("ZREM", ctx.prefix .. Keys.COOL_DOWNS, key) == 1 then
       Events.write_event(ctx, "fairness.cool_down_cleared", "key", key)
     end
   else
     Config.end_change(ctx, "pause", key)
   end
   if how ~= "cool" then Wake.key_changed(ctx, key, rules) end
-  local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. "cool_downs", key) or 0)
+  local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key) or 0)
   local pause_ms, paused_by = Config.paused_ms(ctx, key, rules)
   if pause_ms > 0 and (pause_ms ~= before or paused_by ~= before_by) then
     local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""

@@ -14,7 +14,7 @@
     1 PUBLISH   0 OVERTAKEN
 ]]
 register("supersede", {"allow-oom"}, function(keys, args)
-  local copy, serial, next_serial = keys[1] .. "copy:" .. args[1], args[2], args[3]
+  local copy, serial, next_serial = keys[1] .. Keys.COPY .. args[1], args[2], args[3]
 
   local kept = redis.call("HMGET", copy, "current", "admitted")
   if kept[2] or (kept[1] and kept[1] ~= serial) then return 0 end

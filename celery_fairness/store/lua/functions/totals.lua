@@ -21,10 +21,10 @@ local LIMITS_AT_MOST = 100
 local function limit_row(ctx, word, rules)
   local limit = Limits.limit_now(ctx, word, rules)
   local _, _, why = Limits.wait_ms(ctx, limit, rules)
-  local waiting = tonumber(redis.call("HGET", ctx.prefix .. "waiting_at", limit.key) or 0)
+  local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key) or 0)
   local queue = string.sub(limit.key, 1, 6) == "queue:" and Config.queue_of_key(ctx, limit.key)
-  if queue then waiting = waiting + (redis.call("HGET", ctx.prefix .. "waiting", queue) or 0) end
-  return {limit.key, redis.call("ZCARD", ctx.prefix .. "leases:" .. limit.key), limit.concurrency or -1, waiting,
+  if queue then waiting = waiting + (redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0) end
+  return {limit.key, redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. limit.key), limit.concurrency or -1, waiting,
     why or "", Saturation.total_ms(ctx, limit.key)}
 end
 
@@ -32,7 +32,7 @@ register("totals", {"no-writes"}, function(keys, args)
   local ctx = {prefix = keys[1]}
   local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[1]), args[2])
   local rules = {logical = logical, now = now, enforcement = args[3], parked = flags.parked}
-  local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. "counters"), {}, {}
+  local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. Keys.COUNTERS), {}, {}
   for index = 1, #flat, 2 do counts[flat[index]] = tonumber(flat[index + 1]) end
   for index = 4, math.min(#args, LIMITS_AT_MOST + 3) do limits[index - 3] = limit_row(ctx, args[index], rules) end
   return cjson.encode({now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = limits})

@@ -28,7 +28,7 @@ register("waiting", {"no-writes"}, function(keys, args)
     end
   end
   if #tags < PAGE then lane = "" end
-  local answer, heads = {lane, seq}, #tags > 0 and redis.call("HMGET", ctx.prefix .. "tasks", unpack(tags)) or {}
+  local answer, heads = {lane, seq}, #tags > 0 and redis.call("HMGET", ctx.prefix .. Keys.TASKS, unpack(tags)) or {}
   for index = 1, #tags do
     answer[#answer + 1] = tags[index]
     answer[#answer + 1] = heads[index] or ""
