@@ -29,6 +29,7 @@ def create(apps, schema_editor):
                 "concurrency": tier.concurrency,
                 "weight": tier.weight,
                 "queue_class": tier.queue_class,
+                "max_waiting": tier.max_waiting,
                 "description": DESCRIPTIONS.get(tier.name, ""),
             },
         )
@@ -42,6 +43,7 @@ def remove(apps, schema_editor):
             concurrency=tier.concurrency,
             weight=tier.weight,
             queue_class=tier.queue_class,
+            max_waiting=tier.max_waiting,
             description=DESCRIPTIONS.get(tier.name, ""),
             tenants=None,
         ).delete()

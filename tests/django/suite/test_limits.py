@@ -12,6 +12,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.db.migrations import RemoveConstraint
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 from django_celery_fairness import publishing
@@ -35,13 +36,18 @@ def fairness(wire: Callable[..., Fairness], redis_url: str) -> Fairness:
 
 @pytest.fixture
 def any_tier_name() -> Iterator[None]:
-    """A database before the migration that bounds the characters of a tier's name."""
+    """A database without the bound on the characters of a tier's name."""
     app = "django_celery_fairness"
-    MigrationExecutor(connection).migrate([(app, "0007_queue_limits_and_overrides")])
+    operation = RemoveConstraint("tier", "fairness_tier_name_characters")
+    bounded = MigrationExecutor(connection).loader.project_state()
+    unbounded = bounded.clone()
+    operation.state_forwards(app, unbounded)
+    with connection.schema_editor() as editor:
+        operation.database_forwards(app, editor, bounded, unbounded)
     yield
     Tier.objects.all()._raw_delete("default")
-    executor = MigrationExecutor(connection)
-    executor.migrate(executor.loader.graph.leaf_nodes(app))
+    with connection.schema_editor() as editor:
+        operation.database_backwards(app, editor, unbounded, bounded)
 
 
 class Calls:
