@@ -412,7 +412,10 @@ class Gate:
         return _failed(task, context, error)
 
     def _cannot_send(self, task: Any, context: Context, error: Exception | None) -> Any:
-        """Requeue the old message, or log the whole task if there is no old message."""
+        """Requeue the old message, or log the whole task if there is no old message.
+
+        Without an error the worker is stopping while its broker is away, and so may be the backend.
+        """
         if task.acks_late:
             return _as_traced(REJECTED, Reject(error, requeue=True))
         logger.error(
@@ -424,7 +427,7 @@ class Gate:
             whole_message(task, context),
             extra=about(task_name=task.name, task_id=context.id),
         )
-        return _ignored()
+        return _ignored() if error is None else _failed(task, context, error)
 
 
 class NotBegun(Ignore):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from celery.app.task import Context
-from celery.app.trace import IGNORED, REJECTED
+from celery.app.trace import FAILURE, IGNORED, REJECTED
 from celery.exceptions import Ignore, Reject
 
 from celery_fairness.config.settings import Enforcement, build_settings
@@ -451,8 +451,16 @@ class TestBrokerAway:
         assert isinstance(answer.info.retval, Reject)
         assert answer.info.retval.requeue is True
 
-    def test_an_early_acked_one_is_logged_whole(self, stuck, caplog):
-        assert is_ignored(stuck.deliver(retries=2))
+    def test_an_early_acked_one_fails_and_is_logged_whole(self, stuck, caplog, monkeypatch):
+        """Without a result a chord would wait for it for ever."""
+        stored = []
+        monkeypatch.setattr(
+            "celery_fairness.worker.gate.write_failure",
+            lambda _task, context, error, *, store: stored.append((context.id, error, store)),
+        )
+        task = a_task(ignore_result=False, store_errors_even_if_ignored=False)
+        assert stuck.deliver(task=task, retries=2).info.state == FAILURE
+        assert stored == [("t1", stuck.resender.fails_with, True)]
         (record,) = [each for each in caplog.records if each.levelname == "ERROR"]
         text = record.getMessage()
         assert "it is lost unless it is sent again" in text
