@@ -15,7 +15,7 @@ from celery_fairness.scheduler.types import SYSTEM
 ORDER_LENGTH = 17
 
 _WORD = "([^ ]*)"
-#: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT REFUSED ID QUEUE
+#: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT BLOCKED ID QUEUE
 _HEAD = re.compile(
     rf"(\d+) (\d+) (\d+) [^ ]+ \d {_WORD} {_WORD} {_WORD} {_WORD} {_WORD} [^ ]* {_WORD} [^ ]* (.*)",
     re.DOTALL,

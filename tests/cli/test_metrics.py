@@ -300,6 +300,7 @@ def test_waits_are_apart_by_what_a_task_waited_behind(shop, fairness):
         assert [tasks for bound, tasks in sample.buckets if bound > 0.6] == [1] * 12
         assert sample.value == pytest.approx(0.768)
     assert len(sample.buckets) == len(POWERS) + 1
+    assert read(fairness, table.STARTS) == {("celery", "free"): 2}
 
 
 def test_counters_are_the_same_before_and_after_a_minute_is_added(shop, fairness, client):

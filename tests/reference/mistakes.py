@@ -33,8 +33,8 @@ MISTAKES = (
     # Order.
     Mistake(
         "the tenant with the latest start goes first",
-        '"active:" .. queue, at, at, "WITHSCORES"',
-        '"active:" .. queue, -1 - at, -1 - at, "WITHSCORES"',
+        'Keys.ACTIVE .. queue, at, at, "WITHSCORES"',
+        'Keys.ACTIVE .. queue, -1 - at, -1 - at, "WITHSCORES"',
         "order",
         "function Active.member_at",
     ),
@@ -109,8 +109,8 @@ MISTAKES = (
     ),
     Mistake(
         "the last waiter of a limit goes first",
-        '"group:" .. group .. " " .. queue, 0, 0, "WITHSCORES"',
-        '"group:" .. group .. " " .. queue, -1, -1, "WITHSCORES"',
+        'Keys.GROUP .. group .. " " .. queue, 0, 0, "WITHSCORES"',
+        'Keys.GROUP .. group .. " " .. queue, -1, -1, "WITHSCORES"',
         "shared",
         "function Blocked.of_limit",
     ),
@@ -150,8 +150,8 @@ MISTAKES = (
     ),
     Mistake(
         "a cool-down is deleted before it ends",
-        '"cool_downs", "-inf", logical, "LIMIT"',
-        '"cool_downs", "-inf", logical + 300, "LIMIT"',
+        'Keys.COOL_DOWNS, "-inf", logical, "LIMIT"',
+        'Keys.COOL_DOWNS, "-inf", logical + 300, "LIMIT"',
         "limits",
     ),
     Mistake(
@@ -253,7 +253,7 @@ MISTAKES = (
     ),
     Mistake(
         "a renewal keeps nothing",
-        'redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)',
+        'redis.call("ZADD", ctx.prefix .. Keys.ENDS, ends_at, lease)',
         "",
         "leases",
         'register("renew"',
@@ -318,7 +318,7 @@ MISTAKES = (
     ),
     Mistake(
         "a promotion that ended reserves a start",
-        'redis.call("ZREM", ctx.prefix .. "reserved:" .. key, lease)',
+        'redis.call("ZREM", ctx.prefix .. Keys.RESERVED .. key, lease)',
         "",
         "gate",
     ),
@@ -365,7 +365,7 @@ MISTAKES = (
     Mistake(
         "a promotion that ended keeps its slots",
         "Leases.end_lease(ctx, lease, tag, row, rules)",
-        'redis.call("HDEL", ctx.prefix .. "running", tag)',
+        'redis.call("HDEL", ctx.prefix .. Keys.RUNNING, tag)',
         "gate",
         "function Promotions.settle(",
     ),
@@ -474,7 +474,7 @@ MISTAKES = (
     ),
     Mistake(
         "a parked task does not expire",
-        'redis.call("ZADD", ctx.prefix .. "expires:" .. queue, expires_ms, tag)',
+        'redis.call("ZADD", ctx.prefix .. Keys.EXPIRES .. queue, expires_ms, tag)',
         "",
         "gate",
         'register("park"',
@@ -547,7 +547,7 @@ MISTAKES = (
     ),
     Mistake(
         "a renewal of a gate keeps nothing",
-        'redis.call("ZADD", ctx.prefix .. "ends", ends_at, lease)',
+        'redis.call("ZADD", ctx.prefix .. Keys.ENDS, ends_at, lease)',
         "",
         "gate",
         'register("renew"',
@@ -598,8 +598,8 @@ MISTAKES = (
     ),
     Mistake(
         "a minute counts a longer wait",
-        '"quiet:" or "noisy:") .. bits',
-        '"quiet:" or "noisy:") .. bits + 1',
+        '"alone:" or "behind_own:") .. bits',
+        '"alone:" or "behind_own:") .. bits + 1',
         "order",
     ),
     Mistake(
@@ -638,14 +638,14 @@ MISTAKES = (
     ),
     Mistake(
         "a gate reports every rejection of a task",
-        'if job and memory.told == "" then',
+        'if job and memory.reported == "" then',
         "if job then",
         "gate",
         "local function acquire(",
     ),
     Mistake(
         "a gate does not report a start after a rejection",
-        "Events.tell_released(ctx, job, memory.told)",
+        "Events.tell_released(ctx, job, memory.reported)",
         "",
         "gate",
     ),

@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
-from tests.reference.mistakes import MISTAKES, library_with
+from tests.reference.mistakes import MISTAKES, library_of, library_with
 from tests.reference.scenes import FOCUSES, LENGTH, SHORT, focused_scene
 from tests.reference.test_reference import objection_to
 from tests.reference.walk import Walk
@@ -32,6 +32,12 @@ def objection_in(client, subject, seed, mistake=None):
     if made:
         client.function_delete(made.name)
     return objection
+
+
+def test_each_mistake_is_one_in_the_library():
+    budget = focused_scene("order", 0).budget
+    correct = library_of(budget).code
+    assert all(library_with(mistake, budget).code != correct for mistake in MISTAKES)
 
 
 @only_in_ci

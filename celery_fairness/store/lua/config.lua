@@ -334,12 +334,15 @@ function Config.declare(ctx, words, is_new)
 end
 
 -- The tasks that wait at these keys may be free to start. So the next claim and the next promotion look at
--- them.
+-- them. Returns the keys at which tasks wait.
 function Config.look_again(ctx, keys)
+  local waiting = {}
   for index = 1, #keys do
     local key = keys[index]
     if redis.call("EXISTS", ctx.prefix .. Keys.WAITERS .. key) == 1 then
       redis.call("ZADD", ctx.prefix .. Keys.TIMERS, 0, key)
+      waiting[#waiting + 1] = key
     end
   end
+  return waiting
 end

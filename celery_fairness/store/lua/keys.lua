@@ -34,6 +34,7 @@ Keys = {
   LEASES = "leases:",
   LOCAL_LEASES = "local_leases:",
   MESSAGES = "messages",
+  NAMES = "names:",
   OUTCOMES = "outcomes",
   PACE = "pace:",
   QUARANTINED = "quarantined:",

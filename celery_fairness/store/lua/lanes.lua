@@ -34,7 +34,7 @@ function Lanes.tags_name(key, lane, queue)
 end
 
 function Lanes.names_name(key, class, queue)
-  return "names:" .. key .. " " .. class .. " " .. queue
+  return Keys.NAMES .. key .. " " .. class .. " " .. queue
 end
 
 function Lanes.order_name(key, group, queue)
@@ -278,7 +278,7 @@ function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
   local of_queue = redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, -1)
   if of_tenant == 0 then
     -- An account with this queue alone has three fields: tier, tenant and the count of the queue. A fourth or
-    -- fifth field may be `closed`, `mean` or the count of another queue.
+    -- fifth field may be `at_limit`, `mean` or the count of another queue.
     local fields, closed, mean = redis.call("HLEN", account), nil, nil
     if fields == 4 or fields == 5 then
       closed, mean = unpack(redis.call("HMGET", account, "at_limit", "mean"))

@@ -1,5 +1,5 @@
 --[[
-  ended: a queue with an end has ended if nobody used it until then. `unused` stores the times.
+  ended: a queue with an end has ended if nobody used it until then. `queue_expiry` stores the times.
 
   The functions neither serve nor count the tasks that wait in such a queue. The next use of the queue, or a
   look at it, forgets them (expire_queues.lua).

@@ -1,7 +1,7 @@
 --[[
   serve: start the first task of a tenant that has room, or of one lane, and charge it.
 
-  `rules` is as for judge, with these fields besides:
+  `rules` is as for `Tenants.check`, with these fields besides:
   - owner, nonce, ends_at (of a lease that begins now) and fairness_by
   - virtual: by queue, the virtual time of the ring, as far as this claim has read it
   - held: by key, how many leases it has, as far as this claim has counted them

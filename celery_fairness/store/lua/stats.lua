@@ -1,8 +1,9 @@
 --[[
-  exceeded: how often each key has rejected a task, by its strategy, in the fields `exceeded STRATEGY KEY` of `counts`.
+  exceeded: how often each key has rejected a task, by its strategy, in the fields `exceeded STRATEGY KEY` of
+  `counters`.
 ]]
 
--- If `counts` has too many fields, a new key counts as the key `_other` of its strategy. A tenant's key may be new
+-- If `counters` has too many fields, a new key counts as the key `_other` of its strategy. A tenant's key may be new
 -- up to 1,000 fields, another key up to 2,000. So tenants leave room for the other keys.
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
@@ -174,7 +175,7 @@ local function add_minute(flat, sums, others)
   for index = 1, #flat, 2 do
     local what, tier, queue = string.match(flat[index], "^(%S+) (%S*) (.*)$")
     local count = tonumber(flat[index + 1])
-    if string.find(what, "^%l+:") and not string.find(what, "^limited") then
+    if string.find(what, "^[%l_]+:") and not string.find(what, "^limited") then
       add(what, tier, "", count)
       others[what .. " " .. tier .. " "] = what .. " " .. tier .. " "
       add("started", tier, queue, count)

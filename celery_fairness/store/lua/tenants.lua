@@ -1,11 +1,11 @@
 --[[
-  judge: how much a tenant may hold and how much it holds.
+  check: how much a tenant may hold and how much it holds.
 
   `rules` is a table of a worker's settings. It has logical and now (ms), version, enforcement, default_tier,
   default_limit and steered. The field steered is whether people have paused keys or changed their numbers. The field
   only_reads is whether the call must not write.
 
-  If a tenant is found at its limit, it is closed and its account notes that. `closed` holds the version of the
+  If a tenant is found at its limit, it is closed and its account notes that. `at_limit` holds the version of the
   news by which the tenant was judged, as version + 1. The score is negative if the tenant is paused. So a tenant
   judged by older news lies between the negative and the positive score of the present version. A worker that does
   not enforce limits also reads all higher scores, which are those of tenants that are not paused.

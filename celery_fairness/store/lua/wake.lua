@@ -133,7 +133,7 @@ function Wake.look_at_limits(ctx, rules, most)
 end
 
 --[[
-  flags: people have changed a key, or the time of a change has ended, so its limits may be open.
+  key_changed: people have changed a key, or the time of a change has ended, so its limits may be open.
 
   The claims that come judge a tenant anew, as after news of its tier.
 ]]

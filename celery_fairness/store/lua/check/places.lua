@@ -229,7 +229,7 @@ end
 -- Returns the sum of the counts of all tenants of a queue. A thousand tenants take 1 ms.
 function Places.sum_of(it, queue)
   local sum = 0
-  for _, kind in ipairs({"active:", "blocked:"}) do
+  for _, kind in ipairs({Keys.ACTIVE, Keys.BLOCKED}) do
     local tenants = redis.call("ZRANGE", it.ctx.prefix .. kind .. queue, 0, -1)
     for index = 1, #tenants do
       sum = sum + tonumber(redis.call("HGET", it.ctx.prefix .. Keys.TENANT_STATE .. tenants[index], "q:" .. queue) or 0)
@@ -266,7 +266,7 @@ function Places.queue(it, queue)
 end
 
 --[[
-  A tenant at its limit: its account and `closed` agree, and it is at its limit or a time opens it.
+  A tenant at its limit: its account and `at_limit` agree, and it is at its limit or a time opens it.
 ]]
 
 function Places.closed(it, _, key)

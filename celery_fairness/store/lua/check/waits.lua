@@ -1,8 +1,8 @@
 --[[
   waits: what waits at a limit is looked at again when the limit opens.
 
-  A blocked lane stands on a shelf. The shelf leads to its group, the group to the limit at which it waits, and the
-  limit to `waited` of its key. If one of these steps is missing, no call wakes the lane.
+  A blocked lane is in `blocked_lanes`. That leads to its group, the group to the limit at which it waits, and the
+  limit to `waiters` of its key. If one of these steps is missing, no call wakes the lane.
 ]]
 
 -- More lanes of a tenant are not repaired (places.lua).
@@ -30,7 +30,8 @@ end
 function Waits.lanes(it, name)
   local key, rest = string.match(name, "^(%S+) (.*)$")
   local group, queue = Waits.read_group(rest)
-  local lanes = redis.call("ZRANGE", it.ctx.prefix .. Keys.BLOCKED_LANES .. name, 0, LANES_AT_MOST)
+  local most = it.repairs and LANES_AT_MOST or LOOKS_AT_MOST
+  local lanes = redis.call("ZRANGE", it.ctx.prefix .. Keys.BLOCKED_LANES .. name, 0, most)
   if #lanes == 0 then return end
   it.left = it.left - #lanes
   local leads = Waits.leads(it, key, group, queue)

@@ -42,11 +42,10 @@ local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*)
 
 -- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
 local function declare(ctx, limits, is_new)
-  local changed = Config.declare(ctx, limits, is_new)
-  Config.look_again(ctx, changed)
-  for index = 1, #changed do
-    local waits = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. changed[index], 0)
-    if waits then Active.wake_worker(ctx, string.match(waits, "^%S+ (.*)$")) end
+  local waiting = Config.look_again(ctx, Config.declare(ctx, limits, is_new))
+  for index = 1, #waiting do
+    local first = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. waiting[index], 0)
+    Active.wake_worker(ctx, string.match(first, "^%S+ (.*)$"))
   end
 end
 

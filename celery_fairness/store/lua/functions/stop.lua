@@ -19,6 +19,11 @@
   - now_ms is the server's time.
   - paused_by has the beginning of the pause and the person, as in config.lua. It is "" without a pause.
 ]]
+-- Returns the person of a pause, "SINCE PERSON".
+local function person_of(paused_by)
+  return string.match(paused_by or "", "^%S+ (.*)$")
+end
+
 register("stop", {"allow-oom"}, function(keys, args)
   local ctx, how, key, wait_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
   local lease_ms, frozen_ms, reason, by = tonumber(args[4]), args[6], args[7], args[8]
@@ -48,7 +53,7 @@ register("stop", {"allow-oom"}, function(keys, args)
   if how ~= "cool" then Wake.key_changed(ctx, key, rules) end
   local cooled = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key) or 0)
   local pause_ms, paused_by = Config.paused_ms(ctx, key, rules)
-  if pause_ms > 0 and (pause_ms ~= before or paused_by ~= before_by) then
+  if pause_ms > 0 and (pause_ms ~= before or person_of(paused_by) ~= person_of(before_by)) then
     local ends = pause_ms < math.huge and string.format("%.0f", now + pause_ms) or ""
     Events.write_event(ctx, "fairness.paused", "key", key, "until", ends, "by", by)
   elseif pause_ms ~= before then

@@ -10,7 +10,7 @@
   Returns JSON.
   - now     the server's time in ms
   - totals  counts by field, as in `totals` (stats.lua)
-  - counts  counts by field, as in `counts`
+  - counts  counts by field, as in `counters`
   - limits  rows [KEY, HELD, MAXIMUM, WAITING, WHY, SATURATED_MS]. MAXIMUM is the concurrency now, and -1 is unlimited.
             WAITING counts the tasks that have a limit of this key. WHY is "paused", "cools", "full", "rate" or
             "throttle", or "" if a task may start. SATURATED_MS is the total of saturation.lua.
