@@ -32,6 +32,7 @@ from celery_fairness.control.doctor.diagnosis import at_start
 from celery_fairness.control.doctor.facts import backend_name
 from celery_fairness.control.events import EventsApi, source_of
 from celery_fairness.control.installation import Installation
+from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.errors import SettingsError, got, misspelled
 from celery_fairness.limiter.protocol import Limiter
@@ -425,5 +426,6 @@ class Parts:
         self._pool_child.begin()
 
     def _publish_settings(self) -> None:
-        publish_tiers(self.installation)
+        before = publish_tiers(self.limiter, self.settings.tiers)
         publish_queues(self.limiter, self.settings.queues)
+        Rerouting(self.installation).of_changed_tiers(before)

@@ -8,23 +8,20 @@ from collections.abc import Mapping
 from celery_fairness.config.queue_limits import DECLARED
 from celery_fairness.config.queue_policy import QueuePolicy
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.installation import Installation
-from celery_fairness.control.rerouting import tasks_follow
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
 
 
-def publish_tiers(installation: Installation) -> None:
+def publish_tiers(limiter: Limiter, tiers: Mapping[str, Tier]) -> Mapping[str, Tier]:
     """Publish the settings' tiers unless the database's are in force, and log each difference.
 
-    The waiting tasks of tiers move with them, also if an earlier publication was interrupted.
+    Returns:
+        The tiers that were in force before.
     """
-    limiter, tiers = installation.limiter, installation.settings.tiers
     source, published = limiter.published_tiers()
-    with tasks_follow(installation, published if source == "database" else tiers):
-        limiter.publish_tiers(tiers.values(), "settings", force=False)
+    limiter.publish_tiers(tiers.values(), "settings", force=False)
     for name in sorted(set(tiers) | set(published)) if published else ():
         ours, theirs = tiers.get(name), published.get(name)
         if ours != theirs:
@@ -37,6 +34,7 @@ def publish_tiers(installation: Installation) -> None:
                 "the database" if source == "database" else "this worker's",
                 extra=about(tier=name),
             )
+    return published or tiers
 
 
 def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:

@@ -4,8 +4,9 @@ Only tasks that are routed by tier move: tasks in the priority or the default qu
 service, unless they were submitted as scheduled. One function call moves a task, if it still waits
 where it was read. So a claim, put or cancel at the same time never sees it twice, or nowhere.
 
-Invariant: a second run changes nothing, and completes a run that stopped halfway. So Redis stores
-the tiers that are about to get another queue class until their tasks have moved.
+Invariant: a second run for the same tenants changes nothing, and completes a run that stopped
+halfway. A publication of tiers that stopped halfway does not run again: its tasks wait in their
+former queues until a run for their tenants.
 
 Weakness: for up to a second, producers use the old tier and put into the old queue. A running task
 that is rescheduled goes back to the old queue, too. A run reads the heads of all scheduled tasks.
@@ -13,8 +14,7 @@ that is rescheduled goes back to the old queue, too. A run reads the heads of al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from celery_fairness.config.queue_policy import queue_key
@@ -29,20 +29,6 @@ from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import SYSTEM
 
-#: The field of the clock with the tiers whose tasks are to move.
-NOTED = "rerouting"
-
-
-@contextmanager
-def tasks_follow(installation: Installation, tiers: Mapping[str, Tier]) -> Iterator[None]:
-    """Move the waiting tasks of tiers whose queue class changes when the body publishes ``tiers``.
-
-    If this stops halfway, the next use completes it.
-    """
-    changed = Rerouting(installation).note_change(tiers)
-    yield
-    Rerouting(installation).of_changed_tiers(changed)
-
 
 class Rerouting:
     """Moves waiting tasks that are in the wrong queue by the tiers that are published now.
@@ -55,7 +41,8 @@ class Rerouting:
         self._has_tasks = installation.claims and isinstance(installation.limiter, RedisLimiter)
         if self._has_tasks:
             self._reader = installation.reader
-            self._tiers = self._limiter.published_tiers()[1] or self._settings.tiers
+            self._published = self._limiter.published_tiers()[1]
+            self._tiers = self._published or self._settings.tiers
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants; return their number."""
@@ -64,29 +51,14 @@ class Rerouting:
             return 0
         return self._move_all(lambda key: self._tenant_key(key) in keys)
 
-    def note_change(self, after: Mapping[str, Tier]) -> set[str]:
-        """Store the tiers whose queue class ``after`` changes, and return them."""
-        if not self._has_tasks:
-            return set()
-        changed = changed_tiers(self._tiers, after, self._settings.default_tier)
-        if changed:
-            names = ",".join(sorted(changed | self._noted()))
-            self._reader.read("HSET", self._reader.keys.clock, NOTED, names)
-        return changed
-
-    def of_changed_tiers(self, changed: set[str]) -> None:
-        """Move the waiting tasks of the tiers ``changed`` and of the tiers that Redis stores."""
+    def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
+        """Move the waiting tasks of tiers whose queue class differs from ``before``."""
         if not self._has_tasks:
             return
-        tiers = changed | self._noted()
-        if tiers:
-            known = (None, *tiers)
-            self._move_all(lambda key: key != SYSTEM and self._tier(key) in known, tiers)
-            self._reader.read("HDEL", self._reader.keys.clock, NOTED)
-
-    def _noted(self) -> set[str]:
-        names = self._reader.read("HGET", self._reader.keys.clock, NOTED)
-        return set(names.split(",")) if names else set()
+        changed = changed_tiers(before, self._published, self._settings.default_tier)
+        if changed:
+            known = (None, *changed)
+            self._move_all(lambda key: key != SYSTEM and self._tier(key) in known, changed)
 
     def _tenant_key(self, key: str) -> str:
         """Return the key of all services of a tenant, by the key of its tier limit."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from celery_fairness.config.tenants import NO_SERVICE, normalise, reserved, tier_key
-from celery_fairness.config.tiers import Tier, by_name
+from celery_fairness.config.tiers import Tier
 from celery_fairness.control.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.control.holding import Holding, lasts_ms, person
 from celery_fairness.control.inspect import Inspector
@@ -14,7 +14,7 @@ from celery_fairness.control.installation import Installation
 from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.purging import purge_tenant
-from celery_fairness.control.rerouting import Rerouting, tasks_follow
+from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import ChangedStops, PublishedTier, Purged
 from celery_fairness.errors import got
 
@@ -88,8 +88,8 @@ class TenantsApi:
         if self._settings.tier_scope == "service" and name.count(":") > 1:
             raise ValueError(
                 "tenant: expected one without a colon while the setting tier_scope is 'service', "
-                f"because {name} is the key of a service, got: {got(tenant)}; to pause one of its "
-                f"services: celery -A APP fairness limit pause {name}:{NO_SERVICE}"
+                f"because {name} is the key of a service, got: {got(tenant)}; to {how} one of its "
+                f"services: celery -A APP fairness limit {how} {name}:{NO_SERVICE}"
             )
         known = self._limits.is_known(self._key(tenant, None))
         return self._holding.stop(how, name, wait_ms, by=by, known=known)
@@ -228,13 +228,13 @@ class TenantsApi:
                 settings.
 
         Raises:
-            LimiterUnavailable: Redis does not answer. Call it again: the former table may still be
-                in force, and tasks may still wait in their former queues.
+            LimiterUnavailable: Redis does not answer. If the new table is in force already, tasks
+                may still wait in their former queues, which :meth:`reroute` ends.
         """
-        table = by_name(tiers)
-        with tasks_follow(self._installation, table):
-            self._limiter.publish_tiers(table.values(), source)
-            self._installation.tier_cache.set_version(self._limiter.config_version())
+        before = self._limiter.published_tiers()[1] or self._settings.tiers
+        self._limiter.publish_tiers(tiers, source)
+        self._installation.tier_cache.set_version(self._limiter.config_version())
+        Rerouting(self._installation).of_changed_tiers(before)
 
     def reroute(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants to the queues of their present tiers.

@@ -204,8 +204,9 @@ class TierCache:
         until = now + self._settings.tier_cache_seconds
         problem: Exception | None = None
         tier = self.ask(lambda limiter: limiter.published_tenant(tenant)) if version else None
-        if version and not self._reachable():
-            # The tenant may have a published tier, so Redis is called again as soon as allowed.
+        if version and not self._reachable() and self._settings.tier_resolver is None:
+            # The tenant may have a published tier, so Redis is called again as soon as allowed. A
+            # resolver answers for the usual time, because its store may be the only one left.
             until = min(until, self._away_until)
         if tier is None and self._settings.tier_resolver is not None:
             try:

@@ -164,7 +164,7 @@ class Gate:
             log_misspelling(self._notices, task.name, request)
             if not attribution.keys:
                 return tracer(uuid, args, kwargs, request)
-            if HEADER not in request:
+            if HEADER not in request and not attribution.problem:
                 request = {**request, HEADER: _header(task, attribution)}
             lease = Lease(known.get("lease") or new_lease_id(), attribution.keys)
             # A message without the header gets an identity here, and keeps it.
@@ -487,7 +487,7 @@ def _header(task: Any, attribution: Attribution) -> dict[str, Any]:
     """
     tenant = attribution.tenant
     named = None if isinstance(tenant, Reserved) else tenant
-    return Header(named, service=task.service, invalid=attribution.problem[:200]).to_wire()
+    return Header(named, service=task.service).to_wire()
 
 
 def _failed(task: Any, context: Context, error: Exception) -> Any:

@@ -16,15 +16,18 @@ Weakness: the thread of a worker that stops ends after the try that it is in.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 
+from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 
-#: Pause after a try that failed, in seconds.
-AGAIN_SECONDS = 5.0
+#: Pause after the first try that failed, in seconds. Each further one is twice as long, up to the
+#: last number. Less than half of a pause is random, so that workers do not publish in step.
+AGAIN_SECONDS, AGAIN_SECONDS_AT_MOST = 5.0, 60.0
 
 
 class SettingsPublisher:
@@ -47,10 +50,10 @@ class SettingsPublisher:
             source: The name of the source in the log. It replaces an earlier one of the same name.
             publish: Publishes all that the source has.
         """
-        is_published = self._is_published(source, publish)
         with self._lock:
             self._publish[source] = publish
-            if not is_published:
+        if not self._is_published(source, publish):
+            with self._lock:
                 self._owed.add(source)
 
     def start(self) -> None:
@@ -76,6 +79,7 @@ class SettingsPublisher:
         self._bell.ring()
 
     def _run(self) -> None:
+        pause = self._again_seconds
         while True:
             with self._lock:
                 owed = [each for each in self._publish.items() if each[0] in self._owed]
@@ -92,7 +96,10 @@ class SettingsPublisher:
             if failed:
                 with self._lock:
                     self._owed |= failed
-                self._bell.wait(self._again_seconds)
+                self._bell.wait(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, AGAIN_SECONDS_AT_MOST)
+            else:
+                pause = self._again_seconds
 
     def _is_published(self, source: str, publish: Callable[[], None]) -> bool:
         try:
@@ -102,7 +109,7 @@ class SettingsPublisher:
                 f"publish:{source}",
                 "the tiers and limits of the %s could not be published, it is tried again: %s",
                 source,
-                str(error) or type(error).__name__,
+                error if isinstance(error, LimiterUnavailable) else repr(error),
             )
             return False
         return True

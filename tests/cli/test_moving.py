@@ -10,8 +10,6 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tenants import key_part
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
-from celery_fairness.control.rerouting import Rerouting
-from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Bounds, Settle, Settled, Verdict, Waiting
 
@@ -202,27 +200,6 @@ def test_a_tier_of_another_class_takes_its_tenants_along(shop, fairness, orders,
     assert not check().findings
     assert shop.run(calls.SIZE, calls.size_args(DEFAULT)) == [1, 1]
     assert (orders(DEFAULT), orders(PRIORITY)) == ([0], [1, 2])
-
-
-def test_an_interrupted_change_of_a_tiers_class_is_completed_by_the_next_publication(
-    shop, fairness, orders, monkeypatch
-):
-    send(shop, 1, "42", PRIORITY, tier="pro")
-    tiers = {**DEFAULT_TIERS, "pro": Tier("pro", 3)}
-    with monkeypatch.context() as patch:
-        patch.setattr(Rerouting, "_move_all", fail)
-        with pytest.raises(LimiterUnavailable):
-            fairness.tenants.publish_tiers(tiers.values())
-    fairness.tenants.publish_tiers(tiers.values())
-    assert orders(DEFAULT) == [1]
-    # It is over: a task whose caller gives another queue stays there.
-    send(shop, 2, "42", PRIORITY, tier="pro")
-    fairness.tenants.publish_tiers(tiers.values())
-    assert orders(PRIORITY) == [2]
-
-
-def fail(*_):
-    raise LimiterUnavailable("redis://localhost", "connection lost")
 
 
 def test_a_tier_that_is_gone_is_the_default_one(shop, fairness, orders):

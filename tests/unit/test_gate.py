@@ -321,19 +321,18 @@ class TestCopies:
         assert [request.job for request in world.limiter.requests] == [Job("t1", "shop.t", queue)]
 
 
-@pytest.mark.parametrize(
-    ("user", "header"),
-    [("42", {"tenant": "42"}), (4.2, {"invalid": "task shop.t: tenant from 'user': expected str"})],
-)
+@pytest.mark.parametrize(("user", "tenant"), [("42", "42"), (4.2, None)])
 def test_a_task_whose_producer_sent_no_header_runs_with_one_for_the_tasks_that_it_sends(
-    world, user, header
+    world, user, tenant
 ):
+    """If its arguments are invalid, the next delivery reads them again."""
     task = a_task(tenant_source=TenantSource("shop.t", "user", lambda user=None: None))
     world.gate.wrap(task, world.tracer)("t1", (user,), {}, {"id": "t1", "x_trace": "abc"})
     (run,) = world.ran
     made = Context(run.request).headers
     assert made["x_trace"] == "abc"
-    assert {name: made[HEADER][name][:45] for name in header} == header
+    assert made.get(HEADER, {}).get("tenant") == tenant
+    assert (HEADER in made) == (tenant is not None)
 
 
 @pytest.mark.parametrize(

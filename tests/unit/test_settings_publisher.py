@@ -42,7 +42,7 @@ def test_a_source_that_fails_is_tried_until_it_is_published(publisher, caplog):
     eventually(lambda: not publisher._runs)
     assert (settings.tries, database.tries) == (1, 3)
     failed, published = [record.getMessage() for record in caplog.records]
-    assert failed.endswith("of the database could not be published, it is tried again: no database")
+    assert failed.endswith("it is tried again: RuntimeError('no database')")
     assert published == "the tiers and limits of the database are published again"
 
 

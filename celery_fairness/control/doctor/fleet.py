@@ -156,8 +156,11 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
     }
     if tenants:
         names = list(dict.fromkeys(tenant for tenant, _ in tenants.values()))
-        tenant, service = next(iter(tenants.values()))
+        key, (tenant, service) = next(iter(tenants.items()))
         first, apart = shlex.quote(tenant), f" --service {service}" if service else ""
+        # A pause of such a name is one of the keys of its services.
+        of_key = by_service and ":" in tenant
+        ends = f"limit resume {shlex.quote(key)}" if of_key else f"tenant resume {first}"
         who, are = ("tenant", "is") if len(names) == 1 else ("tenants", "are")
         tasks = sum(
             share.waiting for queue in rows for share in queue.tenants if share.key in tenants
@@ -165,7 +168,7 @@ def paused(facts: FleetFacts) -> Iterator[Found]:
         yield advice(
             f"the {who} {named(names)} {are} paused or may run 0 tasks",
             f"{tasks_wait(tasks)} until that ends",
-            f"look at {_COMMAND} tenant show {first}{apart}; tenant resume {first} ends a pause",
+            f"look at {_COMMAND} tenant show {first}{apart}; {ends} ends a pause",
         )
     limits = {
         limit.key: limit.waiting
