@@ -227,6 +227,12 @@ def test_a_hanging_wire_is_silent_and_passes_on_what_it_held(wire, wired, redis_
     assert wired.ping()
 
 
+def seconds_of(call):
+    begun = time.perf_counter()
+    assert call()
+    return time.perf_counter() - begun
+
+
 def test_a_slow_wire_takes_its_time_each_way_and_changes_nothing(redis_server, redis_url):
     value = bytes(range(256)) * 2_000
     with Proxy(redis_server.port, delay_seconds=0.02) as slow, Proxy(redis_server.port) as quick:
@@ -235,9 +241,8 @@ def test_a_slow_wire_takes_its_time_each_way_and_changes_nothing(redis_server, r
             with Redis.from_url(wire.url(redis_url), protocol=2) as client:
                 client.set("large", value)
                 assert client.get("large") == value
-                begun = time.perf_counter()
-                assert client.ping()
-                took[name] = time.perf_counter() - begun
+                # The quickest of several, because a busy machine makes any of them slow.
+                took[name] = min(seconds_of(client.ping) for _ in range(5))
     assert took["slow"] >= 0.04
     assert took["quick"] < 0.04
 
