@@ -66,6 +66,27 @@ def test_a_task_is_cancelled_wherever_it_waits(run, shop, client, check, place):
     assert again.stderr.startswith("celery fairness: task 'first' neither waits nor runs: it has")
 
 
+@pytest.mark.parametrize("act", ["explain", "cancel"])
+def test_an_id_is_found_by_as_many_commands_however_many_tasks_wait(fairness, shop, client, act):
+    """The tasks are of one tenant. A longer queue in front costs nothing either."""
+
+    def commands():
+        return sum(each["calls"] for each in client.info("commandstats").values())
+
+    send(shop, "42", "first")
+    getattr(fairness.tasks, act)("first")
+    used = []
+    for total in (20, 2_000):
+        for number in range(total):
+            send(shop, "42", f"{total}.{number}")
+        before = commands()
+        # The clock is due, however fast this machine is.
+        client.hincrby(shop.key("clock"), "seen", -50)
+        getattr(fairness.tasks, act)(f"{total}.10")
+        used.append(commands() - before)
+    assert used[0] == used[1] < 100
+
+
 def test_a_task_that_runs_is_left_running(run, shop, client):
     send(shop, "42", "first")
     assert len(shop.claim()) == 1
