@@ -1,4 +1,4 @@
-"""Publishes the tiers and limits that a worker knows, until Redis has them.
+"""Publishes the tiers and limits of a worker's settings and database, until Redis has them.
 
 Invariant: a publication that failed is owed, and is tried again until it succeeds. A worker that
 starts while Redis is away thus publishes later.
@@ -26,7 +26,7 @@ from celery_fairness.util.throttled_log import Notices
 logger = logging.getLogger("celery_fairness")
 
 #: Pause after the first try that failed, in seconds. Each further one is twice as long, up to the
-#: last number. Less than half of a pause is random, so that workers do not publish in step.
+#: last number. Up to half of a pause is random, so that workers do not publish in step.
 AGAIN_SECONDS, AGAIN_SECONDS_AT_MOST = 5.0, 60.0
 
 

@@ -1,4 +1,4 @@
-"""What a worker knows reaches Redis, however often it fails at first."""
+"""The settings of a worker reach Redis, however often a publication fails at first."""
 
 from __future__ import annotations
 
