@@ -150,7 +150,7 @@ def settled(client: Redis, prefix: str = "") -> None:
         left = [
             key
             for key in client.scan_iter(f"{prefix}{{fairness}}:*")
-            if not key.endswith((":clock", ":counters", ":events", "_events", ":trace"))
+            if not key.endswith((":clock", ":counters", ":totals", ":events", "_events", ":trace"))
             and ":stats:" not in key
             and ":last_answer:" not in key
             and ":wakeup:" not in key
