@@ -8,7 +8,7 @@ a connection that breaks ends no lease. Any thread may write.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -147,12 +147,14 @@ class LeaseTable:
             leases = list(self._ends)[:most]
             return [self._ends.pop(lease) for lease in leases]
 
-    def give_back(self, ends: Iterable[Settle]) -> None:
+    def give_back(self, ends: Sequence[Settle]) -> None:
         """Put back ends that Redis did not get, unless the table has a later step of the task.
 
         Calls of several threads fail in any order. A note may come back before the end that
         followed it.
         """
+        if not ends:
+            return
         with self._lock:
             back = {
                 end.lease: end

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 
 import pytest
 
+from celery_fairness.util.threads import Bell
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.settings_publisher import SettingsPublisher
 from tests.support.waiting import eventually
@@ -62,6 +64,17 @@ def test_a_source_is_published_once_more_if_the_memory_is_lost_meanwhile(publish
     goes_on.set()
     eventually(lambda: not publisher._runs)
     assert len(tries) == 3
+
+
+def test_the_pauses_between_tries_double_up_to_a_minute(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(Bell, "wait", lambda _bell, seconds: pauses.append(seconds))
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    made = SettingsPublisher(Notices(logging.getLogger("celery_fairness")))
+    made.add("settings", Source(7))
+    made.start()
+    eventually(lambda: not made._runs)
+    assert pauses == [5, 10, 20, 40, 60, 60]
 
 
 def test_a_worker_that_stops_owes_nothing(publisher):
