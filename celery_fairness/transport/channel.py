@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from queue import Empty
 from time import monotonic
@@ -209,17 +209,20 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             self._adopt(fair)
         asleep = self._asleep_until - now
         self.queues_without_room = []
+        connection = self.client.connection
         if want and asleep <= 0:
-            self._send_claim(fair, want)
+            self._send_claim(connection, fair, want)
         else:
             longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
-            self._send_wait(fair if want else [], without_room, wait)
-        self._in_poll = self.client.connection
+            self._send_wait(connection, fair if want else [], without_room, wait)
+        self._in_poll = connection
         self._is_ours = True
         self._brpop_sent_at = now
 
-    def _send_wait(self, fair: list[str], queues_without_room: list[str], seconds: float) -> None:
+    def _send_wait(
+        self, connection: Any, fair: list[str], queues_without_room: list[str], seconds: float
+    ) -> None:
         """Wait for wake-ups of queues that may be claimed from, and for messages of stock ones."""
         prefix = self.session.prefix
         keys = [f"{prefix}wakeup:{queue}" for queue in fair]
@@ -236,7 +239,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             for queue in self.stock_queues
         ]
         self.queues_without_room = queues_without_room
-        self.client.connection.send_packed_command([pack(("BRPOP", *keys, f"{seconds:.3f}"))])
+        connection.send_packed_command([pack(("BRPOP", *keys, f"{seconds:.3f}"))])
 
     def wake_if_room(self) -> None:
         """Wake from a wait that leaves out a queue which has room again."""
@@ -277,28 +280,28 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     def _wake_up(self) -> None:
         self.is_napping = False
 
-    @contextlib.contextmanager
-    def waits_for_server(self) -> Iterator[None]:
+    def waits_for_server(self) -> _WaitsForServer:
         """Pause if the server accepts no commands now, instead of making a new consumer.
 
         The process keeps its claimed tasks, and their bodies run on.
         """
-        try:
-            yield
-        except ServerNotReady as error:
-            if self._closing or not self.fair_queues:
-                raise
-            self.session.notices.error(
-                "not ready",
-                "%s takes no commands now, tasks wait until it does: %s",
-                self.session.address,
-                error,
-            )
-            self.is_napping = not self.connection.cycle.nap(NOT_READY_SECONDS, self._wake_up)
+        return _WaitsForServer(self)
 
-    def _sync_epoch(self) -> None:
+    def pauses_for(self, error: ServerNotReady) -> bool:
+        """Pause after ``error``; return whether the channel does. A closing one does not."""
+        if self._closing or not self.fair_queues:
+            return False
+        self.session.notices.error(
+            "not ready",
+            "%s takes no commands now, tasks wait until it does: %s",
+            self.session.address,
+            error,
+        )
+        self.is_napping = not self.connection.cycle.nap(NOT_READY_SECONDS, self._wake_up)
+        return True
+
+    def _sync_epoch(self, connection: Any) -> None:
         """Read Redis's epoch: a new connection may lead to an older memory."""
-        connection = self.client.connection
         if self._synced_on is not None and self._synced_on is connection._sock:
             return
 
@@ -315,8 +318,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             self.session.renewals.sync_epoch(call)
         self._synced_on = connection._sock
 
-    def _send_claim(self, queues: list[str], want: int) -> None:
-        self._sync_epoch()
+    def _send_claim(self, connection: Any, queues: list[str], want: int) -> None:
+        self._sync_epoch(connection)
         session = self.session
         claimant = self.claimant
         ends = session.lease_table.take_ends(SETTLE_AT_MOST)
@@ -333,7 +336,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         session.count_open(want, self.serves_worker)
         claimant.mark_sent()
         try:
-            self.client.connection.send_packed_command([self._command(calls.CLAIM, claim)])
+            connection.send_packed_command([self._command(calls.CLAIM, claim)])
         except BaseException:
             self._claim_over()
             raise
@@ -524,6 +527,24 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         super().close()
         if "session" in vars(self):
             self.session.flush()
+
+
+class _WaitsForServer:
+    """A ``with`` block of :meth:`FairMixin.waits_for_server`.
+
+    Each claim enters three of them, and a generator would take several times as long.
+    """
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: FairMixin) -> None:
+        self._channel = channel
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return isinstance(error, ServerNotReady) and self._channel.pauses_for(error)
 
 
 class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # QoS and _get differ

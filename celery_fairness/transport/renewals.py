@@ -88,6 +88,8 @@ class Renewals:
         self._settling = native_lock()
         self._bell = Bell()
         self._sleeps = self._settles_soon = self._at_once = self._closed = False
+        #: Whether the thread looks for notes and ends by itself, without a wake-up.
+        self._looks = False
 
     # -- from anywhere ----------------------------------------------------------------------------
 
@@ -114,7 +116,8 @@ class Renewals:
         """Let the thread send notes and ends within :data:`SETTLE_SOON_SECONDS`."""
         if not self._settles_soon:
             self._settles_soon = True
-            self._bell.ring()
+            if not self._looks:
+                self._bell.ring()
 
     def announce(self, worker: Callable[[], str], limits: Sequence[str] = ()) -> None:
         """Announce what ``worker`` returns now and with each renewal, even without a lease.
@@ -227,17 +230,16 @@ class Renewals:
             self._sleeps = idle_renewals >= IDLE_RENEWALS_AT_MOST
             # A new lease either finds the thread awake or rings the bell.
             sleeps = self._sleeps and not self._has_work
-            if sleeps:
+            if self._looks:
+                self._bell.wait(min(SETTLE_SOON_SECONDS, every))
+                self._settle_what_is_new()
+            elif sleeps:
                 self._bell.wait(SLEEP_SECONDS)
                 idle_renewals, renew_at = 0, monotonic() + every
             elif not self._at_once or monotonic() < not_before:
                 self._bell.wait(renew_at - monotonic())
-            if self._settles_soon:
-                self._bell.wait(min(SETTLE_SOON_SECONDS, every))
-                # This comes before the call, so that an end during the call rings again.
-                self._settles_soon = False
-                with self._settling:
-                    self._settle(self._call)
+            # After the thread has stopped to look, settle_soon rings again.
+            self._looks = self._looks or self._settles_soon
             if self._closed or monotonic() < (not_before if self._at_once else renew_at):
                 continue
             if not (self._at_once or self._has_work):
@@ -263,6 +265,20 @@ class Renewals:
                 renew_at = not_before = monotonic() + min(AGAIN_SECONDS, every)
         self._connection.close()
         self.runs = False
+
+    def _settle_what_is_new(self) -> None:
+        """Send what came since the last look; without anything, look no more.
+
+        While one short body follows another, a wake-up for each would cost the loop more time than
+        the call itself.
+        """
+        if not self._settles_soon:
+            self._looks = False
+            return
+        # This comes before the call, so that an end during the call is seen by the next look.
+        self._settles_soon = False
+        with self._settling:
+            self._settle(self._call)
 
     @property
     def _has_work(self) -> bool:
