@@ -36,6 +36,8 @@ class FairPoller(_Poller):
         super().__init__()
         self._sessions: list[Session] = []
         self._pipe: tuple[int, int] | None = None
+        #: Whether the pipe has a wake-up that the loop has not read.
+        self._is_woken = False
         self._lock = threading.Lock()
         #: Wakes the loop; from any thread.
         self.wake: Callable[[], None] = self._write
@@ -72,11 +74,9 @@ class FairPoller(_Poller):
     def _write(self) -> None:
         # After its close, the number may belong to another file.
         with self._lock:
-            if self._pipe is not None:
-                try:
-                    os.write(self._pipe[1], b"x")
-                except BlockingIOError:
-                    pass  # The pipe is full, so the loop wakes anyway.
+            if self._pipe is not None and not self._is_woken:
+                self._is_woken = True
+                os.write(self._pipe[1], b"x")
 
     def get(self, callback: Any, timeout: float | None = None) -> Any:
         """Wait for one event, without a hub."""
@@ -142,9 +142,11 @@ class FairPoller(_Poller):
         """Handle one event of the poll."""
         if self._pipe is not None and fileno == self._pipe[0]:
             try:
-                os.read(fileno, 4096)
+                os.read(fileno, 1)
             except BlockingIOError:
                 pass
+            # The next turn of the loop sees all that came until here.
+            self._is_woken = False
             return None
         return super().handle_event(fileno, event)
 
@@ -190,6 +192,6 @@ class FairPoller(_Poller):
         self._sessions.clear()
         super().close()
         with self._lock:
-            pipe, self._pipe = self._pipe, None
+            pipe, self._pipe, self._is_woken = self._pipe, None, False
         for end in pipe or ():
             os.close(end)
