@@ -139,14 +139,18 @@ class Story:
         """Return when the attempt's worker could no more keep its lease; infinity: it could.
 
         A lease that was renewed a third of it ago has two thirds left; a sixth is for being late.
-        Each time that the clock is set takes up to a third more. If Redis was away shortly before
-        the freeze, the worker may not have renewed since; the outage takes up to a third. What
-        begins right after a freeze may have been claimed before it.
+        Each time that the clock is set takes up to a third more, if it is set in the freeze, or
+        before it and after the last renewal. If Redis was away shortly before the freeze, the
+        worker may not have renewed since; the outage takes up to a third. What begins right after a
+        freeze may have been claimed before it.
         """
         kept = inf
+        jumps = [
+            each for each in self.outages if each.what == "clock" and each.begun > attempt.begun
+        ]
         for freeze in self.freezes:
-            jumps = [each for each in self.outages if each.what == "clock"]
-            fell = sum(each.meets(freeze.begun, freeze.over) for each in jumps)
+            renewed = freeze.begun - self.lease_seconds / 3
+            fell = sum(each.meets(renewed, freeze.over) for each in jumps)
             left = self.lease_seconds * (1 / 2 - fell / 3) - self._unrenewed(freeze.begun)
             left = max(0.0, left)
             if (

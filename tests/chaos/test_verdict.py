@@ -214,13 +214,19 @@ def test_attempts_of_a_worker_frozen_past_its_lease_are_counted_apart() -> None:
     assert verdict_on(*parts, frozen(1.5, 8, "w.9")).excesses
 
 
-def test_a_clock_that_is_set_in_a_freeze_ends_its_lease_sooner() -> None:
+def test_a_clock_that_is_set_in_a_freeze_or_just_before_it_ends_its_lease_sooner() -> None:
     parts = [ran(1, 9, "a"), ran(2.5, 2.9, "a", worker="w.2"), frozen(1.5, 8)]
     assert verdict_on(*parts).excesses
     verdict = verdict_on(*parts, outage(2, 2, "clock"))
     assert (verdict.excesses, verdict.excesses_of_outages) == ([], [])
+    verdict = verdict_on(*parts, outage(1.2, 1.2, "clock"))
+    assert (verdict.excesses, verdict.excesses_of_outages) == ([], [])
     assert verdict_on(*parts, outage(2, 2, "cut")).excesses_of_outages
+    # The lease began after the clock was set.
     assert verdict_on(*parts, outage(1, 1, "clock")).excesses_of_outages
+    # The worker renewed after it.
+    earlier = [ran(0.2, 9, "a"), *parts[1:]]
+    assert verdict_on(*earlier, outage(0.4, 0.4, "clock")).excesses_of_outages
 
 
 def test_an_outage_just_before_a_freeze_may_have_prevented_a_renewal() -> None:
