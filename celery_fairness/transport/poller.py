@@ -36,7 +36,7 @@ class FairPoller(_Poller):
         super().__init__()
         self._sessions: list[Session] = []
         self._pipe: tuple[int, int] | None = None
-        #: Whether the pipe has a wake-up that the loop has not read.
+        #: Whether the pipe has got a wake-up for the loop's next turn.
         self._is_woken = False
         self._lock = threading.Lock()
         #: Wakes the loop; from any thread.
@@ -85,6 +85,8 @@ class FairPoller(_Poller):
             for end in self._pipe:
                 os.set_blocking(end, False)
             self.poller.register(self._pipe[0], READ)
+        # This comes before the look for ends, so an end that this turn misses writes to the pipe.
+        self._is_woken = False
         self._subscribe()
         try:
             return super().get(callback, STOPPING_SECONDS if self._is_stopping() else timeout)
@@ -142,11 +144,9 @@ class FairPoller(_Poller):
         """Handle one event of the poll."""
         if self._pipe is not None and fileno == self._pipe[0]:
             try:
-                os.read(fileno, 1)
+                os.read(fileno, 4096)
             except BlockingIOError:
                 pass
-            # The next turn of the loop sees all that came until here.
-            self._is_woken = False
             return None
         return super().handle_event(fileno, event)
 
@@ -192,6 +192,6 @@ class FairPoller(_Poller):
         self._sessions.clear()
         super().close()
         with self._lock:
-            pipe, self._pipe, self._is_woken = self._pipe, None, False
+            pipe, self._pipe = self._pipe, None
         for end in pipe or ():
             os.close(end)

@@ -227,7 +227,7 @@ class Renewals:
         idle_renewals, renew_at, not_before = 0, monotonic() + every, 0.0
         fails = False
         while not self._closed:
-            self._sleeps = idle_renewals >= IDLE_RENEWALS_AT_MOST
+            self._sleeps = not self._looks and idle_renewals >= IDLE_RENEWALS_AT_MOST
             # A new lease either finds the thread awake or rings the bell.
             sleeps = self._sleeps and not self._has_work
             if self._looks:
@@ -263,6 +263,7 @@ class Renewals:
                 text = error or type(error).__name__
                 self._notices.error("renew", "leases could not be renewed: %s", text)
                 renew_at = not_before = monotonic() + min(AGAIN_SECONDS, every)
+        self._settle_what_is_new()
         self._connection.close()
         self.runs = False
 

@@ -140,17 +140,16 @@ class Story:
 
         A lease that was renewed a third of it ago has two thirds left; a sixth is for being late.
         Each time that the clock is set takes up to a third more, if it is set in the freeze, or
-        before it and after the last renewal. If Redis was away shortly before the freeze, the
-        worker may not have renewed since; the outage takes up to a third. What begins right after a
-        freeze may have been claimed before it.
+        before it and after the last renewal, which was up to half a lease ago. If Redis was away
+        shortly before the freeze, the worker may not have renewed since; the outage takes up to a
+        third. What begins right after a freeze may have been claimed before it.
         """
         kept = inf
-        jumps = [
-            each for each in self.outages if each.what == "clock" and each.begun > attempt.begun
-        ]
+        jumps = [each for each in self.outages if each.what == "clock"]
         for freeze in self.freezes:
-            renewed = freeze.begun - self.lease_seconds / 3
-            fell = sum(each.meets(renewed, freeze.over) for each in jumps)
+            # A lease that begins later has lost nothing; a body may begin right after the freeze.
+            since = max(freeze.begun - self.lease_seconds / 2, min(attempt.begun, freeze.begun))
+            fell = sum(since < each.begun <= freeze.over for each in jumps)
             left = self.lease_seconds * (1 / 2 - fell / 3) - self._unrenewed(freeze.begun)
             left = max(0.0, left)
             if (

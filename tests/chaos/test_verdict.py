@@ -225,8 +225,11 @@ def test_a_clock_that_is_set_in_a_freeze_or_just_before_it_ends_its_lease_sooner
     # The lease began after the clock was set.
     assert verdict_on(*parts, outage(1, 1, "clock")).excesses_of_outages
     # The worker renewed after it.
-    earlier = [ran(0.2, 9, "a"), *parts[1:]]
-    assert verdict_on(*earlier, outage(0.4, 0.4, "clock")).excesses_of_outages
+    earlier = [ran(-1, 9, "a"), *parts[1:]]
+    assert verdict_on(*earlier, outage(-0.5, -0.5, "clock")).excesses_of_outages
+    # The worker has claimed the task before the freeze, and begins its body right after it.
+    short = [frozen(1.5, 2.8), ran(2.6, 3.5, "b", worker="w.2"), ran(2.9, 4, "a")]
+    assert verdict_on(*short, outage(2, 2, "clock")).excesses_of_outages == []
 
 
 def test_an_outage_just_before_a_freeze_may_have_prevented_a_renewal() -> None:

@@ -88,6 +88,16 @@ def test_a_closed_channel_gives_back_in_order(connect: Connect, client: Redis) -
     assert inbox.await_count(20) == list(range(20))
 
 
+def test_an_ack_just_before_the_end_of_a_session_is_sent(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", 1)
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    inbox.messages[0].ack()
+    inbox.channel.session.close()
+    settled(client)
+
+
 def test_the_prefetch_count_is_the_most_that_is_held(connect: Connect, client: Redis) -> None:
     connection = connect()
     publish(connection, "jobs", *range(10))
