@@ -197,8 +197,9 @@ class Session:
     def flush(self) -> None:
         """Send every end to Redis now; ends that fail stay in the table."""
         self._settle(self.call)
-        if self.at_once:
-            # The process may end now, together with the ends that the thread has taken.
+        if self.at_once or self.slots is None:
+            # The process may end now, together with the ends that the thread has taken. A worker
+            # that goes on does not wait: under a green library the lock would stop all bodies.
             self.renewals.await_settled()
 
     def _settle(self, call: Call) -> None:

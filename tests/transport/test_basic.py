@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -86,6 +87,31 @@ def test_a_closed_channel_gives_back_in_order(connect: Connect, client: Redis) -
     assert leases(client) == 0
     inbox = Inbox(second, "jobs", prefetch_count=20)
     assert inbox.await_count(20) == list(range(20))
+
+
+def test_a_channel_closes_after_the_ends_that_a_thread_sends(
+    connect: Connect, client: Redis
+) -> None:
+    """A process may end right after it has closed its channel."""
+    connection = connect()
+    publish(connection, "jobs", 1)
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    session, taken, goes_on = inbox.channel.session, threading.Event(), threading.Event()
+
+    def call(verb: str, args: list[str]) -> Any:
+        taken.set()
+        goes_on.wait(10)
+        for _ in range(300):
+            client.ping()
+        return session.renewals._connection.execute(verb, session.prefix, args)
+
+    session.renewals._call = call
+    inbox.messages[0].ack()
+    assert taken.wait(10)
+    goes_on.set()
+    inbox.channel.close()
+    assert leases(client) == 0
 
 
 def test_an_ack_just_before_the_end_of_a_session_is_sent(connect: Connect, client: Redis) -> None:
