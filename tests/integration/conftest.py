@@ -119,8 +119,10 @@ class Shop:
     def ledger(self, event: str = "", name: str = "") -> list[dict[str, Any]]:
         """Return what bodies wrote: all, or of one event and task."""
         path = Path(self.env["SHOP_LEDGER"])
-        lines = path.read_text().splitlines() if path.exists() else []
-        entries = [json.loads(line) for line in lines]
+        text = path.read_text() if path.exists() else ""
+        # A read may see only the beginning of a line that a body writes now.
+        finished = text[: text.rfind("\n") + 1]
+        entries = [json.loads(line) for line in finished.splitlines()]
         return [
             entry
             for entry in entries
