@@ -36,7 +36,7 @@ class FairPoller(_Poller):
         super().__init__()
         self._sessions: list[Session] = []
         self._pipe: tuple[int, int] | None = None
-        #: Whether the pipe has got a wake-up for the loop's next turn.
+        #: Whether somebody has written to the pipe since the loop's last turn began.
         self._is_woken = False
         self._lock = threading.Lock()
         #: Wakes the loop; from any thread.

@@ -268,7 +268,7 @@ class Renewals:
         self.runs = False
 
     def _settle_what_is_new(self) -> None:
-        """Send what came since the last look; without anything, look no more.
+        """Send what came since the last look. If nothing came, the thread looks no more.
 
         While one short body follows another, a wake-up for each would cost the loop more time than
         the call itself.

@@ -139,10 +139,10 @@ class Story:
         """Return when the attempt's worker could no more keep its lease; infinity: it could.
 
         A lease that was renewed a third of it ago has two thirds left; a sixth is for being late.
-        Each time that the clock is set takes up to a third more, if it is set in the freeze, or
-        before it and after the last renewal, which was up to half a lease ago. If Redis was away
-        shortly before the freeze, the worker may not have renewed since; the outage takes up to a
-        third. What begins right after a freeze may have been claimed before it.
+        If the clock is set in the freeze, the lease may lose a third more. The same holds if it is
+        set before the freeze and after the last renewal, which was up to half a lease ago. If Redis
+        was away shortly before the freeze, the worker may not have renewed since; the outage takes
+        up to a third. A body that begins right after a freeze may have been claimed before it.
         """
         kept = inf
         jumps = [each for each in self.outages if each.what == "clock"]
