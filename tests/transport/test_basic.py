@@ -89,6 +89,16 @@ def test_a_closed_channel_gives_back_in_order(connect: Connect, client: Redis) -
     assert inbox.await_count(20) == list(range(20))
 
 
+def test_an_ack_is_sent_though_the_loop_turns_no_more(connect: Connect, client: Redis) -> None:
+    connection = connect()
+    publish(connection, "jobs", 1)
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    inbox.messages[0].ack()
+    # The next renewal, which sends ends too, is due after five seconds.
+    eventually(lambda: leases(client) == 0, 3.0)
+
+
 def test_a_channel_closes_after_the_ends_that_a_thread_sends(
     connect: Connect, client: Redis
 ) -> None:

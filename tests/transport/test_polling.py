@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty
+from select import select
 from typing import Any
 
 import pytest
@@ -216,3 +217,15 @@ def test_nobody_spins_for_a_claim_whose_connection_is_gone(
     loop.channel.client.connection.disconnect()
     loop.channel.spin()
     assert spun == []
+
+
+def test_a_loop_without_a_hub_can_be_woken_in_each_turn(connect: Connect) -> None:
+    connection = connect()
+    connection.Consumer([Queue("jobs")]).consume()
+    poller = connection.transport.cycle
+    for _ in range(3):
+        with suppress(Empty):
+            poller.get(lambda *_: None, 0.01)
+        poller.wake()
+        poller.wake()
+        assert select([poller._pipe[0]], [], [], 0)[0]
