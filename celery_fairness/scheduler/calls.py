@@ -135,10 +135,13 @@ def claim_args(
     skipped: SkippedTasks | None = None,
     epoch: int | None = None,
     ends: Sequence[Settle] = (),
+    is_first: bool = False,
 ) -> list[str]:
     """Return the arguments of a claim.
 
     Args:
+        is_first: Whether the caller is certain that it has not sent this number before. Then Redis
+            does not look for the answer to it.
         skipped: The tasks that this process skips.
         epoch: The epoch in which this process took its leases. None if it holds none. In another
             epoch the claim leases nothing.
@@ -157,6 +160,7 @@ def claim_args(
         rules.priority_scope,
         _or_empty(rules.copies_ms),
         str(len(ends)),
+        "first" if is_first else "",
         *_ends_args(ends),
         *queues,
     ]

@@ -64,10 +64,12 @@ class Claimant:
         self.sent_at = 0.0
         self._sent = 0
 
-    def mark_sent(self) -> None:
-        """Note the time of a request's first send."""
-        if self._sent != self.number:
+    def mark_sent(self) -> bool:
+        """Note the time of a request's first send; return whether this is the first one."""
+        is_first = self._sent != self.number
+        if is_first:
             self._sent, self.sent_at = self.number, monotonic()
+        return is_first
 
 
 class Session:

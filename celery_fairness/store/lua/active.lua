@@ -123,8 +123,9 @@ end
 -- One task clears away at most 4 debts that the ring has passed.
 local CLEAR_AT_MOST = 4
 
--- Clears debts after a claim of `tasks` tasks. `virtual` is the queue's virtual time now, or nil if the claim
--- took none of the queue. `wanted` is true if the claim wanted more tasks and no tenant may start anything.
+-- Clears debts after a claim of `tasks` tasks. `virtual` is the queue's virtual time now. It is nil if the claim neither
+-- moved it nor added a debt, because then at most older debts are left to clear. `wanted` is true if the claim wanted
+-- more tasks and no tenant may start anything.
 function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
   if wanted then return Active.forget_debts(ctx, queue, virtual) end
   if not virtual then return end

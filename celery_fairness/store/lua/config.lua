@@ -34,7 +34,7 @@ end
   time in ms, or nil). If the table has neither the tier nor the default tier, the weight is 1 and there is no row.
 ]]
 function Config.entitlement(tiers_key, tenant_key, tier, concurrency, default_tier, default_limit, read, now)
-  local record = redis.call("HMGET", tenant_key, "tier", "concurrency", "ends_ms")
+  local record = tenant_key and redis.call("HMGET", tenant_key, "tier", "concurrency", "ends_ms") or {}
   local known, ends_ms = tier, tonumber(record[3])
   if ends_ms and ends_ms <= now then record = {default_tier} end
   if record[1] and record[1] ~= "" then tier = record[1] end

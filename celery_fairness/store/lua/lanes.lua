@@ -156,6 +156,7 @@ function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. task.key, "tier", task.tier, "tenant", task.tenant)
   if closed then
     redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, 0, task.key)
+    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "judged")
     Active.wake_worker(ctx, queue)
   end
 end
@@ -247,8 +248,9 @@ end
 -- Removes the first task of a lane. Returns its tag, or nil if somebody has deleted the lane. Also returns whether
 -- nothing is left in the order in which the lane stood.
 -- `others` is whether the order has other lanes. `waiting` is how many tasks of the tenant wait in the queue.
--- Each of them is nil if the caller does not have it.
-function Lanes.pop(ctx, queue, key, lane, group, others, waiting)
+-- Each of them is nil if the caller does not have it. `limited` is nil if no task of the installation has a limit
+-- beside its tier's. Then no lane is blocked, and the only lane has all these tasks.
+function Lanes.pop(ctx, queue, key, lane, group, others, waiting, limited)
   local order = Lanes.order_name(key, group, queue)
   if others == nil then others = redis.call("ZRANGE", ctx.prefix .. order, 0, 1)[2] ~= nil end
   local name = ctx.prefix .. Lanes.tags_name(key, lane, queue)
@@ -259,6 +261,8 @@ function Lanes.pop(ctx, queue, key, lane, group, others, waiting)
     redis.call("ZREM", ctx.prefix .. order, lane)
   elseif others then
     is_gone = Lanes.note_first(ctx, queue, key, lane, order)
+  elseif tag and waiting and not limited then
+    is_gone = false
   else
     is_gone = redis.call("EXISTS", name) == 0
     if is_gone then redis.call("ZREM", ctx.prefix .. order, lane) end

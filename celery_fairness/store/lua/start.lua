@@ -4,6 +4,7 @@
   `rules` is as for `Tenants.check`, with these fields besides:
   - owner, nonce, ends_at (of a lease that begins now) and fairness_by
   - virtual: by queue, the virtual time of the ring, as far as this claim has read it
+  - clears: by queue, whether the claim has moved that time, or a tenant has left the ring
   - held: by key, how many leases it has, as far as this claim has counted them
   - limits: by word, as far as this claim has read them
   - promotes: the claim promotes parked tasks, and their copies are remembered for this time (ms)
@@ -60,7 +61,7 @@ end
 -- - the first member of the ring as it was read (member)
 function Start.serve(ctx, queue, found, rules, turns)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
-  local tag, is_last = Lanes.pop(ctx, queue, key, found.lane, group, found.others, waiting)
+  local tag, is_last = Lanes.pop(ctx, queue, key, found.lane, group, found.others, waiting, rules.limited)
   local task = tag and Tasks.read(ctx, tag)
   if not task then
     Lanes.leave_ring(ctx, queue, key)
@@ -76,7 +77,10 @@ function Start.serve(ctx, queue, found, rules, turns)
   end
   if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag) end
   local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
-  if start > ring_at then redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue, start) end
+  if start > ring_at then
+    redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue, start)
+    rules.clears[queue] = true
+  end
   rules.virtual[queue] = math.max(start, ring_at)
   -- A tenant that was passed over and lags behind the ring gets no credit for that. If fairness is by runtime,
   -- a tenant that was charged too much gets credit.
@@ -98,6 +102,8 @@ function Start.serve(ctx, queue, found, rules, turns)
     else
       Priorities.rank_again(ctx, queue, key)
     end
+  else
+    rules.clears[queue] = true
   end
   return lease, task, message
 end

@@ -79,7 +79,7 @@ end
   A gate counts only "rejected" and "started", because the message does not hold since when the task waits.
 
   A call counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
-  already with two commands in total. If it met nothing, it writes nothing.
+  already with two commands in total, and with one if it met one thing. If it met nothing, it writes nothing.
 ]]
 
 function Stats.note_minute(rules, what, tier, queue)
@@ -118,6 +118,11 @@ function Stats.write_minute(ctx, rules)
   local met = rules.met
   if not met then return end
   local minute = ctx.prefix .. Keys.STATS .. Stats.minute_of(rules.now)
+  local only = met.order[1]
+  if met.count[only] == 1 and not met.order[2] then
+    Stats.count_in_minute(minute, only, met.others[only], 1)
+    return
+  end
   local known, sums = redis.call("HMGET", minute, unpack(met.order)), {}
   for index = 1, #met.order do
     local field = met.order[index]

@@ -9,6 +9,9 @@
   news by which the tenant was judged, as version + 1. The score is negative if the tenant is paused. So a tenant
   judged by older news lies between the negative and the positive score of the present version. A worker that does
   not enforce limits also reads all higher scores, which are those of tenants that are not paused.
+
+  `judged` in the clock is the version by which all of them were judged. While it is the present one, a worker that
+  enforces limits reads none of them.
 ]]
 
 -- Moves the clock on. `args` has five settings of the worker from `at` on:
@@ -26,7 +29,8 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   return {
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,
-    limited = flags.limited, steered = flags.steered, paced = flags.paced, watched = flags.watched, parked = flags.parked,
+    judged = tonumber(flags.judged), no_tenant_published = not flags.tenant_published, limited = flags.limited,
+    steered = flags.steered, paced = flags.paced, watched = flags.watched, parked = flags.parked,
   }, flags, epoch
 end
 
@@ -41,8 +45,8 @@ function Tenants.check(ctx, key, rules, queue)
   local account = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "at_limit",
     "q:" .. (queue or ""))
   rules.tiers = rules.tiers or {}
-  local tier, limit, weight, _, ends_ms = Config.entitlement(
-    ctx.prefix .. Keys.TIERS, ctx.prefix .. Keys.TENANT .. (account[2] or ""),
+  local record = not rules.no_tenant_published and ctx.prefix .. Keys.TENANT .. (account[2] or "")
+  local tier, limit, weight, _, ends_ms = Config.entitlement(ctx.prefix .. Keys.TIERS, record,
     account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
   -- The record is gone some time after its end. The account must not bring its tier back then.
   if ends_ms and ends_ms <= rules.now and not rules.only_reads then
@@ -115,10 +119,15 @@ end
 
 -- Judges tenants that were found closed before the last news, at most `most` per call. Returns how many.
 function Tenants.check_anew(ctx, rules, most)
+  local enforces = rules.enforcement == "on"
+  if enforces and rules.judged == rules.version then return 0 end
   local judged_by = string.format("%.0f", rules.version + 1)
   local from = rules.lets_all_start and "-inf" or "(-" .. judged_by
   local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.AT_LIMIT, from,
-    rules.enforcement == "on" and "(" .. judged_by or "+inf", "LIMIT", 0, most)
+    enforces and "(" .. judged_by or "+inf", "LIMIT", 0, most)
   for index = 1, #stale do Tenants.reopen(ctx, stale[index], rules) end
+  if enforces and #stale < most then
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "judged", string.format("%.0f", rules.version))
+  end
   return #stale
 end

@@ -22,7 +22,8 @@
   args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue"
   args[15] copies_ms      int  of a promoter: how long the memory of copies is kept, otherwise ""
   args[16] end_count      int  how many ends follow
-  args[17+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
+  args[17] sent           str  "first" if the caller has not sent this number before, otherwise ""
+  args[18+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
 
   Returns `sleep_ms epoch length passed`, and then `length text` for each task.
   - sleep_ms is 0 if there is more to do at once.
@@ -52,7 +53,8 @@ end
 
 -- Returns the names of the leases that this claim number was given before, because its answer may have been lost. It
 -- returns nil if the number is a new one.
-local function given_before(ctx, owner, number)
+local function given_before(ctx, owner, number, is_first)
+  if is_first then return nil end
   local last = redis.call("GET", ctx.prefix .. Keys.LAST_ANSWER .. owner) or ""
   local last_number, last_leases = string.match(last, "^(%S+) (.*)$")
   if last_number ~= number then return nil end
@@ -72,10 +74,11 @@ register("claim", {"allow-oom"}, function(keys, args)
   local epoch_text = string.format("%.0f", epoch)
   rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + rules.lease_ms
   rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
+  rules.clears = {}
   rules.expiring, rules.kept_run_times, rules.promotes = flags.expiring, flags.run_times, tonumber(args[15])
   rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
-  local first_queue = 17 + 2 * end_count
-  for index = 17, first_queue - 1, 2 do
+  local first_queue = 18 + 2 * end_count
+  for index = 18, first_queue - 1, 2 do
     Settle.settle(ctx, rules, args[index], args[index + 1])
   end
   Leases.open_freed(ctx, rules)
@@ -93,7 +96,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     taken = taken + 1 + commas + math.floor(#message / UNIT_BYTES)
   end
 
-  local given = given_before(ctx, owner, number)
+  local given = given_before(ctx, owner, number, args[17] == "first")
   if given then
     for lease in string.gmatch(given, "%S+") do
       local row, tag = Tasks.read_running(ctx, lease)
@@ -113,7 +116,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, longest)
   rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
-  queues = Queues.not_ended(ctx, queues, rules.now)
+  if flags.queues_end then queues = Queues.not_ended(ctx, queues, rules.now) end
   local skips, shares = Pick.read_passing(passing, rules.limited and Pick.are_local(ctx, queues, rules))
   local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
     queues = queues, left = {}, shut = {}, ranked = {}, sleep_ms = sleep_ms}
@@ -153,7 +156,8 @@ register("claim", {"allow-oom"}, function(keys, args)
   for index = 1, #turns.queues do
     local queue = turns.queues[index]
     local nobody = Active.pass_on(ctx, queue, rules.limited, turns.shut[queue])
-    Active.forget_passed(ctx, queue, rules.virtual[queue], #leases, nobody and #leases < want)
+    local virtual = rules.clears[queue] and rules.virtual[queue]
+    Active.forget_passed(ctx, queue, virtual, #leases, nobody and #leases < want)
   end
   if #leases == 0 then Active.clear_wakeups(ctx, without) end -- a caller that gets a task does not sleep
   Stats.write_minute(ctx, rules)

@@ -31,6 +31,7 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ends_sooner = tier ~= "" and may_expire and (left_ms < 0 or keep_ms < left_ms)
   redis.call("DEL", tenant)
   if tier ~= "" then
+    redis.call("HSET", clock, "tenant_published", 1)
     redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
     if ends_ms ~= "" then
       redis.call("HSET", tenant, "ends_ms", ends_ms)
@@ -41,7 +42,6 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
   end
   if same and not ends_sooner then return tonumber(redis.call("HGET", clock, "version") or 0) end
   if not same and tier ~= "" then
-    redis.call("HSET", clock, "tenant_published", 1)
     Events.write_event(ctx, "fairness.tier_set",
       "key", key, "tier", tier, "concurrency", concurrency)
   elseif not same then
