@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from queue import Empty
@@ -98,6 +99,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self.queues_without_room: list[str] = []
         #: Whether the open request is a claim or a wait of this class.
         self._is_ours = False
+        #: Whether it delivers the last message of an answer to a loop that waits for its body.
+        self._delivers_last = False
         #: For each queue: whether it has no acks, and the callback for its messages.
         self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
         super().__init__(*args, **kwargs)
@@ -148,10 +151,15 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         """Return whether a queue is claimed from."""
         return queue not in self._fanout_queues and not queue.endswith(REPLY_SUFFIX)
 
-    @property
+    @cached_property
     def _is_strict(self) -> bool:
         """Whether a queue is served only if the queues before it have no task to start."""
         return type(self._queue_cycle) in (priority_cycle, sorted_cycle)
+
+    @cached_property
+    def _gives_one(self) -> bool:
+        """Whether only a user's class has the next queue after the one that was served."""
+        return not self._is_strict and type(self._queue_cycle) is not round_robin_cycle
 
     def want(self) -> int:
         """Return the number of tasks that this channel may claim now."""
@@ -159,10 +167,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if not (self.serves_worker and self.session.slots) and self.qos.prefetch_count:
             free = min(free, self.qos.prefetch_count - len(self.claimed))
         wanted = max(0, self.queue_shares.bound(free, self.fair_queues))
-        if self._is_strict or type(self._queue_cycle) is round_robin_cycle:
-            return wanted
-        # A user's class: only its code has the next queue after the one that was served.
-        return min(wanted, 1)
+        return min(wanted, 1) if self._gives_one else wanted
 
     @property
     def queue_shares(self) -> QueueShares:
@@ -195,12 +200,14 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if not self.fair_queues:
             self._is_ours = False
             super()._brpop_start(timeout)
-            return
+        else:
+            self._send_request(self.want(), timeout)
+
+    def _send_request(self, want: int, timeout: float | None = None) -> None:
         queues = self._queue_cycle.consume(len(self.fair_queues) + len(self.stock_queues))
         fair, without_room = self.queue_shares.divide(
             [each for each in queues if each in self.fair_queues]
         )
-        want = self.want()
         now = monotonic()
         if self.is_napping or not (want or self.stock_queues):
             # A signal may have stopped the claims since kombu's look for a place.
@@ -331,10 +338,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             ),
             epoch=epoch,
             ends=ends,
+            is_first=claimant.mark_sent(),
         )
         self._claim, self._claim_wants, self._claim_epoch = ends, want, epoch
         session.count_open(want, self.serves_worker)
-        claimant.mark_sent()
         try:
             connection.send_packed_command([self._command(calls.CLAIM, claim)])
         except BaseException:
@@ -373,23 +380,30 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if not self._in_poll and not self.client.connection.can_read(0):
             # No request is open, so a read would wait without an end.
             raise Empty
+        waiting = None
         try:
             if self._claim is None or self._claimant is None:
                 return self._read_wait()
-            waiting = None
             with self.waits_for_server():
                 waiting = self._read_claim(self._claimant)
-            if not waiting:
-                raise Empty
-            self._deliver_all(waiting)
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
-        if self.session.body_blocks_loop and self.want():
-            # The body has ended. Redis answers while the loop turns.
-            with self.waits_for_server():
-                self._brpop_start()
+        if not waiting:
+            raise Empty
+        self._deliver_all(waiting)
         return True
+
+    def claim_next(self) -> None:
+        """Send the next claim if the last message of an answer has blocked the loop until now.
+
+        Redis answers while Celery counts the task and the loop turns.
+        """
+        if not (self._delivers_last and self.fair_queues) or self._in_poll:
+            return
+        if want := self.want():
+            with self.waits_for_server():
+                self._send_request(want)
 
     def _read_wait(self) -> bool:
         answer = None
@@ -432,14 +446,20 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
-        for position, (task, held) in enumerate(waiting):
-            try:
+        left = deque(waiting)
+        try:
+            while left:
+                task, held = left.popleft()
+                self._delivers_last = self.session.body_blocks_loop and not left
                 self._deliver(task, held)
-            except Exception:
-                # The consumer has the delivered message, even if the delivery failed.
-                for _, left in waiting[position + 1 :]:
-                    self._end(left, Verdict.HEAD)
-                raise
+            self.claim_next()
+        except Exception:
+            # The consumer has the delivered message, even if the delivery failed.
+            for _, held in left:
+                self._end(held, Verdict.HEAD)
+            raise
+        finally:
+            self._delivers_last = False
 
     def _deliver(self, task: Claimed, held: Held) -> None:
         unwanted = self._closing or self.session.stopping or task.queue not in self._takers

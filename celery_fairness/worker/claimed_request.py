@@ -44,6 +44,26 @@ def _ending(method: Any) -> Any:
     return method_and_end
 
 
+def _succeeding(on_success: Any) -> Any:
+    ending = _ending(on_success)
+
+    @functools.wraps(on_success)
+    def end_and_succeed(self: ClaimedRequestMixin, outcome: Any, **options: Any) -> Any:
+        failed, *_ = outcome
+        if self._held is None or failed or not self._session.body_blocks_loop:
+            return ending(self, outcome, **options)
+        # The body has ended, and its result is stored. Its ack and its end go with the next claim.
+        if self.task.acks_late:
+            self.acknowledge()
+        self._end()
+        try:
+            self._channel.claim_next()
+        finally:
+            on_success(self, outcome, **options)
+
+    return end_and_succeed
+
+
 def _entering(execute_using_pool: Any) -> Any:
     @functools.wraps(execute_using_pool)
     def execute_and_enter(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
@@ -70,7 +90,7 @@ def _entering(execute_using_pool: Any) -> Any:
 class ClaimedRequestMixin(RequestMixin):
     """Ends the lease of one claimed task."""
 
-    wrappers = {"on_success": _ending, "execute_using_pool": _entering}
+    wrappers = {"on_success": _succeeding, "execute_using_pool": _entering}
     _held: Any = None
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
@@ -87,7 +107,8 @@ class ClaimedRequestMixin(RequestMixin):
             if fairness is not None:
                 log_undeclared_limits(fairness.notices, self.task, self._request_dict)
                 _log_priority_order(fairness.settings, session, message.properties.get("priority"))
-            acknowledged = message.channel.acknowledged
+            self._channel = message.channel
+            acknowledged = self._channel.acknowledged
             # An ack writes nothing to Redis, so the loop need not run it.
             self._on_ack = lambda *_: acknowledged(message)
 
