@@ -1,8 +1,9 @@
-"""Spinning: polls a socket for up to 0.4 ms before the client blocks on it.
+"""Spinning: polls a socket for up to 1 ms before the client blocks on it.
 
-A near Redis answers in a tenth of a millisecond, and waking from a blocking read costs a good part
-of that (ADR 11). Between two polls, other threads and processes get the core and the interpreter.
-If an answer does not come in time, the server is far or busy, and the next reads block at once.
+A near Redis answers in some tenths of a millisecond, and waking from a blocking read costs a good
+part of that (ADR 11). Between two polls, other threads and processes get the core and the
+interpreter. If an answer does not come in time, the server is far or busy, and the next reads block
+at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 #: How long a socket is polled for an answer, in seconds.
-SPIN_SECONDS = 0.0004
+SPIN_SECONDS = 0.001
 #: The number of reads without polling after an answer that came too late.
 REST = 16
 
