@@ -110,8 +110,6 @@ class Session:
         self.order_logged = False
         #: Whether the loop stands still, and sends nothing, while a body runs.
         self.body_blocks_loop = False
-        #: Whether the worker's pool runs bodies in this process.
-        self.bodies_run_here = False
         #: Pollers of the loops that claim. Each entry leaves with its poller.
         self.wakers: list[ref[Any]] = []
         #: Consumed queues that expire, each with the time to keep it, in ms.

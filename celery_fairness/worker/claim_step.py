@@ -104,7 +104,6 @@ class ClaimStep(bootsteps.StartStopStep):
         session.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         # A thread starts its body without a turn of the loop.
         by_thread = isinstance(consumer.pool, ThreadPool)
-        session.bodies_run_here = session.body_blocks_loop or by_thread or consumer.pool.is_green
         session.lease_table.noted = session.lease_table.changed if by_thread else lambda: None
         consumer.task_consumer.channel.serves_worker = True
         multiplier = _multiplier(consumer)
@@ -148,7 +147,6 @@ class ClaimStep(bootsteps.StartStopStep):
             # `at_once` stays: a body that the pool could not stop ends after this, and then the
             # process ends too soon for the thread that would send its end.
             self._session.stopping = self._session.body_blocks_loop = False
-            self._session.bodies_run_here = False
             self._session.task_filter.forget()
 
 

@@ -94,11 +94,8 @@ class ClaimedRequestMixin(RequestMixin):
     _held: Any = None
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
-        session = getattr(getattr(message, "channel", None), "session", None)
-        if session is not None and session.bodies_run_here and options.get("body") is message.body:
-            # Celery has decoded the body to look at it. A pool here uses the same values.
-            options.update(body=message.payload, decoded=True)
         super().__init__(message, *args, **options)
+        session = getattr(getattr(message, "channel", None), "session", None)
         if session is None:
             return
         self._session = session

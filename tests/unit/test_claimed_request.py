@@ -41,8 +41,7 @@ def request_of(app, channel, **options):
     cls = create_request_cls(
         ClaimedRequestMixin.before(Request), task, Pool(), "host", None, app=app
     )
-    body = message.body if options.pop("body", False) else None
-    request = cls(message, app=app, task=task, hostname="host", body=body)
+    request = cls(message, app=app, task=task, hostname="host")
     state.task_reserved(request)
     return request
 
@@ -51,9 +50,7 @@ def request_of(app, channel, **options):
 def test_a_task_that_may_not_begin_here_is_forgotten_by_the_worker(app, end):
     lease_table = LeaseTable()
     held = lease_table.hold(TASK, 7)
-    session = SimpleNamespace(
-        lease_table=lease_table, is_lost=lambda _: end == "lost", bodies_run_here=True
-    )
+    session = SimpleNamespace(lease_table=lease_table, is_lost=lambda _: end == "lost")
     request = request_of(app, SimpleNamespace(session=session, acknowledged=lambda _: None))
     if end == "ended":
         lease_table.end(held, Verdict.HEAD)
@@ -72,7 +69,6 @@ class Channel:
         self.session = SimpleNamespace(
             lease_table=self.lease_table,
             body_blocks_loop=True,
-            bodies_run_here=True,
             renewals=renewals,
             flush=lambda: None,
         )
@@ -124,15 +120,3 @@ def test_a_body_that_failed_is_reported_before_the_next_claim(app):
         request.on_success((1, ExceptionInfo(), 0.1))
     assert channel.seen == []
     assert [end.verdict for end in channel.lease_table.take_ends(9)] == [Verdict.DONE]
-
-
-@pytest.mark.parametrize("here", [True, False])
-def test_a_pool_in_this_process_does_not_decode_a_body_again(app, here):
-    channel = Channel()
-    channel.session.bodies_run_here = here
-    channel.lease_table.hold(TASK, 7)
-    request = request_of(app, channel, body=True)
-    message = request.message
-    decoded, raw = (message.payload, None), (message.body, message.content_type)
-    assert (request.body, request.content_type) == (decoded if here else raw)
-    assert request.args is message.payload[0]
