@@ -41,7 +41,7 @@ from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.store.spin import Spin
-from celery_fairness.transport.envelope import task_name_of
+from celery_fairness.transport.envelope import FairMessage, task_name_of
 from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import settings_of
@@ -75,6 +75,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     """Makes kombu's Redis channel fair; stands before it in the bases."""
 
     QoS = FairQoS
+    Message = FairMessage
     _claim: list[Settle] | None = None
     #: Whether its claims fill places of the worker's pool: it has the consumer of the tasks.
     serves_worker = False
@@ -158,7 +159,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     @cached_property
     def _gives_one(self) -> bool:
-        """Whether only a user's class has the next queue after the one that was served."""
+        """Whether a claim takes one task, because only a user's class has the next queue."""
         return not self._is_strict and type(self._queue_cycle) is not round_robin_cycle
 
     def want(self) -> int:
@@ -395,7 +396,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return True
 
     def claim_next(self) -> None:
-        """Send the next claim if the last message of an answer has blocked the loop until now.
+        """Send the next request if the last message of an answer has blocked the loop until now.
 
         Redis answers while Celery counts the task and the loop turns.
         """

@@ -45,23 +45,24 @@ def _ending(method: Any) -> Any:
 
 
 def _succeeding(on_success: Any) -> Any:
-    ending = _ending(on_success)
+    """Return ``on_success``, before which a body that blocked the loop ends its lease."""
 
     @functools.wraps(on_success)
     def end_and_succeed(self: ClaimedRequestMixin, outcome: Any, **options: Any) -> Any:
-        failed, *_ = outcome
-        if self._held is None or failed or not self._session.body_blocks_loop:
-            return ending(self, outcome, **options)
-        # The body has ended, and its result is stored. Its ack and its end go with the next claim.
-        if self.task.acks_late:
-            self.acknowledge()
-        self._end()
+        # If the body ends its process, the outcome is an exception.
+        succeeded = isinstance(outcome, tuple) and not outcome[0]
+        if not succeeded or self._held is None or not self._session.body_blocks_loop:
+            return on_success(self, outcome, **options)
         try:
+            # The result is stored. The ack and the end go with the next claim if there is one.
+            if self.task.acks_late:
+                self.acknowledge()
+            self._end()
             self._channel.claim_next()
         finally:
             on_success(self, outcome, **options)
 
-    return end_and_succeed
+    return _ending(end_and_succeed)
 
 
 def _entering(execute_using_pool: Any) -> Any:

@@ -7,8 +7,9 @@ settle in one of the scenes.
 Commands stand for time here. Most of the time of a call is that of its commands, about a
 microsecond each with the Lua around it. The time itself varies by more than 3 % from run to run.
 
-Weakness: the field ``run_times`` of the clock is not a flag but a value, so it is not here. The
-flag ``parked`` saves commands of gates, which no scene runs.
+Weakness: the fields ``run_times`` and ``judged`` of the clock are not flags but values, so they are
+not here. The flag ``parked`` saves commands of gates, which no scene runs. Claims read
+``tenant_published`` because ``doctor`` needs it in any case. It saves one command of a claim.
 """
 
 from __future__ import annotations

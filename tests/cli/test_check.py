@@ -191,6 +191,10 @@ PLANTED = {
         change("HSET", "changes", "pause api", " 1 ada"),
         {("flag_missing", "clock", "steered")},
     ),
+    "a tenant's tier without its flag": (
+        change("HSET", "tenant:7", "tier", "free", "concurrency", ""),
+        {("flag_missing", "clock", "tenant_published")},
+    ),
     "an expiry without its flag": (
         change("ZADD", "expires:celery", 9e15, "t1"),
         {("flag_missing", "clock", "expiring")},

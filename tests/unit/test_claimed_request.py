@@ -120,3 +120,19 @@ def test_a_body_that_failed_is_reported_before_the_next_claim(app):
         request.on_success((1, ExceptionInfo(), 0.1))
     assert channel.seen == []
     assert [end.verdict for end in channel.lease_table.take_ends(9)] == [Verdict.DONE]
+
+
+def test_the_lease_of_a_body_that_ends_its_process_ends_as_a_death(app):
+    channel = Channel()
+    channel.lease_table.hold(TASK, 7)
+    request = channel.request = request_of(app, channel, acks_late=True)
+    request.on_accepted(1, 0.0)
+    channel.lease_table.take_ends(9)
+    try:
+        raise SystemExit(3)
+    except SystemExit:
+        # The pool calls this for every exception that it does not know.
+        with pytest.raises(TypeError):
+            request.on_success(ExceptionInfo())
+    assert channel.seen == []
+    assert [end.verdict for end in channel.lease_table.take_ends(9)] == [Verdict.DIED]

@@ -1,4 +1,4 @@
-"""The scheduler reads the id, the name and the expiry of a task from the headers."""
+"""What the scheduler reads from the headers of a message, and how a body is decoded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
+from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.serialization import registry
+from kombu.transport.virtual import Message
 from kombu.utils.json import dumps
 
 from celery_fairness.config.queue_policy import partition_key
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import key_part
 from celery_fairness.scheduler.types import Claimed
-from celery_fairness.transport.envelope import message_of, waiting_of
+from celery_fairness.transport.envelope import JSON_TYPE, FairMessage, message_of, waiting_of
 
 
 @pytest.mark.parametrize(
@@ -100,3 +103,41 @@ def test_a_partition_is_the_same_whichever_process_makes_its_key(body, value):
     message = {"headers": {"task": "shop.t"}, "properties": properties, "body": body}
     settings = build_settings({"queues": {"jobs": {"global_limit": 1, "by_args": ["who"]}}})
     assert waiting_of("jobs", message, settings).limits.startswith(partition_key("jobs", [value]))
+
+
+def delivered(body, accept, content_type=JSON_TYPE):
+    """Return a message with ``body``, as a consumer that accepts ``accept`` gets it."""
+    raw = {
+        "content-type": content_type,
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": {"delivery_tag": "1", "delivery_info": {}},
+    }
+    message = FairMessage(raw, channel=None, accept=accept)
+    message.body = body.encode()
+    return message
+
+
+@pytest.mark.parametrize("body", [[[1], {"a": "ü"}, {}], [[UUID(int=7)], {}, {}], "text"])
+def test_a_body_in_json_is_decoded_as_kombu_decodes_it(body):
+    message = delivered(dumps(body), {JSON_TYPE})
+    assert message.payload == body == Message._decode(message)
+
+
+@pytest.mark.parametrize(
+    ("body", "accept", "content_type", "error"),
+    [
+        ("[1]", {"application/x-yaml"}, JSON_TYPE, ContentDisallowed),
+        ("[1", {JSON_TYPE}, JSON_TYPE, DecodeError),
+        ("[" * 100_000, {JSON_TYPE}, JSON_TYPE, DecodeError),
+        ("[1]", {JSON_TYPE}, "application/x-python-serialize", ContentDisallowed),
+    ],
+)
+def test_a_body_that_may_not_be_decoded_has_the_errors_of_kombu(body, accept, content_type, error):
+    with pytest.raises(error):
+        assert delivered(body, accept, content_type).payload
+
+
+def test_a_decoder_that_somebody_has_registered_decodes_bodies(monkeypatch):
+    monkeypatch.setitem(registry._decoders, JSON_TYPE, lambda _: "theirs")
+    assert delivered("[1]", {JSON_TYPE}).payload == "theirs"

@@ -45,12 +45,12 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "steered", "expiring",
     "parked", "paced", "watched", "ranked", "run_times", "schema", USED, "version",
-    "tenant_published", "queues_end", "judged")
+    "tenant_published", "judged")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], steered = kept[5], expiring = kept[6], parked = kept[7], paced = kept[8],
     watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], run_times = kept[11], used = kept[13],
-    version = tonumber(kept[14] or 0), tenant_published = kept[15], queues_end = kept[16], judged = kept[17],
+    version = tonumber(kept[14] or 0), tenant_published = kept[15], judged = kept[16],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, flags, nil end

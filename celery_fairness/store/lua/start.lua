@@ -4,7 +4,7 @@
   `rules` is as for `Tenants.check`, with these fields besides:
   - owner, nonce, ends_at (of a lease that begins now) and fairness_by
   - virtual: by queue, the virtual time of the ring, as far as this claim has read it
-  - clears: by queue, whether the claim has moved that time, or a tenant has left the ring
+  - clears: by queue, whether the claim has moved that time, or has taken the last waiting task of a tenant
   - held: by key, how many leases it has, as far as this claim has counted them
   - limits: by word, as far as this claim has read them
   - promotes: the claim promotes parked tasks, and their copies are remembered for this time (ms)

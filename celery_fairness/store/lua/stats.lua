@@ -78,8 +78,9 @@ end
 
   A gate counts only "rejected" and "started", because the message does not hold since when the task waits.
 
-  A call counts in its own memory and writes the counts at its end. It adds to the fields that the minute has
-  already with two commands in total, and with one if it met one thing. If it met nothing, it writes nothing.
+  A call counts in its own memory and writes the counts at its end. It adds one thing with
+  one command. It adds several things to the fields that the minute has already with two commands in total. If it met
+  nothing, it writes nothing.
 ]]
 
 function Stats.note_minute(rules, what, tier, queue)

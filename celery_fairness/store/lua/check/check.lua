@@ -30,6 +30,7 @@ function Check.kinds()
   return {
     changes = {whole = Check.needs("steered")},
     expires = {whole = Check.needs("expiring")},
+    tenant = {whole = Check.needs("tenant_published")},
     running = {row = Slots.running, scan = "HSCAN"},
     leases = {row = Slots.lease, scan = "ZSCAN"},
     reserved = {row = Slots.reserved, scan = "ZSCAN"},
@@ -112,7 +113,7 @@ function Check.call(keys, args, repairs)
   local logical, now, _, flags = read(ctx, lease_ms, frozen_ms)
   ctx.ranked = flags.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
-    default_limit = args[3], version = flags.version,
+    default_limit = args[3], version = flags.version, judged = tonumber(flags.judged),
     limited = flags.limited, steered = flags.steered, parked = flags.parked, only_reads = not repairs}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 

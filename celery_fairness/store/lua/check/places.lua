@@ -285,8 +285,8 @@ function Places.tenant(it, key)
   if marked ~= (judged and true or false) then
     return Check.found(it, "tenant_marks", Keys.TENANT_STATE .. key, "at_limit", reopen)
   end
-  -- A claim judges anew what was judged by older news.
-  if not marked or math.abs(tonumber(judged)) <= rules.version then return end
+  -- The next claim judges anew what was judged by older news, unless the clock says that all are judged.
+  if not marked or math.abs(tonumber(judged)) <= rules.version and rules.judged ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then return end

@@ -116,7 +116,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, longest)
   rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
-  if flags.queues_end then queues = Queues.not_ended(ctx, queues, rules.now) end
+  queues = Queues.not_ended(ctx, queues, rules.now)
   local skips, shares = Pick.read_passing(passing, rules.limited and Pick.are_local(ctx, queues, rules))
   local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
     queues = queues, left = {}, shut = {}, ranked = {}, sleep_ms = sleep_ms}

@@ -36,7 +36,6 @@ register("expire_queues", {"allow-oom"}, function(keys, args)
       if declared ~= "" and redis.call("ZSCORE", unused, queue) == "inf" then
         redis.call("ZREM", unused, queue)
       end
-      redis.call("HSET", ctx.prefix .. Keys.CLOCK, "queues_end", 1)
       redis.call("ZADD", unused, "GT", now + kept_ms, queue)
     end
   end

@@ -31,7 +31,7 @@ register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ends_sooner = tier ~= "" and may_expire and (left_ms < 0 or keep_ms < left_ms)
   redis.call("DEL", tenant)
   if tier ~= "" then
-    redis.call("HSET", clock, "tenant_published", 1)
+    redis.call("HSETNX", clock, "tenant_published", 1)
     redis.call("HSET", tenant, "tier", tier, "concurrency", concurrency)
     if ends_ms ~= "" then
       redis.call("HSET", tenant, "ends_ms", ends_ms)
