@@ -35,6 +35,7 @@ PLANTED = {
     "a tier without end that is no news": [("HSET", "tiers", "free", "null")],
     "one that was paused, and is not": [("ZADD", "at_limit", -1, KEY), TWO],
     "news that are lost": [("ZADD", "at_limit", 8, KEY), TWO],
+    "news that the clock calls judged": [TWO, ("ZADD", "at_limit", 0, KEY)],
     "a time that is another's": [("ZADD", "ends", FAR, " tenant:other"), TWO],
 }
 
@@ -42,7 +43,11 @@ NOT_A_DEFECT = {
     "as many leases as it may hold": [],
     "more leases than it may hold": [("ZADD", f"leases:{KEY}", "inf", "other.1")],
     "news since": [TWO, ("HSET", "clock", "version", 1)],
-    "a put of another tier since": [TWO, ("ZADD", "at_limit", 0, KEY)],
+    "a put of another tier since": [
+        TWO,
+        ("ZADD", "at_limit", 0, KEY),
+        ("HDEL", "clock", "judged"),
+    ],
     "paused before the news": [
         TWO,
         ("ZADD", "at_limit", -1, KEY),
