@@ -53,7 +53,7 @@ JSON_TYPE = "application/json"
 
 
 class FairMessage(virtual.Message):
-    """A message of kombu. If nobody has replaced kombu's decoder, JSON is decoded as above."""
+    """A message of kombu. One decoder decodes JSON, unless somebody has replaced kombu's own."""
 
     def _decode(self) -> Any:
         body, decoders = self.body, registry._decoders

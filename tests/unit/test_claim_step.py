@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from celery import Celery
-from celery.concurrency.base import BasePool
 from celery.worker.consumer import Consumer
 
 from celery_fairness.scheduler.types import SkippedTasks
@@ -50,7 +49,6 @@ class Worker:
             lambda request: None,
             app=self.app,
             controller=SimpleNamespace(use_eventloop=False),
-            pool=BasePool(),
             disable_rate_limits=disable_rate_limits,
         )
         self.consumer.on_unknown_task = lambda *args: self.discarded.append(args)

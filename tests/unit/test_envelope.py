@@ -1,4 +1,4 @@
-"""What the scheduler reads from the headers of a message, and how a body is decoded."""
+"""The scheduler reads the headers of a message, and JSON bodies have one decoder."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ end
   - The default tier replaces an unknown tier.
 
   tiers_key      str   the name of `tiers`
-  tenant_key     str   the name of the tenant's record
+  tenant_key     str   the name of the tenant's record, or false if no tenant has one
   tier           str   as the caller holds it
   concurrency    str   of that tier, as the caller holds it: an integer, "unlimited", or "" if the
                        caller does not have that tier

@@ -285,7 +285,7 @@ function Places.tenant(it, key)
   if marked ~= (judged and true or false) then
     return Check.found(it, "tenant_marks", Keys.TENANT_STATE .. key, "at_limit", reopen)
   end
-  -- The next claim judges anew what was judged by older news, unless the clock says that all are judged.
+  -- The next claim judges anew what was judged by older news, if `judged` in the clock is not the present version.
   if not marked or math.abs(tonumber(judged)) <= rules.version and rules.judged ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)

@@ -53,8 +53,7 @@ end
 
 -- Returns the names of the leases that this claim number was given before, because its answer may have been lost. It
 -- returns nil if the number is a new one.
-local function given_before(ctx, owner, number, is_first)
-  if is_first then return nil end
+local function given_before(ctx, owner, number)
   local last = redis.call("GET", ctx.prefix .. Keys.LAST_ANSWER .. owner) or ""
   local last_number, last_leases = string.match(last, "^(%S+) (.*)$")
   if last_number ~= number then return nil end
@@ -96,7 +95,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     taken = taken + 1 + commas + math.floor(#message / UNIT_BYTES)
   end
 
-  local given = given_before(ctx, owner, number, args[17] == "first")
+  local given = args[17] ~= "first" and given_before(ctx, owner, number)
   if given then
     for lease in string.gmatch(given, "%S+") do
       local row, tag = Tasks.read_running(ctx, lease)
