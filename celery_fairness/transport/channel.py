@@ -100,8 +100,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self.queues_without_room: list[str] = []
         #: Whether the open request is a claim or a wait of this class.
         self._is_ours = False
-        #: Whether it delivers the last message of an answer to a loop that waits for its body.
-        self._delivers_last = False
+        #: The fewest free places for which a delivery sends the next request; None: it sends none.
+        self._claims_next_from: int | None = None
         #: For each queue: whether it has no acks, and the callback for its messages.
         self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
         super().__init__(*args, **kwargs)
@@ -396,13 +396,15 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return True
 
     def claim_next(self) -> None:
-        """Send the next request if the last message of an answer has blocked the loop until now.
+        """Send the next request during a delivery, so that Redis answers while the loop turns.
 
-        Redis answers while Celery counts the task and the loop turns.
+        If a body blocks the loop, the last message of an answer does so, before Celery counts its
+        task. Under a green library it is done when half of an answer's places are free again.
         """
-        if not (self._delivers_last and self.fair_queues) or self._in_poll:
+        least = self._claims_next_from
+        if least is None or self._in_poll or not self.fair_queues:
             return
-        if want := self.want():
+        if (want := self.want()) >= least:
             with self.waits_for_server():
                 self._send_request(want)
 
@@ -451,16 +453,19 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         try:
             while left:
                 task, held = left.popleft()
-                self._delivers_last = self.session.body_blocks_loop and not left
+                if self.session.body_blocks_loop and not left:
+                    self._claims_next_from = 1
                 self._deliver(task, held)
-            self.claim_next()
+                if left and self.serves_worker and self.connection.cycle.let_bodies_run():
+                    self._claims_next_from = (len(waiting) + 1) // 2
+                self.claim_next()
         except Exception:
             # The consumer has the delivered message, even if the delivery failed.
             for _, held in left:
                 self._end(held, Verdict.HEAD)
             raise
         finally:
-            self._delivers_last = False
+            self._claims_next_from = None
 
     def _deliver(self, task: Claimed, held: Held) -> None:
         unwanted = self._closing or self.session.stopping or task.queue not in self._takers
