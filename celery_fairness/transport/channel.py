@@ -100,7 +100,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self.queues_without_room: list[str] = []
         #: Whether the open request is a claim or a wait of this class.
         self._is_ours = False
-        #: The fewest free places for which a delivery sends the next request; None: it sends none.
+        #: With so many free places, a delivery sends the next request. With None, it sends none.
         self._claims_next_from: int | None = None
         #: For each queue: whether it has no acks, and the callback for its messages.
         self._takers: dict[str, tuple[bool, Callable[[Any], None]]] = {}
@@ -396,10 +396,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return True
 
     def claim_next(self) -> None:
-        """Send the next request during a delivery, so that Redis answers while the loop turns.
+        """Send the next request if this delivery may, so that Redis answers during it.
 
-        If a body blocks the loop, the last message of an answer does so, before Celery counts its
-        task. Under a green library it is done when half of an answer's places are free again.
+        If bodies block the loop, the request goes after the last body of an answer, before Celery
+        counts its task. Under a green library, it goes when half of an answer's places are free.
         """
         least = self._claims_next_from
         if least is None or self._in_poll or not self.fair_queues:

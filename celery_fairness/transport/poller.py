@@ -72,7 +72,7 @@ class FairPoller(_Poller):
         return False
 
     def let_bodies_run(self) -> bool:
-        """Under a green library, run the bodies that can run now. Return False with a hub."""
+        """Let bodies of a green library run, if the loop has no hub; return whether it has none."""
         if self._hub is not None:
             return False
         sleep(0)
