@@ -51,6 +51,7 @@ from django.contrib.auth.models import (
     User,
 )
 from django.contrib.contenttypes.models import ContentType
+from django_celery_fairness import live_counts
 from django_celery_fairness.models import (
     TenantTier,
     Tier,
@@ -70,6 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quick_passwords(settings: Any) -> None:
     """A login that takes a quarter of a second on purpose is not what is tested."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True)
+def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages wait for their numbers, because a busy machine may stand still for a second."""
+    monkeypatch.setattr(live_counts, "PAGE_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.urls import reverse
+from django_celery_fairness import live_counts
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
 
 from celery_fairness import FairTask
@@ -310,6 +311,22 @@ def test_a_redis_that_hangs_is_asked_once(client, boss, fairness, redis_server, 
     started = time.monotonic()
     assert "does not answer" in change_list(client, TENANTS)
     assert time.monotonic() - started < 30
+    assert len(asked) == 1
+
+
+def test_a_page_whose_time_is_spent_shows_the_other_numbers_as_unknown(
+    client, boss, fairness, monkeypatch
+):
+    pro = Tier.objects.get(name="pro")
+    TenantTier.objects.bulk_create([TenantTier(tenant=str(n), tier=pro) for n in range(30)])
+    monkeypatch.setattr(live_counts, "PAGE_SECONDS", 0.0)
+    asked, read_redis = [], parts_of(fairness).limiter.connection.read
+    monkeypatch.setattr(
+        parts_of(fairness).limiter.connection,
+        "read",
+        lambda *args: asked.append(args[0]) or read_redis(*args),
+    )
+    assert "unknown; the database has 3 (pro)" in change_list(client, TENANTS)
     assert len(asked) == 1
 
 
