@@ -111,10 +111,10 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
             server, *((1_000, 1_000, 300, 60) if quick else (5_000, 100_000, 10_000, 1_000))
         ),
         "throughput": lambda: throughput.rows(
-            server, *((700, 1) if quick else (2_500, 7)), at_best=not quick
+            server, *((2, 0.3) if quick else (16, 1.0)), at_best=not quick
         ),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
-        "gate": lambda: gate.rows(server, *((2_000, 800, 1) if quick else (20_000, 6_000, 4))),
+        "gate": lambda: gate.rows(server, *((2_000, 2, 0.3) if quick else (20_000, 16, 1.0))),
     }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 
-from tests.benchmarks import calls, throughput
+from tests.benchmarks import calls
 from tests.benchmarks.harness import Row
+from tests.benchmarks.turns import Contender, rates
 from tests.support.redis_server import RedisServer
 
 #: Pool, and the ratio that is asked for.
@@ -16,8 +16,8 @@ POOLS = (
 )
 
 
-def rows(server: RedisServer, asked_calls: int, tasks: int, turns: int) -> Iterator[Row]:
-    """Measure the calls, then every pool: plain and fair in turns, so many of each."""
+def rows(server: RedisServer, asked_calls: int, rounds: int, seconds: float) -> Iterator[Row]:
+    """Measure the calls, then every pool: plain and fair in turns of so many seconds."""
     for name, (median, p99) in calls.percentiles(server, asked_calls).items():
         yield Row(
             "P12",
@@ -27,11 +27,8 @@ def rows(server: RedisServer, asked_calls: int, tasks: int, turns: int) -> Itera
             p99 <= calls.AT_MOST_SECONDS,
         )
     for name, args, asked in POOLS:
-        rates: dict[str, list[float]] = {"plain": [], "fair": []}
-        for turn in range(turns):
-            for task in ("plain", "fair") if turn % 2 == 0 else ("fair", "plain"):
-                rates[task].append(throughput.rate(server, args, tasks, ours=False, task=task))
-        plain, fair = statistics.median(rates["plain"]), statistics.median(rates["fair"])
+        contenders = [Contender("plain", args), Contender("fair", args)]
+        plain, fair = rates(server, contenders, rounds, seconds)
         yield Row(
             "P12",
             f"gate path: FairTask against a plain task, no-op tasks a second, {name}",
