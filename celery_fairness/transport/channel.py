@@ -617,4 +617,10 @@ def _polled(channel: Any, connection_class: Any) -> Any:
                 transport.cycle.leave(self)
             super().disconnect(*args, **kwargs)
 
+        def _ping_failed(self, error: Exception, *details: Any) -> None:
+            super()._ping_failed(error, *details)
+            # redis-py may connect again and send the request. The loop does not poll the new
+            # socket, and the claim would go before the channel has read Redis's epoch.
+            raise error
+
     return Connection

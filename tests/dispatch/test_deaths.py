@@ -102,6 +102,24 @@ def test_a_task_outlives_the_connection_in_a_pool_that_waits_for_a_process(
     assert_nothing_left(memory)
 
 
+def test_a_solo_worker_outlives_a_connection_that_breaks_during_a_body(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    # With these options, redis-py connects again where its ping gets no answer.
+    options = {"health_check_interval": 0.01, "retry_on_timeout": True}
+    shop = make_fair_shop(conf={"broker_transport_options": options})
+    worker = shop.worker(app=KINDS, pool="solo", concurrency=1)
+    gate = shop.gate_file()
+    results = [send(shop, "kinds.early", f"u{n}", gate=str(gate)) for n in range(3)]
+    eventually(lambda: len(shop.ledger("start")) == 1)
+    cut_all(memory)
+    gate.touch()
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
+    assert set(shop.runs().values()) == {1}
+    worker.wait_for_log("Connection to broker lost")
+    assert_nothing_left(memory)
+
+
 def test_a_solo_worker_outlives_the_connection_of_its_remote_control(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
