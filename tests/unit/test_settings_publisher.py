@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from celery_fairness.util.threads import Bell
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.settings_publisher import SettingsPublisher
 from tests.support.waiting import eventually
@@ -68,9 +67,10 @@ def test_a_source_is_published_once_more_if_the_memory_is_lost_meanwhile(publish
 
 def test_the_pauses_between_tries_double_up_to_a_minute(monkeypatch):
     pauses = []
-    monkeypatch.setattr(Bell, "wait", lambda _bell, seconds: pauses.append(seconds))
     monkeypatch.setattr(random, "uniform", lambda _low, high: high)
     made = SettingsPublisher(Notices(logging.getLogger("celery_fairness")))
+    # Not of the class: threads of other tests may still wait at bells of their own.
+    monkeypatch.setattr(made._bell, "wait", pauses.append)
     made.add("settings", Source(7))
     made.start()
     eventually(lambda: not made._runs)
