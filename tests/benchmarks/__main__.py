@@ -48,7 +48,7 @@ def main() -> int:
     logging.getLogger("celery_fairness").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="fewer tasks, not all parts: under two minutes"
+        "--quick", action="store_true", help="fewer tasks, not all parts: three minutes"
     )
     parser.add_argument("--only", choices=PARTS, action="append", help="one part; repeatable")
     parser.add_argument(
@@ -111,10 +111,10 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
             server, *((1_000, 1_000, 300, 60) if quick else (5_000, 100_000, 10_000, 1_000))
         ),
         "throughput": lambda: throughput.rows(
-            server, *((2, 0.3) if quick else (16, 1.0)), at_best=not quick
+            server, *((1, 0.3) if quick else (16, 1.0)), at_best=not quick
         ),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
-        "gate": lambda: gate.rows(server, *((2_000, 2, 0.3) if quick else (20_000, 16, 1.0))),
+        "gate": lambda: gate.rows(server, *((2_000, 1, 0.3) if quick else (20_000, 16, 1.0))),
     }
 
 

@@ -46,14 +46,13 @@ class Contender:
 
 
 class _Run:
-    """A contender with its database and its worker's process."""
+    """A contender with its database and its worker, which is stopped between its turns."""
 
     def __init__(self, server: RedisServer, contender: Contender, database: int) -> None:
         self._contender = contender
         where = f"{server.url.removesuffix('/0')}/{database}"
-        self.url = f"fair{where}" if contender.ours else where
+        self._url = f"fair{where}" if contender.ours else where
         self._client: Any = redis.Redis.from_url(where)
-        self.process: Any = None
         self.tasks, self.seconds = 0, 0.0
 
     @property
@@ -62,10 +61,12 @@ class _Run:
 
     def fill(self, least: int, full: int) -> None:
         if (waiting := self.waiting) < least:
-            publish(self.url, self._contender.task, full - waiting, TENANTS)
+            publish(self._url, self._contender.task, full - waiting, TENANTS)
 
-    def warm(self) -> None:
+    def start(self, at_end: contextlib.ExitStack) -> None:
+        at_end.callback(self._client.close)
         before = self.waiting
+        self._process = at_end.enter_context(worker(self._url, self._contender.args))
         wait_until(lambda: self.waiting <= before - WARM_TASKS)
         self._signal(signal.SIGSTOP)
 
@@ -81,7 +82,7 @@ class _Run:
         self.seconds += ended - begun
 
     def _signal(self, number: int) -> None:
-        os.killpg(self.process.pid, number)
+        os.killpg(self._process.pid, number)
 
 
 def rates(
@@ -89,7 +90,7 @@ def rates(
 ) -> list[float]:
     """Return the tasks a second of each contender, in all of its turns.
 
-    The order is forwards and backwards in turns: stock, ours, ours, stock.
+    Every second round goes backwards: stock, ours, ours, stock.
 
     Args:
         rounds: Turns of each contender.
@@ -99,11 +100,10 @@ def rates(
         client.flushall()
     least = int(MOST_A_SECOND * (PAUSE_SECONDS + seconds))
     runs = [_Run(server, each, database) for database, each in enumerate(contenders)]
-    with contextlib.ExitStack() as workers:
-        for run, contender in zip(runs, contenders, strict=True):
-            run.fill(WARM_TASKS + least, WARM_TASKS + least)
-            run.process = workers.enter_context(worker(run.url, contender.args))
-            run.warm()
+    with contextlib.ExitStack() as at_end:
+        for run in runs:
+            run.fill(least, WARM_TASKS + least * min(TURNS_AT_ONCE, rounds))
+            run.start(at_end)
         for each_round in range(rounds):
             for run in runs[:: 1 if each_round % 2 == 0 else -1]:
                 run.fill(least, least * min(TURNS_AT_ONCE, rounds - each_round))
