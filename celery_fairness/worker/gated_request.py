@@ -69,13 +69,14 @@ class FairRequestMixin(RequestMixin):
 
     def revoked(self) -> bool:
         """End the promotion of a task that was revoked before its body started."""
-        revoked = bool(super().revoked())
+        if not super().revoked():
+            return False
         copy = parse_copy(self._request_dict.get(COPY_HEADER))
-        if revoked and self._fair_lease is not None and copy is not None and copy.serial:
+        if self._fair_lease is not None and copy is not None and copy.serial:
             with contextlib.suppress(LimiterUnavailable):  # The promotion ends by itself.
                 # The copy of a promoted task has the name of its lease as serial.
                 self._fair_wired.limiter.release([Lease(copy.serial, self._fair_lease.key)])
-        return revoked
+        return True
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Start to renew the lease: the pool has the task."""
