@@ -79,8 +79,8 @@ def _state_lines(found: Inspection) -> list[str]:
     if found.closed:
         checked = (
             "the next claim checks it again"
-            if found.judged_by is None
-            else f"checked with config version {found.judged_by}"
+            if found.checked_by is None
+            else f"checked with config version {found.checked_by}"
         )
         where = f" in {_queues(found)}" if found.full_in else ""
         lines.append(click.style(f"at its limit{where}; {checked}", fg="yellow"))

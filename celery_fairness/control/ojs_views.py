@@ -144,7 +144,7 @@ class KeyFacts(Value):
             of a lease or an operator, or if nothing is in the way.
         closed: Whether a claim found the tenant at its limit, and no slot became free since.
         full_in: Queues in which the tenant is blocked. "" is that of parked tasks.
-        judged_by: Version of the published tiers by which the tenant was found at its limit. None
+        checked_by: Version of the published tiers by which the tenant was found at its limit. None
             if it is not, or if the next claim checks it again.
         limit: Its concurrency.
         held: Its live leases.
@@ -172,7 +172,7 @@ class KeyFacts(Value):
     opens_in_seconds: float | None = None
     closed: bool = False
     full_in: tuple[str, ...] = ()
-    judged_by: int | None = None
+    checked_by: int | None = None
 
     @computed_field(repr=False)  # type: ignore[prop-decorator]  # as above
     @property

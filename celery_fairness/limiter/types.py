@@ -160,7 +160,7 @@ class Parking(enum.Enum):
 
 #: The result of publishing a promoted task: its broker has the copy, the copy could not be
 #: published, or the broker rejected it.
-PromotionEnd: TypeAlias = Literal["sent", "unsent", "refused"]
+PromotionEnd: TypeAlias = Literal["sent", "unsent", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)

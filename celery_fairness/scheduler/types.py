@@ -238,7 +238,7 @@ class Verdict(enum.Enum):
     #: A promoted task: its copy could not be published. It is promoted again after a pause.
     UNSENT = "unsent"
     #: A promoted task: its broker rejected the copy. It waits like UNSENT, or has failed.
-    REFUSED = "refused"
+    REJECTED = "rejected"
 
 
 class Settled(enum.IntEnum):

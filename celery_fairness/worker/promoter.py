@@ -99,7 +99,7 @@ class Promoter:
                 fields = about(task_name=headers.get("task"), task_id=headers.get("id"))
                 self._notices.error("publish", text, name, error, extra=fields)
                 limiter.end_promotion(
-                    task, "refused" if isinstance(error, NotAccepted) else "unsent"
+                    task, "rejected" if isinstance(error, NotAccepted) else "unsent"
                 )
             else:
                 limiter.end_promotion(task, "sent")

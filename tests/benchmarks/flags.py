@@ -7,7 +7,7 @@ settle in one of the scenes.
 Commands stand for time here. Most of the time of a call is that of its commands, about a
 microsecond each with the Lua around it. The time itself varies by more than 3 % from run to run.
 
-Weakness: the fields ``run_times`` and ``judged`` of the clock are not flags but values, so they are
+Weakness: the fields ``run_times`` and ``checked`` of the clock are values and no flags, so they are
 not here. The flag ``parked`` saves commands of gates, which no scene runs. Claims read
 ``tenant_published`` because ``doctor`` needs it in any case. It saves one command of a claim.
 """
@@ -35,7 +35,7 @@ ROUNDS, TENANTS = 20, 20
 HOUR_MS = 3_600_000
 #: The line before which every flag of the clock is known.
 READ = "local logical = tonumber(kept[1])\n"
-FLAGS = ("limited", "steered", "expiring", "paced", "ranked", "watched")
+FLAGS = ("limited", "has_overrides", "expiring", "has_backoff", "ranked", "watched")
 #: The line of a put before which it knows the only flag that it alone reads.
 READ_BY_PUT = "local watched, limited = flags[1], flags[2]\n"
 #: The statement that a cache needs, and what stands in its place without the cache.

@@ -189,7 +189,7 @@ PLANTED = {
     ),
     "a pause without its flag": (
         change("HSET", "changes", "pause api", " 1 ada"),
-        {("flag_missing", "clock", "steered")},
+        {("flag_missing", "clock", "has_overrides")},
     ),
     "a tenant's tier without its flag": (
         change("HSET", "tenant:7", "tier", "free", "concurrency", ""),

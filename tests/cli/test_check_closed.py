@@ -46,7 +46,7 @@ NOT_A_DEFECT = {
     "a put of another tier since": [
         TWO,
         ("ZADD", "at_limit", 0, KEY),
-        ("HDEL", "clock", "judged"),
+        ("HDEL", "clock", "checked"),
     ],
     "paused before the news": [
         TWO,

@@ -218,7 +218,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "waiting": [{"queue": "celery", "rank": 5, "tasks": 2}],
         "closed": True,
         "full_in": ["celery"],
-        "judged_by": 0,
+        "checked_by": 0,
         "waited": [],
         "local_limit": None,
         "stops": {

@@ -164,7 +164,7 @@ class Causes:
         seq, attempt, _, *rest = client.hget("{fairness}:tasks", "4fd6").split(" ")
         nine = " ".join((seq, attempt, "9", *rest))
         client.hset("{fairness}:tasks", "4fd6", nine)
-        limiter.end_promotion(task, "refused")
+        limiter.end_promotion(task, "rejected")
 
     def task_watched(self):
         self.fairness.events.trace(60)

@@ -166,7 +166,7 @@ class Gates:
                 self.ask(request, self.random.choice([*[Enforcement.ON] * 4, Enforcement.OFF]))
 
     def a_promoter_promotes(self):
-        how = self.random.choice(["sent", "sent", "sent", "unsent", "refused", ""])
+        how = self.random.choice(["sent", "sent", "sent", "unsent", "rejected", ""])
         for task, request in self.give(self.random.randint(1, 4)):
             if how:
                 self.limiter.end_promotion(task, how)

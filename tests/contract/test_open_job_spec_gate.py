@@ -418,7 +418,7 @@ def test_what_people_said_for_a_time_is_forgotten_by_who_renews(limiter, overrid
     limiter.renew([lease])
     with Redis.from_url(limiter.connection.address.urls[0], decode_responses=True) as client:
         assert not client.exists(f"{limiter.prefix}changes", f"{limiter.prefix}changes_end")
-        assert client.hget(f"{limiter.prefix}clock", "steered") is None
+        assert client.hget(f"{limiter.prefix}clock", "has_overrides") is None
     admitted(limiter.acquire(ask(TWO)))
 
 

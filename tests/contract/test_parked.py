@@ -514,7 +514,7 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
     assert names(promote(limiter)) == ["a"]
 
 
-@pytest.mark.parametrize("how", ["unsent", "refused"])
+@pytest.mark.parametrize("how", ["unsent", "rejected"])
 def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_nothing(
     limiter: RedisLimiter, clock: FrozenClock, how: PromotionEnd
 ) -> None:
@@ -534,9 +534,9 @@ def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_no
     # From a sixteenth of a lease of 15 seconds to a whole one.
     assert pauses == [1, 2, 4, 7.5, 15, 15, 15, 15, 15]
     limiter.end_promotion(given, how)
-    assert outcome(limiter) == (("a", "unpublished") if how == "refused" else ("", ""))
+    assert outcome(limiter) == (("a", "unpublished") if how == "rejected" else ("", ""))
     clock.advance(15)
-    assert names(promote(limiter)) == ([] if how == "refused" else ["a"])
+    assert names(promote(limiter)) == ([] if how == "rejected" else ["a"])
 
 
 def test_two_promotions_of_a_task_have_two_names(limiter: Limiter, clock: FrozenClock) -> None:

@@ -191,8 +191,8 @@ def test_each_rule_of_the_search_names_its_function_and_its_test():
         ("message.attribution.attribution_of", "worker.gate.attribution_of"),
         ("functions/park.lua: park", "functions/park.lua: parked"),
         ("functions/acquire.lua: acquire", "acquire.lua: acquire"),
-        ("limits.lua: Limits.refusal", "leases.lua: Limits.refusal"),
-        ("limits.lua: Limits.refusal", "limits.lua"),
+        ("limits.lua: Limits.check", "leases.lua: Limits.check"),
+        ("limits.lua: Limits.check", "limits.lua"),
     ],
 )
 def test_a_wrong_name_in_a_walk_is_found(right, wrong):

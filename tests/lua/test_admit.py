@@ -153,7 +153,7 @@ def test_only_a_limit_that_reschedules_has_the_pace_of_its_leases_noted(
 
     assert run(ONE, 4) is None
     assert not client.exists(pace)
-    assert not client.hexists(NAMES.clock, "paced")
+    assert not client.hexists(NAMES.clock, "has_backoff")
     assert run(AGAIN, 2) == "2000"
     # All leases of such a key count.
     assert run(ONE, 1) == "1875"

@@ -66,6 +66,6 @@ def test_what_nobody_could_read_is_refused_before_anything_is_written(
     dispatch, client, key, numbers
 ):
     args = calls.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))
-    with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a word"):
+    with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a spec"):
         dispatch.run(calls.SET_QUEUE_LIMIT, args)
     assert client.keys("*") == []

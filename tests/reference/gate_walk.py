@@ -36,7 +36,7 @@ BROKERS = ("amqp", "redis")
 #: A sequence never outlives the memory of copies, in ms.
 REMEMBERED_MS = 10**9
 #: The reports of a promoter about a task. "" is its death.
-ENDS = ("sent", "sent", "sent", "unsent", "refused", "done", "")
+ENDS = ("sent", "sent", "sent", "unsent", "rejected", "done", "")
 #: How often each operation comes.
 WEIGHTS = {
     "arrive": 9,

@@ -98,7 +98,7 @@ MISTAKES = (
         "task.seq = Tasks.next_seq(ctx)",
         "task.seq = task.seq",
         "delayed",
-        "function Schedule.bring_in(",
+        "function Schedule.enqueue_due(",
     ),
     Mistake(
         "a task that comes back goes behind its lane",
@@ -177,21 +177,21 @@ MISTAKES = (
     ),
     Mistake(
         "a free slot of a limit wakes nobody",
-        "if Wake.look_at_waited(ctx, keys[index], rules) then left = left - 1 end",
+        "if Wake.check_waiters(ctx, keys[index], rules) then left = left - 1 end",
         "",
         "limits",
     ),
     Mistake(
         "a free slot of a tenant wakes nobody",
-        '== "tenant:" then Tenants.reopen(ctx, keys[index], rules) end',
+        '== "tenant:" then Tenants.unblock(ctx, keys[index], rules) end',
         '== "tenant:" then end',
         "limits",
         seed=2,
     ),
     Mistake(
         "the limit of a whole queue is not checked",
-        "local refused = row and Limits.refusal(ctx, row.word, rules)",
-        "local refused = nil",
+        "local rejected = row and Limits.check(ctx, row.spec, rules)",
+        "local rejected = nil",
         "limits",
     ),
     Mistake(
@@ -343,8 +343,8 @@ MISTAKES = (
     ),
     Mistake(
         "a newcomer overtakes tasks that were parked since the last claim",
-        "local refused = Limits.refusal(ctx, task.limits, rules)",
-        "local refused = nil",
+        "local rejected = Limits.check(ctx, task.limits, rules)",
+        "local rejected = nil",
         "gate",
         'register("park"',
     ),
@@ -407,8 +407,8 @@ MISTAKES = (
     ),
     Mistake(
         "a broker may reject a task for ever",
-        'elseif verdict == "refused" and',
-        'elseif verdict == "refused" and false and',
+        'elseif verdict == "rejected" and',
+        'elseif verdict == "rejected" and false and',
         "gate",
         seed=45,
     ),
@@ -504,7 +504,7 @@ MISTAKES = (
         "if rules.promotes then return end",
         "",
         "gate",
-        "function Events.block_by_tier(",
+        "function Events.report_blocked(",
     ),
     Mistake(
         "the event of a parked task names the queue of its broker",
@@ -570,7 +570,7 @@ MISTAKES = (
         '"key", key, "strategy", strategy)',
         '"key", strategy, "strategy", key)',
         "limits",
-        "function Events.tell_released(",
+        "function Events.emit_released(",
     ),
     Mistake(
         "a rejection by a rate is reported as one by a throttle",
@@ -580,7 +580,7 @@ MISTAKES = (
     ),
     Mistake(
         "the event of a dropped task names its tenant",
-        '"key", refused.by)',
+        '"key", rejected.by)',
         '"key", key)',
         "limits",
     ),
@@ -645,7 +645,7 @@ MISTAKES = (
     ),
     Mistake(
         "a gate does not report a start after a rejection",
-        "Events.tell_released(ctx, job, memory.reported)",
+        "Events.emit_released(ctx, job, memory.reported)",
         "",
         "gate",
     ),

@@ -44,7 +44,7 @@ ENDED_AT_MOST = 64
 #: A parked task that could not be published pauses for this part of a lease at first.
 FIRST_PAUSE = 1 / 16
 #: Outcomes of promotions alone.
-OF_PROMOTIONS = ("sent", "unsent", "refused")
+OF_PROMOTIONS = ("sent", "unsent", "rejected")
 #: The last run is one part of this many in the mean run time of a tenant.
 MEAN_PARTS = 8
 
@@ -370,10 +370,10 @@ class Reference:
         tries = task.deaths + 1
         if verdict == "done":
             del self.tasks[task.tag]
-        elif verdict == "refused" and tries >= self.budget.tries:
+        elif verdict == "rejected" and tries >= self.budget.tries:
             del self.tasks[task.tag]
             self.end(task, "unpublished", task.queue)
-        elif verdict in ("unsent", "refused"):
+        elif verdict in ("unsent", "rejected"):
             pause_ms = min(rules.lease_ms, rules.lease_ms * FIRST_PAUSE * 2**task.deaths)
             task.place, task.deaths, task.eta_ms = "delayed", tries, round(self.now + pause_ms)
         else:

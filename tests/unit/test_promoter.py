@@ -92,7 +92,7 @@ def test_where_there_is_no_broker_all_wait_until_a_lease_has_ended(promoter, lim
 
 
 @pytest.mark.parametrize(
-    ("error", "how"), [(OSError("cut"), "unsent"), (NotAccepted("no queue"), "refused")]
+    ("error", "how"), [(OSError("cut"), "unsent"), (NotAccepted("no queue"), "rejected")]
 )
 def test_a_task_that_cannot_be_published_is_reported_and_the_others_go_on(
     promoter, limiter, broker, caplog, error, how

@@ -1,12 +1,12 @@
 --[[
-  The ring of a queue: the tenants that can start a task, ordered by virtual time.
+  The active tenants of a queue: those that can start a task, ordered by virtual time.
 
-  A tenant enters at the larger of its own finish and the ring's virtual time. The reason for which it was out
+  A tenant enters at the larger of its own finish and the queue's virtual time. The reason for which it was out
   does not matter. A tenant gets no credit for idle time, and no debt is forgiven.
 
   A tenant at its limit keeps its place in `blocked`. A tenant with nothing waiting keeps its place in `debts`
-  until the ring has passed it, or until a claim finds no tenant. In the second case no tenant competes, and the
-  ring goes on to the last tenant of `debts`.
+  until the virtual time has passed it, or until a claim finds no tenant. In the second case no tenant competes, and the
+  virtual time goes on to the last tenant of `debts`.
 
   A queue has two wake-ups. `wakeup` gets a token when a task comes, and `wakeup_leftover` when a claim leaves a
   task. A worker that passed over what is left does not listen to `wakeup_leftover`, but `wakeup` still wakes it.
@@ -15,7 +15,7 @@
 -- `ctx.ranked` is set if a claim has requested the highest rank of a queue (the clock's `ranked`). Then
 -- priorities.lua keeps the members by rank.
 
--- Returns the member at a place of a queue's ring: key and start, and the rank if the highest goes first.
+-- Returns the active tenant at a place of a queue: key and start, and the rank if the highest goes first.
 -- Returns an empty table if the place is empty.
 function Active.member_at(ctx, queue, at, by_rank)
   if by_rank then return Priorities.at_rank(ctx, queue, at) end
@@ -23,21 +23,21 @@ function Active.member_at(ctx, queue, at, by_rank)
 end
 
 function Active.wake_worker(ctx, queue)
-  local bell = ctx.prefix .. Keys.WAKEUP .. queue
-  if redis.call("EXISTS", bell) == 0 then redis.call("RPUSH", bell, "1") end
+  local wakeup = ctx.prefix .. Keys.WAKEUP .. queue
+  if redis.call("EXISTS", wakeup) == 0 then redis.call("RPUSH", wakeup, "1") end
 end
 
--- Wakes another worker for the tasks that a claim left. If nothing is left it removes the bells, because a
--- bell for nothing only wakes a worker. `shut` is true if the queue's own limit lets nothing start. Returns
--- true if no tenant may start anything and `shut` is false.
-function Active.pass_on(ctx, queue, limited_here, shut)
-  local ring, left = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue
+-- Wakes another worker for the tasks that a claim left. If nothing is left, it removes the wake-ups, because
+-- one for nothing only wakes a worker. `exhausted` is true if the queue's own limit lets nothing start. Returns
+-- true if no tenant may start anything and `exhausted` is false.
+function Active.wake_next(ctx, queue, limited_here, exhausted)
+  local active_key, left = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue
   -- Usually both keys exist.
-  local there = redis.call("EXISTS", ring, left)
-  if shut or there < 2 and redis.call("EXISTS", ring) == 0 and not (limited_here
+  local there = redis.call("EXISTS", active_key, left)
+  if exhausted or there < 2 and redis.call("EXISTS", active_key) == 0 and not (limited_here
     and redis.call("ZCOUNT", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf") > 0) then
     redis.call("DEL", ctx.prefix .. Keys.WAKEUP .. queue, left)
-    return not shut
+    return not exhausted
   elseif there < 2 and redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
   end
@@ -58,14 +58,14 @@ function Active.with_tasks(ctx, queues)
   return some, others
 end
 
--- Removes the bells of queues in which nothing waits, because they would wake a worker for nothing.
+-- Removes the wake-ups of queues in which nothing waits, because they would wake a worker for nothing.
 function Active.clear_wakeups(ctx, queues)
-  local bells = {}
+  local wakeups = {}
   for index = 1, #queues do
-    bells[#bells + 1] = ctx.prefix .. Keys.WAKEUP .. queues[index]
-    bells[#bells + 1] = ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queues[index]
+    wakeups[#wakeups + 1] = ctx.prefix .. Keys.WAKEUP .. queues[index]
+    wakeups[#wakeups + 1] = ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queues[index]
   end
-  if next(bells) then redis.call("DEL", unpack(bells)) end
+  if next(wakeups) then redis.call("DEL", unpack(wakeups)) end
 end
 
 function Active.virtual_time(ctx, queue)
@@ -79,13 +79,13 @@ function Active.enter(ctx, queue, key)
 end
 
 -- Enters a tenant that may be no longer at its limit.
-function Active.enter_again(ctx, queue, key)
-  local full = ctx.prefix .. Keys.BLOCKED .. queue
-  local finish = redis.call("ZSCORE", full, key)
-  if finish then Active.enter_from(ctx, queue, key, full, finish) end
+function Active.unblock(ctx, queue, key)
+  local blocked_key = ctx.prefix .. Keys.BLOCKED .. queue
+  local finish = redis.call("ZSCORE", blocked_key, key)
+  if finish then Active.enter_from(ctx, queue, key, blocked_key, finish) end
 end
 
--- Moves a tenant from a table into the ring. `finish` is its finish in the table, or nil if it is not there.
+-- Moves a tenant from a table to the active tenants. `finish` is its finish in the table, or nil if it is not there.
 function Active.enter_from(ctx, queue, key, from, finish)
   local start = Active.virtual_time(ctx, queue)
   if finish then
@@ -98,18 +98,18 @@ function Active.enter_from(ctx, queue, key, from, finish)
 end
 
 -- Removes a tenant that has nothing waiting any more. Its finish stays in `debts` while it is a debt. If the
--- tenant was charged, the caller passes its `finish` and the ring's virtual time.
+-- tenant was charged, the caller passes its `finish` and the queue's virtual time.
 function Active.leave(ctx, queue, key, finish, virtual)
-  local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
-  finish = finish or redis.call("ZSCORE", ring, key) or redis.call("ZSCORE", full, key)
-  if redis.call("ZREM", ring, key) == 0 then redis.call("ZREM", full, key) end
+  local active_key, blocked_key = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
+  finish = finish or redis.call("ZSCORE", active_key, key) or redis.call("ZSCORE", blocked_key, key)
+  if redis.call("ZREM", active_key, key) == 0 then redis.call("ZREM", blocked_key, key) end
   if tonumber(finish) > (virtual or Active.virtual_time(ctx, queue)) then
     redis.call("ZADD", ctx.prefix .. Keys.DEBTS .. queue, finish, key)
   end
   Priorities.rank_again(ctx, queue, key)
 end
 
--- Moves the ring on to the last tenant of `debts`, because no tenant competes for the free room.
+-- Moves the virtual time on to the last tenant of `debts`, because no tenant competes for the free room.
 function Active.forget_debts(ctx, queue, virtual)
   local out = ctx.prefix .. Keys.DEBTS .. queue
   local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]
@@ -120,13 +120,13 @@ function Active.forget_debts(ctx, queue, virtual)
   end
 end
 
--- One task clears away at most 4 debts that the ring has passed.
+-- One task clears away at most 4 debts that the virtual time has passed.
 local CLEAR_AT_MOST = 4
 
 -- Clears debts after a claim of `tasks` tasks. `virtual` is the queue's virtual time now. It is nil if the claim neither
 -- moved it nor added a debt, because then at most older debts are left to clear. `wanted` is true if the claim wanted
 -- more tasks and no tenant may start anything.
-function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
+function Active.clear_debts(ctx, queue, virtual, tasks, wanted)
   if wanted then return Active.forget_debts(ctx, queue, virtual) end
   if not virtual then return end
   local out = ctx.prefix .. Keys.DEBTS .. queue
@@ -134,8 +134,8 @@ function Active.forget_passed(ctx, queue, virtual, tasks, wanted)
   if #passed > 0 then redis.call("ZREM", out, unpack(passed)) end
 end
 
--- Forgets the ring of a queue in which nothing waits any more, so it begins anew.
-function Active.forget_ring(ctx, queue)
+-- Forgets the virtual time and the debts of a queue in which nothing waits, so it begins anew.
+function Active.forget_queue(ctx, queue)
   redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue)
   redis.call("UNLINK",
     ctx.prefix .. Keys.DEBTS .. queue, ctx.prefix .. Keys.WAKEUP .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue)

@@ -12,38 +12,38 @@
 -- One tenant has at most this many ready lanes and blocked groups that a call looks at. The tasks of other lanes count
 -- as those of the last lane.
 local LANES_OF_TENANT = 20
--- One lane takes about ten microseconds. A call that has looked at this many judges no further tenant.
+-- One lane takes about ten microseconds. A call that has looked at this many checks no further tenant.
 Backlog.LANES_AT_MOST = 100
 -- A tenant at a limit waits for this reason.
 local REASONS = {paused = "paused", cools = "cool_down"}
 
--- Returns what a call keeps while it judges.
+-- Returns what a call keeps while it checks.
 -- tiers: the concurrency (text) and the weight of each tier as the caller holds them
 -- enforcement: "on", "observe" or "off"
 function Backlog.begin(ctx, lease_ms, frozen_ms, default_tier, tiers, enforcement)
   local logical, now, _, flags = Clock.read_clock(ctx, lease_ms, frozen_ms)
   local rules = {logical = logical, now = now, enforcement = enforcement, parked = flags.parked, limits = {}, held = {}}
-  return {ctx = ctx, rules = rules, default_tier = default_tier, tiers = tiers, read = {}, accounts = {}, taken = {},
+  return {ctx = ctx, rules = rules, default_tier = default_tier, tiers = tiers, read = {}, tenant_states = {}, taken = {},
     lanes = 0}
 end
 
 -- Returns a tenant with its tier, its weight, its concurrency (-1 is unlimited), the slots that it holds, and the free
 -- ones.
-local function account_of(it, key, tier, tenant)
-  local known = it.accounts[key]
+local function tenant_state_of(it, key, tier, tenant)
+  local known = it.tenant_states[key]
   if known then return known end
   local ctx, rules, found = it.ctx, it.rules, {tier = "", weight = 1, limit = -1, free = math.huge}
   if key ~= Tasks.SYSTEM then
     local own
     found.tier, own, found.weight = Config.entitlement_by(ctx, "tenant:" .. tenant, tier, it.default_tier, it.tiers,
       it.read, rules.now)
-    found.limit = Config.is_steered(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
+    found.limit = Config.has_overrides(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
   end
   found.held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
   if found.limit >= 0 and (found.limit == 0 or rules.enforcement == "on") then
     found.free = math.max(0, found.limit - found.held)
   end
-  it.accounts[key] = found
+  it.tenant_states[key] = found
   return found
 end
 
@@ -64,8 +64,8 @@ end
 
 -- Returns how many of `tasks` start, with the slots that are free for them, and why not more. `limits` are those of the
 -- lane.
-local function share_of(it, tasks, account, limits)
-  local most, reason = account.free, account.limit == 0 and "paused" or "tier"
+local function share_of(it, tasks, tenant_state, limits)
+  local most, reason = tenant_state.free, tenant_state.limit == 0 and "paused" or "tier"
   for index = 1, #limits do
     local limit = limits[index]
     if not limit.room then limit.room, limit.room_why = room_of(it.ctx, limit, it.rules) end
@@ -75,7 +75,7 @@ local function share_of(it, tasks, account, limits)
     end
   end
   local starts = math.min(tasks, most)
-  account.free = account.free - starts
+  tenant_state.free = tenant_state.free - starts
   for index = 1, #limits do
     local key = limits[index].key
     it.taken[key] = (it.taken[key] or 0) + starts
@@ -122,22 +122,22 @@ end
 function Backlog.tenant_row(it, queue, key)
   local ctx, rules = it.ctx, it.rules
   local fields = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "q:" .. queue)
-  local waiting, account = tonumber(fields[3] or 0), account_of(it, key, fields[1] or "", fields[2] or "")
+  local waiting, tenant_state = tonumber(fields[3] or 0), tenant_state_of(it, key, fields[1] or "", fields[2] or "")
   local lanes, left = Lanes.all_of(ctx, key, queue, LANES_OF_TENANT), waiting
   local found = {rows = {}, by_reason = {}}
   it.lanes = it.lanes + #lanes
   for index = 1, #lanes do
     local lane = lanes[index]
     local tasks = index == #lanes and left or math.min(left, Lanes.length_of(ctx, queue, key, lane))
-    local words = Pick.with_whole(ctx, queue, Lanes.limits_of(lane), rules)
-    local starts, reason = share_of(it, tasks, account, Limits.limits_now(ctx, words, rules))
+    local specs = Pick.with_queue_limit(ctx, queue, Lanes.limits_of(lane), rules)
+    local starts, reason = share_of(it, tasks, tenant_state, Limits.limits_now(ctx, specs, rules))
     left = left - tasks
     add(it, found, queue, key, lane, 0, "ready", starts)
     add(it, found, queue, key, lane, starts, reason, tasks - starts)
   end
   local ready, state, since = found.by_reason.ready, "ready", ""
   local startable = ready and ready[2] or 0
-  if account.limit == 0 then
+  if tenant_state.limit == 0 then
     state = "paused"
   elseif found.by_reason.tier then
     state = "tier"
@@ -145,7 +145,7 @@ function Backlog.tenant_row(it, queue, key)
     state = "limit"
   end
   for index = 1, #found.rows do since = Backlog.older(since, found.rows[index][3]) end
-  return {key, account.tier, account.weight, account.limit, account.held, waiting, startable, state, since,
+  return {key, tenant_state.tier, tenant_state.weight, tenant_state.limit, tenant_state.held, waiting, startable, state, since,
     found.rows}
 end
 

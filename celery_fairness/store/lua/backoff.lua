@@ -20,11 +20,11 @@ local PACE_KEPT_MS = 3600000
 -- A key remembers at most 100 tasks that it has put back.
 Backoff.FORWARD_AT_MOST = 100
 
--- A task starts that has `limit`, as a call judges it now.
+-- A task starts that has `limit`, as a call checks it now.
 function Backoff.note_begin(ctx, limit, rules)
   if not limit.concurrency or limit.on_limit ~= "r" then return end
-  if not rules.paced then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "paced", 1) end
-  rules.paced = true
+  if not rules.has_backoff then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "has_backoff", 1) end
+  rules.has_backoff = true
   redis.call("HSET", ctx.prefix .. Keys.PACE .. limit.key, "puts_back", 1)
   redis.call("PEXPIRE", ctx.prefix .. Keys.PACE .. limit.key, PACE_KEPT_MS)
 end
@@ -65,7 +65,7 @@ end
 -- Returns how long the next task waits that `limit` puts back, and includes the jitter of its name. The last
 -- tasks come together, and their jitter is at most `last`. `again` is the time after which the task may be
 -- tried again. For a full limit, `again` is the least time.
-function Backoff.pace_ms(ctx, limit, again, is_full, rules, name, last)
+function Backoff.wait_ms(ctx, limit, again, is_full, rules, name, last)
   local pace, interval, jitter = ctx.prefix .. Keys.PACE .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
   local known = redis.call("HMGET", pace, "mean", "next")
   if interval > 0 then jitter = math.min(jitter, interval / JITTER_OF_PERIOD) end
@@ -87,15 +87,15 @@ function Backoff.pace_ms(ctx, limit, again, is_full, rules, name, last)
 end
 
 -- Returns the key of the whole queue for the key of a partition, and any other key as it is.
-function Backoff.whole_key(key)
+function Backoff.queue_wide_key(key)
   return string.match(key, "^queue:[^:]+") or key
 end
 
 -- Remembers a task that a key has put back.
-function Backoff.remember_later(ctx, key, queue, task, wait, rules)
-  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.whole_key(key)
+function Backoff.remember_rescheduled(ctx, key, queue, task, wait, rules)
+  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.queue_wide_key(key)
   redis.call("ZREMRANGEBYSCORE", there, "-inf", rules.now)
   if redis.call("ZCARD", there) >= Backoff.FORWARD_AT_MOST then return end
-  redis.call("ZADD", there, rules.now + wait, Rates.whole(task.seq) .. " " .. queue)
+  redis.call("ZADD", there, rules.now + wait, Rates.int_text(task.seq) .. " " .. queue)
   redis.call("PEXPIRE", there, math.max(PACE_KEPT_MS, wait))
 end

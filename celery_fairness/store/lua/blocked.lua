@@ -24,7 +24,7 @@ function Blocked.shared_start(ctx, limit_key, key, virtual, tag)
   return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key) or 0))
 end
 
-function Blocked.shut(ctx, queue, limit, rules)
+function Blocked.mark_exhausted(ctx, queue, limit, rules)
   local closed = Config.stopped_ms(ctx, limit, rules) > 0 and Blocked.PAUSED or Blocked.CLOSED
   -- Parked tasks of several queues wait in one, so the version of all numbers stands for that of each queue.
   local version = limit.version and Promotions.is_parked(queue) and Config.queues_version(ctx) or limit.version or 0
@@ -33,7 +33,7 @@ function Blocked.shut(ctx, queue, limit, rules)
 end
 
 -- Makes claims look at the closed limits of a queue whose scores are in a range, at most `most`. Returns how many.
-function Blocked.look_again(ctx, queue, from, to, rules, most)
+function Blocked.check_again(ctx, queue, from, to, rules, most)
   local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
   local closed = redis.call("ZRANGEBYSCORE", candidates, from, to, "LIMIT", 0, most)
   for index = 1, #closed do redis.call("ZADD", candidates, rules.logical, closed[index]) end
@@ -44,7 +44,7 @@ function Blocked.register(ctx, queue, group, limit, rules)
   redis.call("HSET", ctx.prefix .. Keys.GROUPS .. queue, group, limit.name)
   if not redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, limit.name) then
     redis.call("RPUSH", ctx.prefix .. Keys.WAITERS .. limit.key, limit.name .. " " .. queue)
-    Blocked.shut(ctx, queue, limit, rules)
+    Blocked.mark_exhausted(ctx, queue, limit, rules)
   end
   redis.call("HSETNX", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit.key, "0")
 end
@@ -77,7 +77,7 @@ end
 
 -- Enters the key of a limit in `timers` if time alone opens the limit. `wait` is as Limits.wait_ms returns it, if the
 -- caller has it.
-function Blocked.arm(ctx, limit, rules, wait)
+function Blocked.set_timer(ctx, limit, rules, wait)
   wait = wait or Limits.wait_ms(ctx, limit, rules)
   if wait > 0 and wait < math.huge then
     redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", rules.logical + wait, limit.key)
@@ -86,7 +86,7 @@ end
 
 -- Adds the age of a tenant's first task to its tag. If several tenants are due at one time, the tenant whose
 -- first task waits longest goes first. The place of that task among all tasks is this small part of the tag.
-function Blocked.aged(ctx, queue, group, key, tag)
+function Blocked.add_age(ctx, queue, group, key, tag)
   local order = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 0, "WITHSCORES")[2]
   return tag + (tonumber(order or 0) % Lanes.AFTER_ALL) * AGE
 end
@@ -99,11 +99,11 @@ function Blocked.enter_group(ctx, queue, group, key, limit, rules)
   local members = ctx.prefix .. Keys.GROUP .. group .. " " .. queue
   if not redis.call("ZSCORE", members, key) then
     local of = name and string.match(name, "^[^|]*") or limit.key
-    local tag = Blocked.aged(ctx, queue, group, key, Blocked.shared_start(ctx, of, key))
+    local tag = Blocked.add_age(ctx, queue, group, key, Blocked.shared_start(ctx, of, key))
     redis.call("ZADD", members, string.format("%.17g", tag), key)
     Blocked.order_group(ctx, queue, group, name or limit.name)
   end
-  if not name then Blocked.arm(ctx, limit, rules) end
+  if not name then Blocked.set_timer(ctx, limit, rules) end
 end
 
 -- Removes a tenant that has no lane in a group any more.
@@ -124,7 +124,7 @@ function Blocked.move_group(ctx, queue, group, limit, rules)
   Blocked.unregister(ctx, queue, group, name)
   Blocked.register(ctx, queue, group, limit, rules)
   Blocked.order_group(ctx, queue, group, limit.name)
-  Blocked.arm(ctx, limit, rules)
+  Blocked.set_timer(ctx, limit, rules)
 end
 
 function Blocked.set_tag(ctx, queue, group, name, key, tag, before)
@@ -134,14 +134,14 @@ end
 
 -- Sets the tag of a tenant that was served this task and waits on.
 --
--- The claim's next look at the queue uses `turns.known` if two conditions hold. This group is the only group
--- of the only limit that may be open. The tenant is in no ring, because a ring would move it.
-function Blocked.served(ctx, queue, found, task, turns)
+-- The claim's next look at the queue uses `budget.known` if two conditions hold. This group is the only group
+-- of the only limit that may be open. The tenant is not active, because its place would move.
+function Blocked.note_start(ctx, queue, found, task, budget)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or Blocked.shared_start(ctx, limit_key, found.key)
   local first = Blocked.set_tag(ctx, queue, found.group, found.name, found.key, tag, found.tag)
   if found.alone and found.is_out then
-    turns.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
+    budget.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
   end
 end
 
@@ -149,7 +149,7 @@ end
   block: a lane leaves the sight of the claims while a limit is closed, and comes back later.
 ]]
 
--- One command names at most 1000 lanes, because a call passes a limited number of words.
+-- One command names at most 1000 lanes, because a call passes a limited number of arguments.
 local LANES_AT_ONCE = 1000
 
 -- Moves the lanes of a class from one order to another. Returns how many names the class has. The place of a lane that
@@ -175,31 +175,31 @@ function Blocked.move_class(ctx, queue, key, class, from, to)
 end
 
 -- Blocks the class of a lane that a limit rejected. If the limit is the tenant's own, the class waits alone.
-function Blocked.block(ctx, queue, key, lane, limit, rules, turns)
+function Blocked.block(ctx, queue, key, lane, limit, rules, budget)
   local before, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   local group = limit.private and Lanes.own_group(key, class) or Lanes.shared_of(class)
   if before == group then
     Blocked.move_group(ctx, queue, group, limit, rules)
   else
     redis.call("ZADD", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, limit.private and 1 or 0, class)
-    Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
+    Blocked.charge_moves(budget, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
       Lanes.order_name(key, group, queue)) - 1)
     Lanes.left_group(ctx, queue, key, before)
     Blocked.enter_group(ctx, queue, group, key, limit, rules)
   end
-  Lanes.leave_ring(ctx, queue, key)
+  Lanes.leave_active(ctx, queue, key)
 end
 
--- Makes the class of a lane ready again without a look at its limits. The claim that meets a lane of it judges its
+-- Makes the class of a lane ready again without a look at its limits. The claim that meets a lane of it checks its
 -- limits. Each lane stands at the place of its first task.
-function Blocked.unblock(ctx, queue, key, lane, turns)
+function Blocked.unblock(ctx, queue, key, lane, budget)
   local group, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   redis.call("ZREM", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, class)
-  Blocked.weigh(turns, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
+  Blocked.charge_moves(budget, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
     Lanes.order_name(key, nil, queue)) - 1)
   Lanes.left_group(ctx, queue, key, group)
   if redis.call("HEXISTS", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit") == 0 then
-    Active.enter_again(ctx, queue, key)
+    Active.unblock(ctx, queue, key)
   end
   Priorities.rank_again(ctx, queue, key)
 end
@@ -208,10 +208,10 @@ end
   candidates: the tenant whose turn it is among the blocked lanes of a queue whose limit has opened.
 
   A claim moves each lane that it meets and that may not start to a place at which no claim looks. Each of these
-  costs one move, and one more for each further name of a class. The table `turns` belongs to one claim:
+  costs one move, and one more for each further name of a class. The table `budget` belongs to one claim:
 
   - moves: the number of moves that are left.
-  - looks: the largest number of tenants of one ring at which the claim looks.
+  - looks: the largest number of active tenants of one queue at which the claim looks.
   - over: true if the claim wanted one more move.
   - queues: the queues that the claim reads.
   - sleep_ms: the time until something of these queues is due.
@@ -221,16 +221,16 @@ end
 ]]
 
 -- Takes the further moves of a step that costs more than one. The last step of a claim may cost more than were left.
-function Blocked.weigh(turns, more)
-  turns.moves = math.max(0, turns.moves - more)
+function Blocked.charge_moves(budget, more)
+  budget.moves = math.max(0, budget.moves - more)
 end
 
-function Blocked.spend(turns)
-  if turns.moves == 0 then
-    turns.over = true
+function Blocked.spend_move(budget)
+  if budget.moves == 0 then
+    budget.over = true
     return false
   end
-  turns.moves = turns.moves - 1
+  budget.moves = budget.moves - 1
   return true
 end
 
@@ -249,10 +249,10 @@ function Blocked.is_before(ctx, queue, name, tag)
   return tonumber(best[2]) < tag
 end
 
-function Blocked.another_first(ctx, queue, turns, name, tag)
-  if not turns.left then return false end
-  for index = 1, #turns.queues do
-    local other = turns.queues[index]
+function Blocked.another_first(ctx, queue, budget, name, tag)
+  if not budget.left then return false end
+  for index = 1, #budget.queues do
+    local other = budget.queues[index]
     if other ~= queue and Blocked.is_before(ctx, other, name, tag) then return true end
   end
   return false
@@ -270,7 +270,7 @@ function Blocked.rival_first(ctx, queue, group, name, key, lane)
     for index = 1, #waited do
       local rival, where = string.match(waited[index], "^(%S+) (.*)$")
       if where == queue and rival ~= name then
-        tag = tag or Blocked.aged(ctx, queue, group, key, Blocked.shared_start(ctx, limit_key, key))
+        tag = tag or Blocked.add_age(ctx, queue, group, key, Blocked.shared_start(ctx, limit_key, key))
         if Blocked.is_before(ctx, queue, rival, tag) then return true end
       end
     end
@@ -279,9 +279,9 @@ function Blocked.rival_first(ctx, queue, group, name, key, lane)
 end
 
 -- Returns whether this process takes the tasks of a lane.
-function Blocked.takes(ctx, lane, skips, rules)
+function Blocked.may_take(ctx, lane, skips, rules)
   if not skips then return true end
-  if skips.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), skips, rules) then return false end
+  if skips.is_local and Limits.worker_is_full(ctx, Lanes.limits_of(lane), skips, rules) then return false end
   return not skips.never[Lanes.name_of(lane)]
 end
 
@@ -295,52 +295,52 @@ function Blocked.start_of(ctx, queue, key, rules)
 end
 
 -- Makes one move. Returns nil, and whether a move was left for it.
-function Blocked.move(turns, act, ...)
-  if not Blocked.spend(turns) then return nil, false end
+function Blocked.move(budget, act, ...)
+  if not Blocked.spend_move(budget) then return nil, false end
   act(...)
   return nil, true
 end
 
 -- A limit rejects the first tenant of a group. The group goes on to wait at the limit, or at another one.
-function Blocked.wait_on(ctx, queue, name, key, lane, refused, rules, turns)
-  Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
-  if refused.name == name then
-    Blocked.shut(ctx, queue, refused, rules)
-    Blocked.arm(ctx, refused, rules)
+function Blocked.wait_on(ctx, queue, name, key, lane, rejected, rules, budget)
+  Blocked.block_by_limit(ctx, queue, key, lane, rejected, rules)
+  if rejected.name == name then
+    Blocked.mark_exhausted(ctx, queue, rejected, rules)
+    Blocked.set_timer(ctx, rejected, rules)
   else
-    Blocked.block(ctx, queue, key, lane, refused, rules, turns)
+    Blocked.block(ctx, queue, key, lane, rejected, rules, budget)
   end
 end
 
 -- Looks at the tenant whose turn it is in a group. `has_rivals` is whether another limit of the queue may be open.
 -- Returns the lane that may be served. Otherwise returns nil, whether to go on, and whether the turn is left to another
 -- limit.
-function Blocked.look_at_group(ctx, queue, name, group, first, has_rivals, rules, turns, skips)
+function Blocked.check_group(ctx, queue, name, group, first, has_rivals, rules, budget, skips)
   local key, tag = first[1], tonumber(first[2])
   local limit_key = string.match(name, "^[^|]*")
   local now = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. limit_key, key) or 0)
-  if now > tag then return Blocked.move(turns, Blocked.set_tag, ctx, queue, group, name, key, now) end
+  if now > tag then return Blocked.move(budget, Blocked.set_tag, ctx, queue, group, name, key, now) end
   local lane, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
   -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
-  if not lane then return Blocked.move(turns, Blocked.leave_group, ctx, queue, group, key) end
+  if not lane then return Blocked.move(budget, Blocked.leave_group, ctx, queue, group, key) end
   local ready = Lanes.first_lane(ctx, queue, key)
-  local refused = Limits.refusal(ctx, Lanes.limits_of(lane), rules)
-  if refused and not refused.action then
-    return Blocked.move(turns, Blocked.wait_on, ctx, queue, name, key, lane, refused, rules, turns)
+  local rejected = Limits.check(ctx, Lanes.limits_of(lane), rules)
+  if rejected and not rejected.action then
+    return Blocked.move(budget, Blocked.wait_on, ctx, queue, name, key, lane, rejected, rules, budget)
   end
   local verdict = Tenants.check(ctx, key, rules, queue)
   if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not verdict.open
-    or not Blocked.takes(ctx, lane, skips, rules) then
-    return Blocked.move(turns, Blocked.unblock, ctx, queue, key, lane, turns)
+    or not Blocked.may_take(ctx, lane, skips, rules) then
+    return Blocked.move(budget, Blocked.unblock, ctx, queue, key, lane, budget)
   end
-  if refused then
-    return Blocked.move(turns, Blocked.act, ctx, queue, key, lane, group, other ~= nil, refused, rules, turns)
+  if rejected then
+    return Blocked.move(budget, Blocked.drop_or_reschedule, ctx, queue, key, lane, group, other ~= nil, rejected, rules, budget)
   end
-  if Blocked.another_first(ctx, queue, turns, name, tag) then
-    turns.left[#turns.left + 1] = queue
+  if Blocked.another_first(ctx, queue, budget, name, tag) then
+    budget.left[#budget.left + 1] = queue
     return nil, false
   end
-  if has_rivals and Blocked.rival_first(ctx, queue, group, name, key, lane) then return nil, Blocked.spend(turns), true end
+  if has_rivals and Blocked.rival_first(ctx, queue, group, name, key, lane) then return nil, Blocked.spend_move(budget), true end
   local start, is_out = Blocked.start_of(ctx, queue, key, rules)
   return {key = key, others = other ~= nil, lane = lane, group = group, name = name,
     tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
@@ -360,7 +360,7 @@ local LIMITS_AT_MOST = 8
 local SAME_LOOK = 1 / 1024
 
 -- The next look at an open limit comes after those at all others, also at those with a look in the same millisecond.
-function Blocked.look_later(ctx, queue, name, has_rivals, rules)
+function Blocked.check_later(ctx, queue, name, has_rivals, rules)
   local candidates, at = ctx.prefix .. Keys.AVAILABLE .. queue, rules.logical
   local last = has_rivals and redis.call("ZRANGE", candidates, -1, -1, "WITHSCORES")
   if last and last[1] ~= name then at = math.max(at, tonumber(last[2]) + SAME_LOOK) end
@@ -376,9 +376,9 @@ end
 -- Returns the next lane at an open limit that is not in `met`, or nil if there is none. `known` is the turn
 -- that the task served before has stored (served). A limit leaves its turn to another limit if a tenant is due
 -- before there. If each leaves it to another, the first of them has its turn.
-function Blocked.of_limit(ctx, queue, rules, turns, skips, known, met)
+function Blocked.of_limit(ctx, queue, rules, budget, skips, known, met)
   local passed, count, may_pass = {}, 0, true
-  for _ = 0, turns.moves + 1 do
+  for _ = 0, budget.moves + 1 do
     local name, group, first, alone, has_rivals
     if known then
       name, group, first, alone = known.name, known.group, known.first, true
@@ -398,29 +398,29 @@ function Blocked.of_limit(ctx, queue, rules, turns, skips, known, met)
     end
     known = nil
     local found, goes_on, is_passed =
-      Blocked.look_at_group(ctx, queue, name, group, first, may_pass and has_rivals, rules, turns, skips)
+      Blocked.check_group(ctx, queue, name, group, first, may_pass and has_rivals, rules, budget, skips)
     if is_passed then passed[name], count = true, count + 1 end
     if found then
       found.alone = alone
-      Blocked.look_later(ctx, queue, name, has_rivals, rules)
+      Blocked.check_later(ctx, queue, name, has_rivals, rules)
     end
     if not goes_on then return found end
   end
 end
 
 -- Returns the next of the blocked lanes of a queue whose limits have opened, or nil if there is none.
-function Blocked.of_groups(ctx, queue, rules, turns, skips, known)
+function Blocked.of_groups(ctx, queue, rules, budget, skips, known)
   local best, met = nil, {}
   for _ = 1, LIMITS_AT_MOST do
-    local found = Blocked.of_limit(ctx, queue, rules, turns, skips, known, met)
-    if not turns.ranked[queue] then return found end
+    local found = Blocked.of_limit(ctx, queue, rules, budget, skips, known, met)
+    if not budget.ranked[queue] then return found end
     if not found then break end
     local rank = string.sub(found.lane, 1, 1)
     if not (best and Lanes.goes_first(best, rank, found.start)) then best = found end
     if found.alone then break end
     met[#met + 1], met[found.name], known = found.name, true, nil
   end
-  -- The tenant of the best lane may have come into the ring since.
+  -- The tenant of the best lane may have become active since.
   if #met > 1 then best.start, best.is_out = Blocked.start_of(ctx, queue, best.key, rules) end
   return best
 end
@@ -436,7 +436,7 @@ function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
   Stats.count_exceeded(ctx, closed.strategy, closed.key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
-  task.blocked = Events.tell_exceeded(ctx, task, closed)
+  task.blocked = Events.emit_exceeded(ctx, task, closed)
   Tasks.write(ctx, task)
 end
 
@@ -447,31 +447,31 @@ end
   of the limit. The task has not started, so its tenant is not charged and its attempts stay as they were.
 ]]
 
--- Takes out the first task of a lane. `refused` has the action, the limit that demands it, and the time of
+-- Takes out the first task of a lane. `rejected` has the action, the limit that demands it, and the time of
 -- the next try.
-function Blocked.act(ctx, queue, key, lane, group, others, refused, rules, turns)
+function Blocked.drop_or_reschedule(ctx, queue, key, lane, group, others, rejected, rules, budget)
   local tag = Lanes.pop(ctx, queue, key, lane, group, others)
   local task = tag and Tasks.read(ctx, tag)
   -- Somebody has deleted the lane, so the next look finds nothing of it.
   if not task then return end
-  local closed = Limits.why_closed(ctx, refused, rules)
+  local closed = Limits.why_closed(ctx, rejected, rules)
   Stats.count_exceeded(ctx, closed.strategy, closed.key)
   Lanes.task_left(ctx, queue, key, lane)
-  Lanes.leave_ring(ctx, queue, key)
+  Lanes.leave_active(ctx, queue, key)
   local expires = ctx.prefix .. Keys.EXPIRES .. queue
   local ends_at = rules.expiring and redis.call("ZSCORE", expires, tag)
-  if refused.action == "d" then
+  if rejected.action == "d" then
     if ends_at then redis.call("ZREM", expires, tag) end
     redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "dropped", 1)
-    Events.write_event_of(ctx, "rate_limit.dropped", task, "key", refused.by)
-    Settle.leave_outcome(ctx, rules, task, "dropped", refused.by)
+    Events.write_event_of(ctx, "rate_limit.dropped", task, "key", rejected.by)
+    Settle.leave_outcome(ctx, rules, task, "dropped", rejected.by)
     return
   end
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "rescheduled", 1)
-  if task.blocked == "" then task.blocked = Events.tell_exceeded(ctx, task, closed) end
-  local wait = Backoff.pace_ms(ctx, refused.says, refused.again_ms, refused.why == "full", rules,
-    tag .. "." .. Rates.whole(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)
+  if task.blocked == "" then task.blocked = Events.emit_exceeded(ctx, task, closed) end
+  local wait = Backoff.wait_ms(ctx, rejected.says, rejected.again_ms, rejected.why == "full", rules,
+    tag .. "." .. Rates.int_text(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)
   Schedule.wait_until(ctx, queue, task, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
-  Backoff.remember_later(ctx, refused.by, queue, task, wait, rules)
-  turns.sleep_ms = math.min(turns.sleep_ms, wait)
+  Backoff.remember_rescheduled(ctx, rejected.by, queue, task, wait, rules)
+  budget.sleep_ms = math.min(budget.sleep_ms, wait)
 end

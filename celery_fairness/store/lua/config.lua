@@ -63,12 +63,12 @@ end
 -- As entitlement, with all tiers of the caller's settings. `tiers` holds the concurrency (text) and the weight by tier.
 -- They count until tiers are published.
 function Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read, now)
-  local judged, limit, weight = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. tenant_key, tier,
+  local tier_now, limit, weight = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. tenant_key, tier,
     tiers[tier] and tiers[tier][1] or "", default_tier, tiers[default_tier][1], read, now)
   -- No tier has a number as its name.
   if read[1] == nil then read[1] = redis.call("EXISTS", ctx.prefix .. Keys.TIERS) == 1 end
-  if not read[1] then weight = tiers[judged] and tiers[judged][2] or 1 end
-  return judged, limit, weight
+  if not read[1] then weight = tiers[tier_now] and tiers[tier_now][2] or 1 end
+  return tier_now, limit, weight
 end
 
 --[[
@@ -85,7 +85,7 @@ end
 function Config.read_queue(text)
   local key, shape, version, declared, set = string.match(text, "^(%S+) (%a+) (%d+) (%S*) (%S*)$")
   local row = {key = key, parts = shape == "parts", version = tonumber(version), rates = "",
-    declared = declared, set = set, throttle = "", on_limit = "w", word = key .. "||||wg"}
+    declared = declared, set = set, throttle = "", on_limit = "w", spec = key .. "||||wg"}
   local numbers = set ~= "" and set or declared
   if numbers == "" then return row end
   local concurrency, rates, throttle, action, of_process = string.match(
@@ -94,7 +94,7 @@ function Config.read_queue(text)
   row.on_limit, row.of_process = action, tonumber(of_process)
   -- A task has this limit of the queue as a whole while it runs.
   if not row.parts then
-    row.word = table.concat({key, concurrency, rates, throttle, action .. "g"}, "|")
+    row.spec = table.concat({key, concurrency, rates, throttle, action .. "g"}, "|")
   end
   return row
 end
@@ -217,11 +217,11 @@ function Config.tenant_limit(ctx, key, tenant, own, rules)
 end
 
 -- Notes in the clock whether claims must read pauses and overrides of tenants.
-function Config.note_steering(ctx)
+function Config.note_overrides(ctx)
   if redis.call("EXISTS", ctx.prefix .. Keys.CHANGES) == 1 then
-    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "steered", 1)
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "has_overrides", 1)
   else
-    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "steered")
+    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "has_overrides")
   end
 end
 
@@ -230,7 +230,7 @@ end
 ]]
 
 -- Returns whether any key is stopped or has other numbers than its own.
-function Config.is_steered(ctx, rules)
+function Config.has_overrides(ctx, rules)
   if rules.stops == nil then
     rules.stops = redis.call("EXISTS", ctx.prefix .. Keys.CHANGES, ctx.prefix .. Keys.COOL_DOWNS) > 0
   end
@@ -241,7 +241,7 @@ end
 -- a person can end the stop, the result is math.huge.
 function Config.stopped_ms(ctx, limit, rules)
   if limit.concurrency == 0 then return math.huge end
-  if not Config.is_steered(ctx, rules) then return 0 end
+  if not Config.has_overrides(ctx, rules) then return 0 end
   local cooled = redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, limit.key)
   return math.max(Config.paused_ms(ctx, limit.key, rules),
     cooled and tonumber(cooled) - rules.logical or 0)
@@ -270,28 +270,28 @@ local OF_QUEUE = "^[^|]*|q|"
 -- Returns the limits of a task that begins to wait in a queue. If the queue is partitioned and no limit names a
 -- partition of it, `part` is added. If `part` is of another queue, the partition for tasks without one is
 -- added.
-function Config.in_partition(ctx, queue, words, part)
+function Config.in_partition(ctx, queue, specs, part)
   local row = Config.queue_row(ctx, queue, {})
-  if not (row and row.parts) then return words end
+  if not (row and row.parts) then return specs end
   local whole = row.key .. ":"
-  for word in string.gmatch(words, "[^,]+") do
-    if string.sub(word, 1, #whole) == whole and string.match(word, OF_QUEUE) then return words end
+  for spec in string.gmatch(specs, "[^,]+") do
+    if string.sub(spec, 1, #whole) == whole and string.match(spec, OF_QUEUE) then return specs end
   end
   local key = string.sub(part, 1, #whole) == whole and part or whole
-  return (words == "" and "" or words .. ",") .. key .. "|q|||w"
+  return (specs == "" and "" or specs .. ",") .. key .. "|q|||w"
 end
 
 -- Returns the limits of a task that leaves its queue. The task loses its partition there.
-function Config.without_partition(words)
+function Config.without_partition(specs)
   local left = {}
-  for word in string.gmatch(words, "[^,]+") do
-    if not string.match(word, OF_QUEUE) then left[#left + 1] = word end
+  for spec in string.gmatch(specs, "[^,]+") do
+    if not string.match(spec, OF_QUEUE) then left[#left + 1] = spec end
   end
   return table.concat(left, ",")
 end
 
 --[[
-  declared: the newest numbers of each key, by which all tasks of the key are judged.
+  declared: the newest numbers of each key, by which all tasks of the key are checked.
 
   `declared:KEY` is `CONCURRENCY|RATES|THROTTLE`. Each number is that of the last new task that gave one, or "" if
   none did. If a task has no rate, no rate of another task applies to it. A concurrency of 0 applies only to its
@@ -313,10 +313,10 @@ function Config.newer(own, known, is_new)
 end
 
 -- Notes the limits of a task that comes, at most one per key. Returns the keys whose numbers changed or were not known.
-function Config.declare(ctx, words, is_new)
+function Config.declare(ctx, specs, is_new)
   local changed = {}
-  for word in string.gmatch(words, "[^,]+") do
-    local key, own, own_rates, own_throttle = string.match(word, "^([^|]*)|(%d*)|([^|]*)|([^|]*)|%a[^g]?$")
+  for spec in string.gmatch(specs, "[^,]+") do
+    local key, own, own_rates, own_throttle = string.match(spec, "^([^|]*)|(%d*)|([^|]*)|([^|]*)|%a[^g]?$")
     if own == "0" then own = "" end
     if key and own .. own_rates .. own_throttle ~= "" then
       local name = ctx.prefix .. Keys.DECLARED .. key
@@ -335,7 +335,7 @@ end
 
 -- The tasks that wait at these keys may be free to start. So the next claim and the next promotion look at
 -- them. Returns the keys at which tasks wait.
-function Config.look_again(ctx, keys)
+function Config.check_again(ctx, keys)
   local waiting = {}
   for index = 1, #keys do
     local key = keys[index]

@@ -32,7 +32,7 @@ function Copies.superseded(copy, message, serial)
   return current and current ~= serial and following ~= serial, memory
 end
 
-function Copies.copy_refused(copy, message, serial, next_serial, memory, keep_ms)
+function Copies.copy_rejected(copy, message, serial, next_serial, memory, keep_ms)
   if message == "" then return end
   redis.call("HDEL", copy, "admitted")
   redis.call("HSET", copy, "current", serial, "next", next_serial, "reported", memory.reported)
@@ -64,7 +64,7 @@ end
 -- of its copies is kept.
 function Copies.copy_promoted(ctx, task, lease, keep_ms)
   local copy = ctx.prefix .. Keys.COPY .. task.tag
-  redis.call("HSET", copy, "current", lease, "next", lease, "attempts", task.attempt, "seq", Rates.whole(task.seq),
+  redis.call("HSET", copy, "current", lease, "next", lease, "attempts", task.attempt, "seq", Rates.int_text(task.seq),
     "reported", task.blocked)
   redis.call("PEXPIRE", copy, keep_ms)
 end

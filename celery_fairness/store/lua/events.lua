@@ -54,22 +54,22 @@ function Events.at_tier(key, limit, held)
 end
 
 -- `closed` has strategy, key, limit and current. Returns the state that the task keeps.
-function Events.tell_exceeded(ctx, task, closed)
+function Events.emit_exceeded(ctx, task, closed)
   Events.write_event_of(ctx, "rate_limit.exceeded", task, "key", closed.key,
     "strategy", closed.strategy, "limit", closed.limit, "current", closed.current)
   return closed.strategy .. "|" .. closed.key
 end
 
 -- Reports the start of a task whose rejection was reported. `reported` is the state that the task keeps.
-function Events.tell_released(ctx, task, reported)
+function Events.emit_released(ctx, task, reported)
   local strategy, key = string.match(reported, "^([^|]*)|(.*)$")
   Events.write_event_of(ctx, "rate_limit.released", task, "key", key, "strategy", strategy)
 end
 
 -- A gate lets a task start. `memory` is what copies.lua has stored for its message.
-function Events.tell_admitted(ctx, job, memory)
+function Events.emit_admitted(ctx, job, memory)
   if not job or memory.reported == "" or memory.reported == "-" then return end
-  Events.tell_released(ctx, job, memory.reported)
+  Events.emit_released(ctx, job, memory.reported)
   memory.reported = "-"
 end
 
@@ -85,13 +85,13 @@ function Events.append_watched(ctx, what, ...)
 end
 
 -- `task` is as for write_event_of. `key` is the one to which it is charged.
-function Events.tell_watched(ctx, what, task, key, ...)
+function Events.emit_watched(ctx, what, task, key, ...)
   Events.append_watched(ctx, what, "job_id", Events.id_of(task), "job_type", task.name, "queue", task.queue, "key", key, ...)
 end
 
 -- `eta_ms` is the server time from which the task may start.
-function Events.tell_put(ctx, task, eta_ms)
-  Events.tell_watched(ctx, "task.put", task, task.key, "tier", task.tier,
+function Events.emit_put(ctx, task, eta_ms)
+  Events.emit_watched(ctx, "task.put", task, task.key, "tier", task.tier,
     "cost", task.cost, "rank", task.rank, "eta", string.format("%.0f", eta_ms))
 end
 
@@ -99,14 +99,14 @@ function Events.seconds_since(ms, now)
   return ms and string.format("%.3f", math.max(0, now - tonumber(ms)) / 1000) or ""
 end
 
-function Events.tell_started(ctx, task, rules)
-  Events.tell_watched(ctx, "task.started", task, task.key, "attempt", task.attempt, "owner", rules.owner,
+function Events.emit_started(ctx, task, rules)
+  Events.emit_watched(ctx, "task.started", task, task.key, "attempt", task.attempt, "owner", rules.owner,
     "waited_seconds", Events.seconds_since(string.match(task.put, "%d+"), rules.now))
 end
 
 -- `row` is the row of `running` whose lease ends.
-function Events.tell_ended(ctx, task, row, outcome, rules)
-  Events.tell_watched(ctx, "task.ended", task, task.key, "attempt", row.attempt, "owner", row.owner,
+function Events.emit_ended(ctx, task, row, outcome, rules)
+  Events.emit_watched(ctx, "task.ended", task, task.key, "attempt", row.attempt, "owner", row.owner,
     "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), rules.logical))
 end
 
@@ -116,15 +116,15 @@ function Events.tenant_of(key)
 end
 
 -- A gate starts a task of this key, whose lease is `lease`.
-function Events.tell_gate_started(ctx, lease, job, key)
-  Events.tell_watched(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
+function Events.emit_gate_started(ctx, lease, job, key)
+  Events.emit_watched(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
     "owner", Leases.worker_of(lease) or "", "waited_seconds", "")
 end
 
 -- `row` is that of a lease whose task is not here. A lease that was entered again does not name its task.
-function Events.tell_gate_ended(ctx, row, outcome, logical)
+function Events.emit_gate_ended(ctx, row, outcome, logical)
   if row.id == "" then return end
-  Events.tell_watched(ctx, "task.ended", row, string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
+  Events.emit_watched(ctx, "task.ended", row, string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
     "owner", row.owner ~= "-" and row.owner or "", "outcome", outcome,
     "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), logical))
 end
@@ -141,12 +141,12 @@ function Events.unreported_of(ctx, queue, key, lane)
 end
 
 -- A tenant is at its tier's limit. `lane` is the first of its lanes.
-function Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
+function Events.report_blocked(ctx, queue, key, lane, verdict, rules)
   if rules.promotes then return end
   Stats.count_exceeded(ctx, verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   local held = verdict.held or Limits.held_of(ctx, key, rules)
-  task.blocked = Events.tell_exceeded(ctx, task, Events.at_tier(key, verdict.limit, held))
+  task.blocked = Events.emit_exceeded(ctx, task, Events.at_tier(key, verdict.limit, held))
   Tasks.write(ctx, task)
 end

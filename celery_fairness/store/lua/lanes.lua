@@ -106,9 +106,9 @@ end
 
 -- Returns the shared limits of a class, without regard to their numbers. They name the group in which it waits.
 function Lanes.shared_of(class)
-  local words, shared = Limits.shape_of(Lanes.limits_of(class)), {}
-  for word in string.gmatch(words, "[^,]+") do
-    if string.sub(word, -1) ~= "p" then shared[#shared + 1] = word end
+  local specs, shared = Limits.shape_of(Lanes.limits_of(class)), {}
+  for spec in string.gmatch(specs, "[^,]+") do
+    if string.sub(spec, -1) ~= "p" then shared[#shared + 1] = spec end
   end
   return table.concat(shared, ",")
 end
@@ -149,14 +149,14 @@ end
   waiting: a task begins to wait, and the counts change.
 ]]
 
--- The account has the tier of the last put that carried one. If a tenant was found at its limit by another
--- tier, it is judged anew.
+-- The tenant's state has the tier of the last put that carried one. If a tenant was found at its limit by another
+-- tier, it is checked again.
 function Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if tier and (not is_put or task.tier == tier or task.tier == "") then return end
   redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. task.key, "tier", task.tier, "tenant", task.tenant)
   if closed then
     redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, 0, task.key)
-    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "judged")
+    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "checked")
     Active.wake_worker(ctx, queue)
   end
 end
@@ -175,8 +175,8 @@ end
 -- If it did not wait before, `since` is the server time from which it does.
 function Lanes.enqueue(ctx, queue, task, is_put, since)
   local key, lane = task.key, Lanes.lane_of(task)
-  local account = ctx.prefix .. Keys.TENANT_STATE .. key
-  local tier, closed, waiting = unpack(redis.call("HMGET", account, "tier", "at_limit", "q:" .. queue))
+  local tenant_state = ctx.prefix .. Keys.TENANT_STATE .. key
+  local tier, closed, waiting = unpack(redis.call("HMGET", tenant_state, "tier", "at_limit", "q:" .. queue))
   if since and (task.put or "") == "" then task.put = string.format(waiting and "%d+" or "%d", since) end
   task.queue = queue
   Tasks.write(ctx, task)
@@ -191,12 +191,12 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   if task.limits ~= "" then Lanes.count_limits(ctx, queue, lane, 1) end
   redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, 1)
   if not (tier or waiting) then
-    -- The account is new.
-    redis.call("HSET", account, "tier", task.tier, "tenant", task.tenant, "q:" .. queue, 1)
+    -- The tenant's state is new.
+    redis.call("HSET", tenant_state, "tier", task.tier, "tenant", task.tenant, "q:" .. queue, 1)
     return Active.enter(ctx, queue, key)
   end
   Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
-  if redis.call("HINCRBY", account, "q:" .. queue, 1) == 1 then return Active.enter(ctx, queue, key) end
+  if redis.call("HINCRBY", tenant_state, "q:" .. queue, 1) == 1 then return Active.enter(ctx, queue, key) end
   Priorities.rank_again(ctx, queue, key)
   if group then
     -- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
@@ -204,8 +204,8 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
     local opened = name and redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name)
     if opened and tonumber(opened) >= 0 then Active.wake_worker(ctx, queue) end
   elseif not closed then
-    if is_first then Active.enter_again(ctx, queue, key) end
-    -- The last token of the bell may have gone to a worker that died.
+    if is_first then Active.unblock(ctx, queue, key) end
+    -- The last wake-up may have gone to a worker that died.
     Active.wake_worker(ctx, queue)
   end
 end
@@ -221,13 +221,13 @@ function Lanes.left_group(ctx, queue, key, group)
   end
 end
 
--- If nothing of a tenant is ready, the tenant leaves the ring.
-function Lanes.leave_ring(ctx, queue, key)
+-- If nothing of a tenant is ready, the tenant is active no more.
+function Lanes.leave_active(ctx, queue, key)
   if redis.call("EXISTS", ctx.prefix .. Keys.READY .. key .. " " .. queue) == 0 then
-    local ring = ctx.prefix .. Keys.ACTIVE .. queue
-    local start = redis.call("ZSCORE", ring, key)
+    local active_key = ctx.prefix .. Keys.ACTIVE .. queue
+    local start = redis.call("ZSCORE", active_key, key)
     if start then
-      redis.call("ZREM", ring, key)
+      redis.call("ZREM", active_key, key)
       redis.call("ZADD", ctx.prefix .. Keys.BLOCKED .. queue, start, key)
     end
   end
@@ -277,27 +277,27 @@ end
 -- `waiting` is as for pop. Returns how many tasks of the tenant are left in the queue.
 function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
   Lanes.count_limits(ctx, queue, lane, -1)
-  local account = ctx.prefix .. Keys.TENANT_STATE .. key
-  local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", account, "q:" .. queue, -1)
+  local tenant_state = ctx.prefix .. Keys.TENANT_STATE .. key
+  local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", tenant_state, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, -1)
   if of_tenant == 0 then
-    -- An account with this queue alone has three fields: tier, tenant and the count of the queue. A fourth or
+    -- The state of a tenant with this queue alone has three fields: tier, tenant and the count of the queue. A fourth or
     -- fifth field may be `at_limit`, `mean` or the count of another queue.
-    local fields, closed, mean = redis.call("HLEN", account), nil, nil
+    local fields, closed, mean = redis.call("HLEN", tenant_state), nil, nil
     if fields == 4 or fields == 5 then
-      closed, mean = unpack(redis.call("HMGET", account, "at_limit", "mean"))
+      closed, mean = unpack(redis.call("HMGET", tenant_state, "at_limit", "mean"))
     end
     if fields == 3 + (closed and 1 or 0) + (mean and 1 or 0) then
-      redis.call("DEL", account)
+      redis.call("DEL", tenant_state)
       if closed then redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key) end
     else
-      redis.call("HDEL", account, "q:" .. queue)
+      redis.call("HDEL", tenant_state, "q:" .. queue)
     end
     Active.leave(ctx, queue, key, finish, virtual)
   end
   if of_queue == 0 then
     redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
-    Active.forget_ring(ctx, queue)
+    Active.forget_queue(ctx, queue)
   end
   return of_tenant
 end
@@ -311,7 +311,7 @@ function Lanes.remove(ctx, task)
   if is_gone then Lanes.forget_lane(ctx, queue, key, lane) end
   Lanes.left_group(ctx, queue, key, group)
   Lanes.task_left(ctx, queue, key, lane)
-  Lanes.leave_ring(ctx, queue, key)
+  Lanes.leave_active(ctx, queue, key)
   return true
 end
 
@@ -364,7 +364,7 @@ function Lanes.forget_waiting(ctx, queue)
       local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
       if tag then Lanes.forget_task(ctx, queue, tag) end
       Lanes.task_left(ctx, queue, key, lane)
-      if is_last or ctx.ranked then Lanes.leave_ring(ctx, queue, key) end
+      if is_last or ctx.ranked then Lanes.leave_active(ctx, queue, key) end
     else
       -- Somebody has deleted the order of its lanes. The tenant counts as a task, so the caller goes on.
       redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
@@ -375,7 +375,7 @@ function Lanes.forget_waiting(ctx, queue)
   end
   if gone > 0 then Events.write_event(ctx, "fairness.purged", "queue", queue, "tasks", gone) end
   if gone < Lanes.PURGED_AT_MOST then
-    -- A task that waits for its time may have rung this bell. The ring's own bell was deleted with the ring.
+    -- A task that waits for its time may have pushed this wake-up. The queue's own was deleted when it became empty.
     redis.call("DEL", ctx.prefix .. Keys.WAKEUP .. queue)
   end
   return gone
@@ -390,7 +390,7 @@ function Lanes.first_taken(ctx, queue, key, skips, rules)
   local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
   for index = 1, #lanes do
     local lane = lanes[index]
-    if skips.is_local and Limits.full_here(ctx, Lanes.limits_of(lane), skips, rules) then
+    if skips.is_local and Limits.worker_is_full(ctx, Lanes.limits_of(lane), skips, rules) then
       if skips.lanes == 0 then return nil end
       skips.lanes = skips.lanes - 1
     elseif not skips.never[Lanes.name_of(lane)] then

@@ -19,7 +19,7 @@ Leases.UNKNOWN = {id = "", name = "", queue = ""}
 -- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
 -- there already, it may have been counted or not. Then the number is dropped.
 function Leases.begin_lease(ctx, key, lease, rules)
-  local is_new = redis.call("ZADD", ctx.prefix .. Keys.LEASES .. key, Rates.whole(rules.logical), lease) == 1
+  local is_new = redis.call("ZADD", ctx.prefix .. Keys.LEASES .. key, Rates.int_text(rules.logical), lease) == 1
   local held = rules.held and rules.held[key]
   if held then rules.held[key] = is_new and held + 1 or nil end
 end
@@ -71,7 +71,7 @@ function Leases.end_lease(ctx, lease, field, row, rules, at)
     redis.call("ZREM", ctx.prefix .. Keys.LEASES .. key, lease)
   end
   if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row.keys) end
-  if rules.paced then Backoff.note_end(ctx, row, at or rules.logical) end
+  if rules.has_backoff then Backoff.note_end(ctx, row, at or rules.logical) end
   Leases.freed(row.keys, rules)
 end
 
@@ -85,7 +85,7 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then
     Start.note_run_time(rules, row.name, row.since)
   end
-  if rules.watched then Events.tell_gate_ended(ctx, row, outcome, at or rules.logical) end
+  if rules.watched then Events.emit_gate_ended(ctx, row, outcome, at or rules.logical) end
   return true
 end
 
@@ -100,8 +100,8 @@ function Leases.open_freed(ctx, rules)
   local ended = rules.freed
   if not ended then return end
   rules.freed = nil
-  if rules.limited then return Wake.free_all(ctx, ended, rules) end
-  for index = 1, #ended do Tenants.reopen(ctx, string.match(ended[index], "^[^,]+"), rules) end
+  if rules.limited then return Wake.free_keys(ctx, ended, rules) end
+  for index = 1, #ended do Tenants.unblock(ctx, string.match(ended[index], "^[^,]+"), rules) end
 end
 
 -- Ends what is over, at most `most` per call. These are leases that nobody renewed, and tenants at their limit whose
@@ -120,7 +120,7 @@ function Leases.expire(ctx, rules, most)
     else
       redis.call("ZREM", ctx.prefix .. Keys.ENDS, lease)
       local key = string.match(lease, "^ (.*)$")
-      if key then Tenants.reopen(ctx, key, rules) end
+      if key then Tenants.unblock(ctx, key, rules) end
     end
   end
   if held > 0 then redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired", held) end

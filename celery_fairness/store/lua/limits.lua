@@ -1,14 +1,14 @@
 --[[
-  limits: the words of limits besides the tier's, their counts, and the times at which they open.
+  limits: the specs of limits besides the tier's, their counts, and the times at which they open.
 
-  A limit is a word: key|concurrency|rates|throttle|flags. The limits of a task have a comma between them.
+  A limit is a spec: key|concurrency|rates|throttle|flags. The limits of a task have a comma between them.
 
   - A rate is STARTS/PERIOD_MS, and several rates have a + between them.
   - The first flag is the first letter of on_limit.
   - The flag p marks a key that was made from the tenant.
   - The flag g marks the limit of the queue as a whole, which a task has only while it runs.
   - If the concurrency is q, all numbers are those of the queue (config.lua).
-  - The name of a limit is its word without the flags, with a # for each number (shape).
+  - The name of a limit is its spec without the flags, with a # for each number (shape).
 
   `leases:KEY` counts the tasks that run. `window:KEY` and `starts:KEY` count the tasks that started.
 ]]
@@ -69,7 +69,7 @@ function Limits.wait_ms(ctx, limit, rules)
 end
 
 -- Writes why a limit is closed, over everything that this call wrote there before.
-function Limits.refused_by(limit, action, by, again_ms, why, longest)
+function Limits.note_rejection(limit, action, by, again_ms, why, longest)
   limit.action, limit.by, limit.says, limit.again_ms = action, by and by.key, by, again_ms
   limit.why, limit.longest_ms = why, longest
   return limit
@@ -87,9 +87,9 @@ end
 -- If the call weighs all limits, the limit gets two more fields:
 -- - why: the number or the stop that closes the limit in `says`, or the first closed limit
 -- - longest_ms: the time for which the closed limits stay closed
-function Limits.refusal(ctx, words, rules)
-  local limits, at = Limits.limits_now(ctx, words, rules), nil
-  local weighs = rules.weighs or string.find(words, "|[drq]")
+function Limits.check(ctx, specs, rules)
+  local limits, at = Limits.limits_now(ctx, specs, rules), nil
+  local weighs = rules.weighs or string.find(specs, "|[drq]")
   local action, by, why, again_ms, longest = nil, nil, nil, 0, 0
   for index = 1, #limits do
     local limit = limits[index]
@@ -97,7 +97,7 @@ function Limits.refusal(ctx, words, rules)
     if wait > 0 then
       limit.closes, limit.number = closes, number
       at, why = at or limit, why or closes
-      if not weighs then return Limits.refused_by(at) end
+      if not weighs then return Limits.note_rejection(at) end
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
       local says, is_stopped = limit.on_limit, closes == "paused" or closes == "cools"
       if not is_stopped and (says == "r" and not action or says == "d" and action ~= "d") then
@@ -105,7 +105,7 @@ function Limits.refusal(ctx, words, rules)
       end
     end
   end
-  return at and Limits.refused_by(at, action, by, again_ms, why, longest)
+  return at and Limits.note_rejection(at, action, by, again_ms, why, longest)
 end
 
 -- A task with a limit of this key begins to wait (by 1), or waits no longer (by -1). `waiting_at` counts these tasks for
@@ -116,9 +116,9 @@ function Limits.count_waiting(ctx, key, by)
 end
 
 -- Returns whether this process holds as many tasks of one of a lane's partitions as it may.
-function Limits.full_here(ctx, words, skips, rules)
-  for word in string.gmatch(words, "[^,]+") do
-    local limit = Limits.read_limit(word)
+function Limits.worker_is_full(ctx, specs, skips, rules)
+  for spec in string.gmatch(specs, "[^,]+") do
+    local limit = Limits.read_limit(spec)
     if limit.of_queue then
       Config.use_queue_numbers(ctx, limit, rules)
       local most = limit.of_parts and limit.of_process
@@ -129,19 +129,19 @@ function Limits.full_here(ctx, words, skips, rules)
 end
 
 --[[
-  numbers: the numbers by which a call judges a limit now.
+  numbers: the numbers by which a call checks a limit now.
 
   They are the newest numbers of its key, the numbers of its queue, or an override that people set.
 ]]
 
--- Reads a limit from its word or its name. A name lacks the size of the numbers. `counts` is true if the
+-- Reads a limit from its spec or its name. A name lacks the size of the numbers. `counts` is true if the
 -- limit has a concurrency that is not 0. `asks` is true if the newest numbers of its key hold for it.
-function Limits.read_limit(word)
+function Limits.read_limit(spec)
   local key, concurrency, rates, throttle, flags = string.match(
-    word, "^([^|]*)|([%dq#]*)|([^|]*)|([^|]*)|?(%a*)$")
+    spec, "^([^|]*)|([%dq#]*)|([^|]*)|([^|]*)|?(%a*)$")
   local counts = concurrency ~= "" and concurrency ~= "0" and concurrency ~= "q"
   local is_whole = string.sub(flags, 2) == "g"
-  return {word = word, name = Limits.name_of(word), key = key, concurrency = tonumber(concurrency),
+  return {spec = spec, name = Limits.name_of(spec), key = key, concurrency = tonumber(concurrency),
     rates = rates == "#" and "" or rates, throttle = throttle == "#" and "" or throttle,
     on_limit = string.sub(flags, 1, 1), private = string.sub(flags, 2) == "p", of_queue = concurrency == "q",
     counts = counts, has_rates = rates ~= "", has_throttle = throttle ~= "",
@@ -149,7 +149,7 @@ function Limits.read_limit(word)
 end
 
 -- Reads the numbers that keys declare. No call changes these numbers after it has read them.
-function Limits.know_declared(ctx, keys, rules)
+function Limits.read_declared(ctx, keys, rules)
   rules.declared = rules.declared or {}
   local asked, names = {}, {}
   for index = 1, #keys do
@@ -166,7 +166,7 @@ end
 
 -- Gives a limit the newest numbers of its key, for each kind of number that the limit has.
 function Limits.use_newest(ctx, limit, rules)
-  Limits.know_declared(ctx, {limit.key}, rules)
+  Limits.read_declared(ctx, {limit.key}, rules)
   local concurrency, rates, throttle = Config.read_declared(rules.declared[limit.key])
   if limit.counts then limit.concurrency = tonumber(concurrency) or limit.concurrency end
   if limit.has_rates and rates ~= "" then limit.rates = rates end
@@ -174,36 +174,36 @@ function Limits.use_newest(ctx, limit, rules)
 end
 
 -- Gives a limit the numbers that it has without an override: the newest of its key, or those of its queue.
-function Limits.give_own(ctx, limit, rules)
+function Limits.set_own_numbers(ctx, limit, rules)
   if limit.of_queue then Config.use_queue_numbers(ctx, limit, rules) end
   if limit.asks then Limits.use_newest(ctx, limit, rules) end
   return limit
 end
 
--- Gives a limit the numbers by which a call judges it now: its own, or an override that people set. A claim keeps the
+-- Gives a limit the numbers by which a call checks it now: its own, or an override that people set. A claim keeps the
 -- limit in `rules.limits`, because no number changes within its call.
-function Limits.give_numbers(ctx, limit, rules)
+function Limits.set_numbers(ctx, limit, rules)
   if limit.is_judged then return limit end
   limit.is_judged = true
-  Limits.give_own(ctx, limit, rules)
-  Config.replace(limit, Config.is_steered(ctx, rules) and Config.override_of(ctx, limit.key, rules))
-  if rules.limits then rules.limits[limit.word] = limit end
+  Limits.set_own_numbers(ctx, limit, rules)
+  Config.replace(limit, Config.has_overrides(ctx, rules) and Config.override_of(ctx, limit.key, rules))
+  if rules.limits then rules.limits[limit.spec] = limit end
   return limit
 end
 
-function Limits.limit_now(ctx, word, rules)
-  return Limits.give_numbers(ctx, rules.limits and rules.limits[word] or Limits.read_limit(word), rules)
+function Limits.limit_now(ctx, spec, rules)
+  return Limits.set_numbers(ctx, rules.limits and rules.limits[spec] or Limits.read_limit(spec), rules)
 end
 
-function Limits.limits_now(ctx, words, rules)
+function Limits.limits_now(ctx, specs, rules)
   local limits, keys = {}, {}
-  for word in string.gmatch(words, "[^,]+") do
-    local limit = rules.limits and rules.limits[word] or Limits.read_limit(word)
+  for spec in string.gmatch(specs, "[^,]+") do
+    local limit = rules.limits and rules.limits[spec] or Limits.read_limit(spec)
     limits[#limits + 1] = limit
     if limit.asks and not limit.is_judged then keys[#keys + 1] = limit.key end
   end
-  Limits.know_declared(ctx, keys, rules)
-  for index = 1, #limits do Limits.give_numbers(ctx, limits[index], rules) end
+  Limits.read_declared(ctx, keys, rules)
+  for index = 1, #limits do Limits.set_numbers(ctx, limits[index], rules) end
   return limits
 end
 
@@ -213,20 +213,20 @@ end
 
 local STRATEGIES = {paused = "paused", cools = "cool-down", full = "concurrency"}
 
--- `refusal` has stored what closes the limit. If one worker runs as many tasks as it may, worker_limit.lua has stored
+-- `rejection` has stored what closes the limit. If one worker runs as many tasks as it may, worker_limit.lua has stored
 -- the result in `limit.at`. A rate or a throttle counts as used in full. At a gate, starts that are promised to parked
 -- tasks count too.
 function Limits.why_closed(ctx, limit, rules)
   if limit.at then return limit.at end
   local why, number = limit.closes, limit.number
-  if not why then why, number = Limits.waited_for(limit) end
+  if not why then why, number = Limits.cause_of_waiters(limit) end
   if not STRATEGIES[why] then return {key = limit.key, strategy = why, limit = number, current = number} end
   return {key = limit.key, strategy = STRATEGIES[why], limit = number or 0, current = Limits.held_of(ctx, limit.key, rules)}
 end
 
 -- Only older tasks at the gate keep a task from starting. Returns the reason and the number for which those wait. If
 -- the limit has no numbers, because its stop is over or people removed them, those wait for leases.
-function Limits.waited_for(limit)
+function Limits.cause_of_waiters(limit)
   local rate, throttle = Rates.windows_of(limit.rates)(), Rates.windows_of(limit.throttle)()
   if throttle then return "throttle", throttle end
   if rate and not limit.concurrency then return "rate", rate end
@@ -234,7 +234,7 @@ function Limits.waited_for(limit)
 end
 
 --[[
-  shape: the word of a limit without the size of its numbers, which names the place at which its tasks wait.
+  shape: the spec of a limit without the size of its numbers, which names the place at which its tasks wait.
 
   `#` stands for a number, and the newest number of the key holds for it (config.lua). A concurrency of 0 stays
   as it is. It stops the tasks that declare it, and no other tasks of the key.
@@ -245,13 +245,13 @@ function Limits.mark(number)
 end
 
 -- Returns limits, or a lane, without the size of their numbers.
-function Limits.shape_of(words)
-  return (string.gsub(words, "|([%dq#]*)|([^|,]*)|([^|,]*)", function(concurrency, rates, throttle)
+function Limits.shape_of(specs)
+  return (string.gsub(specs, "|([%dq#]*)|([^|,]*)|([^|,]*)", function(concurrency, rates, throttle)
     if concurrency ~= "0" and concurrency ~= "q" then concurrency = Limits.mark(concurrency) end
     return "|" .. concurrency .. "|" .. Limits.mark(rates) .. "|" .. Limits.mark(throttle)
   end))
 end
 
-function Limits.name_of(word)
-  return string.match(Limits.shape_of(word), "^[^|]*|[^|]*|[^|]*|[^|]*")
+function Limits.name_of(spec)
+  return string.match(Limits.shape_of(spec), "^[^|]*|[^|]*|[^|]*|[^|]*")
 end

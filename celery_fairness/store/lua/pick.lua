@@ -1,25 +1,25 @@
 --[[
-  find: the task that a claim takes next, from the ring or from a group whose limit has opened.
+  pick: the task that a claim takes next, of an active tenant or from a group whose limit has opened.
 
-  The tenant with the lesser start goes first. If a tenant on the way is at its tier's limit, it leaves the ring.
+  The tenant with the lesser start goes first. If a tenant on the way is at its tier's limit, it becomes blocked.
   If a limit rejects a lane on the way, the lane is blocked. If this process takes nothing of a tenant, the tenant
   stays in its place.
 ]]
 
--- Looks at a member of the ring. Returns what may be served. Otherwise it returns nil, whether the claim goes
+-- Looks at an active tenant. Returns what may be served. Otherwise it returns nil, whether the claim goes
 -- on, and whether the member is passed over. `beyond` counts the members from the first one that may be served
 -- only at a lower rank than its own.
-function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, skips, beyond)
+function Pick.check_tenant(ctx, queue, key, start, rules, budget, skips, beyond)
   local lane, others
   if skips then
     lane, others = Lanes.first_taken(ctx, queue, key, skips, rules)
     if not lane then
       -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
       -- it.
-      local passed = Pick.spend_pass(skips)
+      local passed = Pick.spend_skip(skips)
       if passed and beyond == 0 then skips.places[queue] = (skips.places[queue] or 0) + 1 end
       local goes_on = passed and skips.lanes > 0
-      turns.over = turns.over or not goes_on
+      budget.over = budget.over or not goes_on
       return nil, goes_on, true
     end
   else
@@ -27,55 +27,55 @@ function Pick.look_at_tenant(ctx, queue, key, start, rules, turns, skips, beyond
     lane, others = lanes[1], lanes[2] ~= nil
     if not lane then
       -- Somebody has deleted the keys of this tenant. The other tenants of the queue go on.
-      Lanes.leave_ring(ctx, queue, key)
+      Lanes.leave_active(ctx, queue, key)
       return nil, true
     end
   end
   local verdict, limits = Tenants.check(ctx, key, rules, queue), Lanes.limits_of(lane)
-  local refused = limits ~= "" and verdict.open and Limits.refusal(ctx, limits, rules)
-  if verdict.open and not refused then
+  local rejected = limits ~= "" and verdict.open and Limits.check(ctx, limits, rules)
+  if verdict.open and not rejected then
     return {key = key, lane = lane, others = others, start = start, verdict = verdict}
   end
-  if not Blocked.spend(turns) then return nil, false end
-  if refused and refused.action then
-    Blocked.act(ctx, queue, key, lane, nil, others, refused, rules, turns)
-  elseif refused then
-    Blocked.block_by_limit(ctx, queue, key, lane, refused, rules)
-    Blocked.block(ctx, queue, key, lane, refused, rules, turns)
+  if not Blocked.spend_move(budget) then return nil, false end
+  if rejected and rejected.action then
+    Blocked.drop_or_reschedule(ctx, queue, key, lane, nil, others, rejected, rules, budget)
+  elseif rejected then
+    Blocked.block_by_limit(ctx, queue, key, lane, rejected, rules)
+    Blocked.block(ctx, queue, key, lane, rejected, rules, budget)
   else
-    Events.block_by_tier(ctx, queue, key, lane, verdict, rules)
-    Tenants.fill(ctx, queue, key, start, verdict, rules)
+    Events.report_blocked(ctx, queue, key, lane, verdict, rules)
+    Tenants.block(ctx, queue, key, start, verdict, rules)
   end
   return nil, true
 end
 
--- Returns the task that is served next, with the fields that Start.serve reads. It returns nil if nothing of the queue
+-- Returns the task that is served next, with the fields that Start.start reads. It returns nil if nothing of the queue
 -- may start.
-function Pick.find(ctx, queue, rules, turns, skips)
+function Pick.pick(ctx, queue, rules, budget, skips)
   local opened
-  local known, moves, beyond = turns.known, turns.moves, 0
-  turns.known = nil
+  local known, moves, beyond = budget.known, budget.moves, 0
+  budget.known = nil
   if known and known.queue ~= queue then known = nil end
   if rules.limited then
-    opened = Blocked.of_groups(ctx, queue, rules, turns, skips, known)
+    opened = Blocked.of_groups(ctx, queue, rules, budget, skips, known)
   end
-  -- A move in of_groups may have changed the ring, so `known` counts only without one.
-  local member = known and turns.moves == moves and known.member
+  -- A move in of_groups may have changed who is active, so `known` counts only without one.
+  local member = known and budget.moves == moves and known.member
   local best = opened
-  for _ = 0, turns.looks do
+  for _ = 0, budget.looks do
     local at = (skips and skips.places[queue] or 0) + beyond
-    member = member or Active.member_at(ctx, queue, at, turns.ranked[queue])
+    member = member or Active.member_at(ctx, queue, at, budget.ranked[queue])
     local key, start, rank = member[1], tonumber(member[2]), member[3]
     if opened then opened.member = not skips and member end
     if not key or best and Lanes.goes_first(best, rank, start) then return best end
-    local found, goes_on, passed = Pick.look_at_tenant(ctx, queue, key, start, rules, turns, skips, beyond)
+    local found, goes_on, passed = Pick.check_tenant(ctx, queue, key, start, rules, budget, skips, beyond)
     if found then
       local its = string.sub(found.lane, 1, 1)
       if not (skips and rank and its < rank) then return found end
       -- This process takes no task of the rank by which this member stands. Other tenants may have tasks more
       -- urgent than the rest of this member.
       if not (best and Lanes.goes_first(best, its, start)) then best = found end
-      goes_on, beyond = Pick.spend_pass(skips), beyond + 1
+      goes_on, beyond = Pick.spend_skip(skips), beyond + 1
     elseif passed and beyond > 0 then
       beyond = beyond + 1
     end
@@ -86,11 +86,11 @@ function Pick.find(ctx, queue, rules, turns, skips)
 end
 
 -- As find. If the tenant was found closed before, it is reopened here.
-function Pick.next_of(ctx, queue, rules, turns, skips)
-  local found = Pick.find(ctx, queue, rules, turns, skips)
+function Pick.next_of(ctx, queue, rules, budget, skips)
+  local found = Pick.pick(ctx, queue, rules, budget, skips)
   if not found then return nil end
   if found.verdict.closed then
-    Tenants.reopen(ctx, found.key, rules)
+    Tenants.unblock(ctx, found.key, rules)
     found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, found.key)
   end
   if found.verdict.full then Tenants.count_observed(ctx, queue, found.key, found.verdict, rules) end
@@ -102,13 +102,13 @@ end
 
   A process may have a share of its places for each queue. It sends what is left of each share as `rooms`.
   - In the first round each queue has turns until nothing of it may start or its room is used up.
-  - The second round has the queues that left something to another queue (`turns.left`).
+  - The second round has the queues that left something to another queue (`budget.left`).
   - If places are lent, two more rounds have the queues whose room was used up before.
   So a queue with room goes first.
 
   A strict claim takes of the first queue until nothing of it may start or its room is used up. Then it takes of
   the second queue. If one limit keeps back tasks of both queues, a task of the first queue starts. No task is
-  left to another queue, so `turns.left` is nil.
+  left to another queue, so `budget.left` is nil.
 ]]
 
 -- Begins a round with those of some queues that have room. Each queue is in it once.
@@ -123,18 +123,18 @@ function Pick.begin_round(rounds, queues)
 end
 
 -- `shares.rooms` holds by queue how many tasks are taken of it. A queue without an entry has no such limit.
-function Pick.begin_rounds(queues, shares, turns)
+function Pick.begin_rounds(queues, shares, budget)
   local rounds = {asked = queues, rooms = shares.rooms, lends = shares.lends, strict = shares.strict}
-  if rounds.strict then turns.left = nil end
+  if rounds.strict then budget.left = nil end
   Pick.begin_round(rounds, queues)
   return rounds
 end
 
 -- Returns the queue whose turn it is, or nil if no queue has one any more.
-function Pick.queue_of(rounds, turns)
-  if #rounds.queues == 0 and turns.left then
-    Pick.begin_round(rounds, turns.left)
-    turns.left = nil
+function Pick.queue_of(rounds, budget)
+  if #rounds.queues == 0 and budget.left then
+    Pick.begin_round(rounds, budget.left)
+    budget.left = nil
   end
   if #rounds.queues == 0 and rounds.lends then
     local rooms, full = rounds.rooms, {}
@@ -142,7 +142,7 @@ function Pick.queue_of(rounds, turns)
       if rooms[rounds.asked[index]] == 0 then full[#full + 1] = rounds.asked[index] end
     end
     rounds.rooms = {}
-    if not rounds.strict then turns.left = {} end
+    if not rounds.strict then budget.left = {} end
     Pick.begin_round(rounds, full)
   end
   if rounds.turn > #rounds.queues then rounds.turn = 1 end
@@ -150,7 +150,7 @@ function Pick.queue_of(rounds, turns)
 end
 
 -- A task of the queue was taken, or nothing of it may start.
-function Pick.turn_over(rounds, is_taken)
+function Pick.end_turn(rounds, is_taken)
   local queue = rounds.queues[rounds.turn]
   local room = is_taken and rounds.rooms[queue]
   if room then rounds.rooms[queue] = room - 1 end
@@ -180,7 +180,7 @@ local FULL_LANES_AT_MOST = 128
 -- Returns two values:
 -- - what the claim passes over, or nil if it passes over nothing
 -- - all that the claim sent
-function Pick.read_passing(text, is_local)
+function Pick.read_skips(text, is_local)
   local told = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
   if not is_local and #told.never + #told.once == 0 then return nil, told end
   local skips = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
@@ -191,7 +191,7 @@ function Pick.read_passing(text, is_local)
 end
 
 -- A task was taken.
-function Pick.took(skips, task)
+function Pick.note_taken(skips, task)
   if skips.once[task.name] then skips.never[task.name] = true end
   local keys = Tasks.keys_of(task.key, task.limits)
   for key in string.gmatch(keys, "[^,]+") do
@@ -200,7 +200,7 @@ function Pick.took(skips, task)
 end
 
 -- Takes one move. Returns false if no move is left.
-function Pick.spend_pass(skips)
+function Pick.spend_skip(skips)
   if skips.moves == 0 then return false end
   skips.moves = skips.moves - 1
   return true
@@ -210,7 +210,7 @@ end
   whole: the limit of a queue as a whole, checked before the claim looks at anything of the queue.
 
   If the limit is closed and lets tasks wait, nothing is blocked. The claim then passes by the queue, however much
-  waits there. When a person, a time or the end of a lease opens the limit, the bell rings (wake.lua).
+  waits there. When a person, a time or the end of a lease opens the limit, the queue gets a wake-up (wake.lua).
 ]]
 
 -- Returns whether one of some queues limits the slots that one process may hold.
@@ -223,44 +223,44 @@ function Pick.are_local(ctx, queues, rules)
   return false
 end
 
--- Returns how a queue's limit rejects, as `refusal` does, or nil if the limit is open. If the claim passes by
+-- Returns how a queue's limit rejects, as `rejection` does, or nil if the limit is open. If the claim passes by
 -- the queue, one event names the task whose turn it would be. If this process holds as many slots as it may, it
 -- returns the row of the queue.
-function Pick.look_at_queue(ctx, queue, rules, turns, skips)
+function Pick.check_queue(ctx, queue, rules, budget, skips)
   local row = Config.queue_row(ctx, queue, rules)
-  local refused = row and Limits.refusal(ctx, row.word, rules)
-  if row and not refused and skips and skips.is_local and not row.parts and row.of_process
+  local rejected = row and Limits.check(ctx, row.spec, rules)
+  if row and not rejected and skips and skips.is_local and not row.parts and row.of_process
     and (skips.held[row.key] or 0) >= row.of_process then
     skips.places[queue] = skips.places[queue] or 0
     return row
   end
-  if not refused or refused.action or turns.shut[queue] then return refused or nil end
-  turns.shut[queue] = true
-  local wait = Limits.wait_ms(ctx, refused, rules)
-  turns.sleep_ms = math.min(turns.sleep_ms, math.ceil(wait))
-  local key = Active.member_at(ctx, queue, 0, turns.ranked[queue])[1]
+  if not rejected or rejected.action or budget.exhausted[queue] then return rejected or nil end
+  budget.exhausted[queue] = true
+  local wait = Limits.wait_ms(ctx, rejected, rules)
+  budget.sleep_ms = math.min(budget.sleep_ms, math.ceil(wait))
+  local key = Active.member_at(ctx, queue, 0, budget.ranked[queue])[1]
   local lane = key and Lanes.first_lane(ctx, queue, key)
-  if lane then Blocked.block_by_limit(ctx, queue, key, lane, refused, rules) end
-  return refused
+  if lane then Blocked.block_by_limit(ctx, queue, key, lane, rejected, rules) end
+  return rejected
 end
 
 -- Returns the limits of a task that starts, with that of its queue. The task has that limit while it runs.
-function Pick.with_whole(ctx, queue, limits, rules)
+function Pick.with_queue_limit(ctx, queue, limits, rules)
   local row = Config.queue_row(ctx, queue, rules)
   if not row then return limits end
-  return limits == "" and row.word or limits .. "," .. row.word
+  return limits == "" and row.spec or limits .. "," .. row.spec
 end
 
 -- Looks at partitions of queues that were found closed by older numbers. It looks at most `most` times per
 -- queue and reason. Returns whether there may be more.
-function Pick.look_anew(ctx, queues, rules, most)
+function Pick.check_again(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do
     local row = Config.queue_row(ctx, queues[index], rules)
     local version = row and row.version or rules.promotes and Config.queues_version(ctx)
     for closed = version and Blocked.PAUSED or 0, Blocked.CLOSED do
       local older = string.format("(%.17g", closed - version / Blocked.VERSIONS)
-      more = Blocked.look_again(ctx, queues[index], older, "(" .. closed, rules, most) == most or more
+      more = Blocked.check_again(ctx, queues[index], older, "(" .. closed, rules, most) == most or more
     end
   end
   return more

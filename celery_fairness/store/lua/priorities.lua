@@ -1,5 +1,5 @@
 --[[
-  ranks: the members of a queue's ring by their rank, for claims that take the highest rank first.
+  ranks: the active tenants of a queue by their rank, for claims that take the highest rank first.
 
   `ranked:QUEUE` and `rank:RANK QUEUE` are the index of `active:QUEUE`. The functions keep it once a claim has requested
   ranks (the clock's `ranked`). Each claim looks at some members of `unranked:QUEUE`. Until it is empty, the claims
@@ -8,7 +8,7 @@
 
 local HIGHEST = 9
 
--- Returns the rank of a tenant's first ready task and its start in the ring, or nil if it has no such place.
+-- Returns the rank of a tenant's first ready task and its start among the active tenants, or nil if it has no such place.
 function Priorities.rank_of(ctx, queue, key)
   local start = redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, key)
   local lane = start and Lanes.first_lane(ctx, queue, key)
@@ -35,7 +35,7 @@ function Priorities.forget_ranks(ctx, queue)
   redis.call("UNLINK", ctx.prefix .. Keys.RANKED .. queue, ctx.prefix .. Keys.UNRANKED .. queue)
 end
 
--- Looks at no more than `most` members that were in the ring before. Returns whether none is left.
+-- Looks at no more than `most` tenants that were active before. Returns whether none is left.
 function Priorities.rank_some(ctx, queue, most)
   local some = redis.call("ZPOPMIN", ctx.prefix .. Keys.UNRANKED .. queue, most)
   for index = 1, #some, 2 do Priorities.rank_again(ctx, queue, some[index]) end

@@ -46,7 +46,7 @@ end
 -- Returns how many starts of a key are reserved.
 function Promotions.reserved(ctx, key, rules)
   if not rules.parked then return 0 end
-  return redis.call("ZCOUNT", ctx.prefix .. Keys.RESERVED .. key, "(" .. Rates.whole(rules.logical), "+inf")
+  return redis.call("ZCOUNT", ctx.prefix .. Keys.RESERVED .. key, "(" .. Rates.int_text(rules.logical), "+inf")
 end
 
 function Promotions.release(ctx, lease, keys)
@@ -56,7 +56,7 @@ end
 -- Records the outcome of a promotion:
 -- - sent: the broker has the copy
 -- - unsent: it could not be published, so the task waits again after a pause
--- - refused: as unsent, but after TRIES_AT_MOST tries the task has failed
+-- - rejected: as unsent, but after TRIES_AT_MOST tries the task has failed
 -- - done: the task ended before it came to a gate
 -- - any other: the task waits again, in its place
 function Promotions.settle(ctx, rules, lease, verdict, row, tag)
@@ -72,13 +72,13 @@ function Promotions.settle(ctx, rules, lease, verdict, row, tag)
   task.attempt = tonumber(row.attempt)
   if verdict == "done" then
     Tasks.forget(ctx, task)
-  elseif verdict == "refused" and task.deaths + 1 >= TRIES_AT_MOST then
+  elseif verdict == "rejected" and task.deaths + 1 >= TRIES_AT_MOST then
     Events.write_event_of(ctx, "fairness.unpublished", task)
     Settle.leave_outcome(ctx, rules, task, "unpublished", row.owner)
-  elseif verdict == "unsent" or verdict == "refused" then
+  elseif verdict == "unsent" or verdict == "rejected" then
     local pause_ms = math.min(rules.lease_ms, rules.lease_ms * FIRST_PAUSE * 2 ^ task.deaths)
     task.deaths = task.deaths + 1
-    Schedule.wait_until(ctx, task.queue, task, Rates.whole(rules.now + pause_ms))
+    Schedule.wait_until(ctx, task.queue, task, Rates.int_text(rules.now + pause_ms))
   else
     Lanes.enqueue(ctx, task.queue, task, false)
   end

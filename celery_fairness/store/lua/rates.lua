@@ -12,12 +12,12 @@
 local EXACT, PARTS = 1000, 40
 -- The server remembers the starts of a key for at least this time.
 local REMEMBERED_MS = 60000
--- One command names at most 1000 keys, because a call passes a limited number of words.
+-- One command names at most 1000 keys, because a call passes a limited number of arguments.
 Rates.KEYS_AT_ONCE = 1000
 -- One call forgets at most 256 keys.
 local IDLE_AT_MOST = 256
 
-function Rates.whole(number)
+function Rates.int_text(number)
   return string.format("%.0f", number)
 end
 
@@ -33,7 +33,7 @@ end
 function Rates.rate_wait_ms(ctx, key, count, starts, period_ms, logical)
   if count < starts then return 0 end
   local number = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.STARTS .. key,
-    "(" .. Rates.whole(count - starts), "+inf", "LIMIT", 0, 1)[1]
+    "(" .. Rates.int_text(count - starts), "+inf", "LIMIT", 0, 1)[1]
   -- Two starts may be up to 1 ms nearer than their whole milliseconds show.
   return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
 end
@@ -109,12 +109,12 @@ function Rates.count_start(ctx, limit, logical)
   for starts, period_ms in Rates.windows_of(limit.rates) do
     most, kept = math.max(most, starts), math.max(kept, period_ms)
   end
-  -- The field `asked` shows people the numbers by which a call judged the start.
-  local asked = (limit.concurrency and Rates.whole(limit.concurrency) or "")
+  -- The field `asked` shows people the numbers by which a call checked the start.
+  local asked = (limit.concurrency and Rates.int_text(limit.concurrency) or "")
     .. "|" .. limit.rates .. "|" .. limit.throttle
-  redis.call("HSET", window_key, "count", Rates.whole(count), "ideal", string.format("%.17g", next_ideal),
-    "most", Rates.whole(most), "kept", Rates.whole(kept), "asked", asked)
-  redis.call("ZADD", starts_key, count, Rates.whole(count) .. " " .. Rates.whole(logical))
+  redis.call("HSET", window_key, "count", Rates.int_text(count), "ideal", string.format("%.17g", next_ideal),
+    "most", Rates.int_text(most), "kept", Rates.int_text(kept), "asked", asked)
+  redis.call("ZADD", starts_key, count, Rates.int_text(count) .. " " .. Rates.int_text(logical))
   local older, part = count - EXACT, math.max(1, math.ceil(most / PARTS))
   if older > 0 and older % part ~= 0 then
     redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
@@ -176,14 +176,14 @@ function Rates.give_start_back(ctx, limit, at)
   for index = 1, LATER_AT_MOST do
     if index < found then
       local number, time = string.match(last[index], "^(%d+) (%d+)$")
-      redis.call("ZADD", starts_key, number - 1, Rates.whole(number - 1) .. " " .. time)
+      redis.call("ZADD", starts_key, number - 1, Rates.int_text(number - 1) .. " " .. time)
     end
   end
   local window = redis.call("HMGET", window_key, "count", "ideal", "kept")
   local interval, latest_at = Rates.interval_of(limit.throttle), tonumber(string.match(latest, "%d+$"))
   -- The ideal is not before the time that the start which is now the last one demands.
   local ideal = math.max(window[2] - interval, latest_at - math.max(1, interval / 10))
-  redis.call("HSET", window_key, "count", Rates.whole(window[1] - 1),
+  redis.call("HSET", window_key, "count", Rates.int_text(window[1] - 1),
     "ideal", string.format("%.17g", math.min(window[2], ideal)))
   redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, latest_at + window[3], limit.key)
 end
@@ -193,7 +193,7 @@ end
 function Rates.give_starts_back(ctx, task, row, rules)
   local at = string.match(row.since, "^@(%d+)")
   if row.state ~= "claimed" or not at then return end
-  local words = Pick.with_whole(ctx, task.queue, task.limits, rules)
-  local limits = Rates.of_one_key(Limits.limits_now(ctx, words, rules))
+  local specs = Pick.with_queue_limit(ctx, task.queue, task.limits, rules)
+  local limits = Rates.of_one_key(Limits.limits_now(ctx, specs, rules))
   for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
 end

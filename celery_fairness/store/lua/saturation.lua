@@ -20,11 +20,11 @@ local function numbers_of(text)
 end
 
 -- Adds the time since the last look to the keys that are closed now.
--- words: limits as a task has them (limits.lua)
+-- specs: limits as a task has them (limits.lua)
 -- longest_ms: the longest time that one look adds, because nobody has seen the key if more has passed
-function Saturation.look(ctx, rules, words, longest_ms)
-  local keys, news = {}, {}
-  for index = 1, math.min(#words, LIMITS_AT_MOST) do keys[index] = string.match(words[index], "^[^|]*") end
+function Saturation.add_time(ctx, rules, specs, longest_ms)
+  local keys, changed = {}, {}
+  for index = 1, math.min(#specs, LIMITS_AT_MOST) do keys[index] = string.match(specs[index], "^[^|]*") end
   if #keys == 0 then return end
   local name = ctx.prefix .. Keys.SATURATED
   local known, room = redis.call("HMGET", name, unpack(keys)), KEYS_AT_MOST - redis.call("HLEN", name)
@@ -34,15 +34,15 @@ function Saturation.look(ctx, rules, words, longest_ms)
     if not seen then
       room = room - 1
     elseif passed >= LOOK_AGAIN_MS then
-      local _, _, why = Limits.wait_ms(ctx, Limits.limit_now(ctx, words[index], rules), rules)
+      local _, _, why = Limits.wait_ms(ctx, Limits.limit_now(ctx, specs[index], rules), rules)
       if why then total = total + math.min(passed, longest_ms) end
     end
     -- The server's clock may have gone back.
     if not seen and room >= 0 or seen and math.abs(passed) >= LOOK_AGAIN_MS then
-      news[#news + 1], news[#news + 2] = keys[index], string.format("%.0f %.0f", total, rules.now)
+      changed[#changed + 1], changed[#changed + 2] = keys[index], string.format("%.0f %.0f", total, rules.now)
     end
   end
-  if next(news) then redis.call("HSET", name, unpack(news)) end
+  if next(changed) then redis.call("HSET", name, unpack(changed)) end
 end
 
 -- Returns the total of a key in ms. It is 0 for a key that no worker declares.

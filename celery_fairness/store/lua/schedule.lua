@@ -15,7 +15,7 @@ end
 
 -- Moves tasks whose time has come into their lanes, at most `most`. Returns the time until the next task is
 -- due, or nil if no task waits for a time.
-function Schedule.bring_in(ctx, queue, now, most)
+function Schedule.enqueue_due(ctx, queue, now, most)
   local later = ctx.prefix .. Keys.SCHEDULED .. queue
   local next_due = redis.call("ZRANGE", later, 0, 0, "WITHSCORES")[2]
   if not next_due or tonumber(next_due) > now then return next_due and tonumber(next_due) - now end
@@ -36,14 +36,14 @@ function Schedule.bring_in(ctx, queue, now, most)
 end
 
 -- Does the same for many queues. Returns `longest` if all of them may sleep longer.
-function Schedule.bring_in_all(ctx, queues, rules, most, longest)
+function Schedule.enqueue_all_due(ctx, queues, rules, most, longest)
   local later = {}
   for index = 1, #queues do later[index] = ctx.prefix .. Keys.SCHEDULED .. queues[index] end
   -- Usually no task waits for a time.
   if redis.call("EXISTS", unpack(later)) == 0 then return longest end
   local soonest = longest
   for index = 1, #queues do
-    local wait = Schedule.bring_in(ctx, queues[index], rules.now, most)
+    local wait = Schedule.enqueue_due(ctx, queues[index], rules.now, most)
     soonest = math.min(soonest, wait or longest)
   end
   return soonest
@@ -109,27 +109,27 @@ local DUE_AT_MOST = 16
 -- this work:
 -- - end leases that nobody renewed
 -- - end pauses and overrides whose time has come
--- - judge tenants anew that were found full before the last news
+-- - check tenants again that were at their limit before the last config version
 -- - look at limits whose time has come
 -- - move tasks whose time has come into their lanes
 -- - end tasks that have expired
 function Schedule.do_what_is_due(ctx, queues, rules, longest)
-  local more = rules.steered
+  local more = rules.has_overrides
     and Wake.end_changes(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST
   more = Leases.expire(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
-  more = Tenants.check_anew(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+  more = Tenants.check_again(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   if rules.limited then
-    more = Wake.look_at_limits(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+    more = Wake.check_limits(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   end
   -- A worker that enforces nothing opens the limits that wait for room or time. Stopped limits stay closed, but not for
   -- parked tasks, because a gate that enforces nothing starts tasks of stopped limits too.
   local from = rules.lets_all_start and "-inf" or "(" .. Blocked.PAUSED
   for index = 1, rules.limited and rules.enforcement ~= "on" and #queues or 0 do
-    more = Blocked.look_again(ctx, queues[index], from, Blocked.CLOSED, rules, DUE_AT_MOST) == DUE_AT_MOST
+    more = Blocked.check_again(ctx, queues[index], from, Blocked.CLOSED, rules, DUE_AT_MOST) == DUE_AT_MOST
       or more
   end
-  if rules.limited then more = Pick.look_anew(ctx, queues, rules, DUE_AT_MOST) or more end
-  longest = Schedule.bring_in_all(ctx, queues, rules, DUE_AT_MOST, longest)
+  if rules.limited then more = Pick.check_again(ctx, queues, rules, DUE_AT_MOST) or more end
+  longest = Schedule.enqueue_all_due(ctx, queues, rules, DUE_AT_MOST, longest)
   if rules.expiring then more = Schedule.end_expired(ctx, queues, rules, DUE_AT_MOST) or more end
   return more, longest
 end
@@ -138,6 +138,6 @@ end
 function Schedule.opens_ms(ctx, rules, longest)
   local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. Keys.TIMERS, 0, 0, "WITHSCORES")[2]
   if opens then longest = math.min(longest, math.ceil(tonumber(opens) - rules.logical)) end
-  if rules.steered then longest = Wake.change_ends_ms(ctx, rules.now, longest) end
+  if rules.has_overrides then longest = Wake.change_ends_ms(ctx, rules.now, longest) end
   return math.max(0, longest)
 end

@@ -64,7 +64,7 @@ function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
   if task then
     task.attempt = tonumber(row.attempt)
     if is_unbegun and rules.limited then Rates.give_starts_back(ctx, task, row, rules) end
-    if rules.watched then Events.tell_ended(ctx, task, row, outcome, rules) end
+    if rules.watched then Events.emit_ended(ctx, task, row, outcome, rules) end
     -- Its start was reported, as its rejection was.
     if task.blocked ~= "" then task.blocked = "-" end
     Start.correct(ctx, task, row, rules)
@@ -119,7 +119,7 @@ end
 
 -- The lease has no claimed task: the task is not here, or the lease has ended. Its task may wait here again.
 function Settle.settle_other(ctx, rules, lease, verdict, tag)
-  if verdict == "begun" or verdict == "sent" or verdict == "unsent" or verdict == "refused" then return 0 end
+  if verdict == "begun" or verdict == "sent" or verdict == "unsent" or verdict == "rejected" then return 0 end
   local held = verdict ~= "acked" and Leases.end_held(ctx, rules, lease, verdict)
   if tag and (verdict == "done" or verdict == "acked") and Settle.withdraw(ctx, tag) then return 2 end
   return held and 1 or 0

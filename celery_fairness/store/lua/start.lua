@@ -3,10 +3,10 @@
 
   `rules` is as for `Tenants.check`, with these fields besides:
   - owner, nonce, ends_at (of a lease that begins now) and fairness_by
-  - virtual: by queue, the virtual time of the ring, as far as this claim has read it
+  - virtual: by queue, its virtual time, as far as this claim has read it
   - clears: by queue, whether the claim has moved that time, or has taken the last waiting task of a tenant
   - held: by key, how many leases it has, as far as this claim has counted them
-  - limits: by word, as far as this claim has read them
+  - limits: by spec, as far as this claim has read them
   - promotes: the claim promotes parked tasks, and their copies are remembered for this time (ms)
   - lets_all_start: it does so for a worker that enforces nothing
 ]]
@@ -33,14 +33,14 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   local key, weight = found.key, found.verdict.weight
   task.attempt = task.attempt + 1
   local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
-  if rules.limited then task.limits = Pick.with_whole(ctx, queue, task.limits, rules) end
+  if rules.limited then task.limits = Pick.with_queue_limit(ctx, queue, task.limits, rules) end
   if task.limits ~= "" then
     Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
   end
   if rules.promotes then
     Copies.copy_promoted(ctx, task, lease, rules.promotes)
   elseif string.find(task.blocked, "|", 1, true) then
-    Events.tell_released(ctx, task, task.blocked)
+    Events.emit_released(ctx, task, task.blocked)
   end
   Leases.begin_lease(ctx, key, lease, rules)
   local keys = Tasks.keys_of(key, task.limits)
@@ -52,27 +52,27 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
 end
 
 -- Returns nothing if the task has expired, or if somebody has deleted the lane. The claim goes on. If the limit of a
--- tenant is full now, the tenant stays in the ring. Mostly a task has ended before the tenant's next turn.
+-- tenant is full now, the tenant stays active. Mostly a task has ended before the tenant's next turn.
 -- `found` has key, lane, start and verdict. For a blocked lane it has these fields too:
 -- - its group, and the limit at which the group waits (name, limit_key)
 -- - its tag there, and when it was due there last (due)
 -- - whether the tenant is in `blocked` (is_out)
 -- - whether nothing else of the queue may be open (alone)
--- - the first member of the ring as it was read (member)
-function Start.serve(ctx, queue, found, rules, turns)
+-- - the first active tenant as it was read (member)
+function Start.start(ctx, queue, found, rules, budget)
   local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
   local tag, is_last = Lanes.pop(ctx, queue, key, found.lane, group, found.others, waiting, rules.limited)
   local task = tag and Tasks.read(ctx, tag)
   if not task then
-    Lanes.leave_ring(ctx, queue, key)
+    Lanes.leave_active(ctx, queue, key)
     return nil
   end
   local expires = rules.expiring and redis.call("ZSCORE", ctx.prefix .. Keys.EXPIRES .. queue, tag)
   if expires and tonumber(expires) <= rules.now then
     Lanes.task_left(ctx, queue, key, found.lane)
-    Lanes.leave_ring(ctx, queue, key)
+    Lanes.leave_active(ctx, queue, key)
     Schedule.expire(ctx, task, rules)
-    turns.over = true
+    budget.over = true
     return nil
   end
   if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag) end
@@ -82,7 +82,7 @@ function Start.serve(ctx, queue, found, rules, turns)
     rules.clears[queue] = true
   end
   rules.virtual[queue] = math.max(start, ring_at)
-  -- A tenant that was passed over and lags behind the ring gets no credit for that. If fairness is by runtime,
+  -- A tenant that was passed over and lags behind the virtual time gets no credit for that. If fairness is by runtime,
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
@@ -92,13 +92,11 @@ function Start.serve(ctx, queue, found, rules, turns)
   local charge = by_runtime and not rules.promotes and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
   local lease, message = Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   if not rules.promotes then Stats.note_start(rules, task, found.verdict.tier, queue) end
-  if group and not is_last then Blocked.served(ctx, queue, found, task, turns) end
+  if group and not is_last then Blocked.note_start(ctx, queue, found, task, budget) end
   if Lanes.task_left(ctx, queue, key, found.lane, finish, waiting, rules.virtual[queue]) > 0 then
-    local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
-    if found.is_out then ring = full end
-    redis.call("ZADD", ring, finish, key)
+    redis.call("ZADD", ctx.prefix .. (found.is_out and Keys.BLOCKED or Keys.ACTIVE) .. queue, finish, key)
     if is_last and not group then
-      Lanes.leave_ring(ctx, queue, key)
+      Lanes.leave_active(ctx, queue, key)
     else
       Priorities.rank_again(ctx, queue, key)
     end
@@ -134,12 +132,12 @@ local MEAN_PARTS = 8
 
 -- A tenant has a mean only while something of it waits.
 function Start.note_mean(ctx, key, seconds)
-  local account = ctx.prefix .. Keys.TENANT_STATE .. key
-  local known = redis.call("HMGET", account, "tenant", "mean")
+  local tenant_state = ctx.prefix .. Keys.TENANT_STATE .. key
+  local known = redis.call("HMGET", tenant_state, "tenant", "mean")
   if not known[1] then return end
   local mean = tonumber(known[2])
   mean = mean and mean + (seconds - mean) / MEAN_PARTS or seconds
-  redis.call("HSET", account, "mean", string.format("%.17g", mean))
+  redis.call("HSET", tenant_state, "mean", string.format("%.17g", mean))
 end
 
 -- Adds to the number of a tenant in a table. Returns its former number there, or false if it had none.
@@ -208,17 +206,17 @@ end
 
 -- Keeps what this call has received for the calls that start tasks. `kept` is what was kept before.
 function Start.keep_run_times(ctx, rules, kept)
-  local means, words = rules.run_times, {}
+  local means, texts = rules.run_times, {}
   if not means then return end
   for index = 1, RUN_TIME_NAMES do
     local name = means[index]
-    words[index] = name and string.format("%s~%.0f", name, means[name])
+    texts[index] = name and string.format("%s~%.0f", name, means[name])
   end
   kept = kept or ""
   for name, mean in string.gmatch(kept, "([^ ~]*)~(%d+)") do
-    if not means[name] and #words < RUN_TIME_NAMES then words[#words + 1] = name .. "~" .. mean end
+    if not means[name] and #texts < RUN_TIME_NAMES then texts[#texts + 1] = name .. "~" .. mean end
   end
-  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "run_times", table.concat(words, " "))
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "run_times", table.concat(texts, " "))
 end
 
 -- Returns the text that the row of a task has when the task starts now.

@@ -31,7 +31,7 @@
 
 Tasks.SYSTEM = "_system"
 
--- Returns the key of the tenant's tier limit. This key is the member of the ring.
+-- Returns the key of the tenant's tier limit. The active tenants are stored by this key.
 function Tasks.key_of(tenant, service)
   if tenant == "" then return Tasks.SYSTEM end
   if service == "" then return "tenant:" .. tenant end

@@ -2,15 +2,15 @@
   check: how much a tenant may hold and how much it holds.
 
   `rules` is a table of a worker's settings. It has logical and now (ms), version, enforcement, default_tier,
-  default_limit and steered. The field steered is whether people have paused keys or changed their numbers. The field
+  default_limit and has_overrides. The field has_overrides is whether people have paused keys or changed their numbers. The field
   only_reads is whether the call must not write.
 
-  If a tenant is found at its limit, it is closed and its account notes that. `at_limit` holds the version of the
-  news by which the tenant was judged, as version + 1. The score is negative if the tenant is paused. So a tenant
-  judged by older news lies between the negative and the positive score of the present version. A worker that does
+  If a tenant is found at its limit, its state notes that. `at_limit` holds the config
+  version by which the tenant was checked, as version + 1. The score is negative if the tenant is paused. So a tenant
+  checked by an older version lies between the negative and the positive score of the present version. A worker that does
   not enforce limits also reads all higher scores, which are those of tenants that are not paused.
 
-  `judged` in the clock is the version by which all of them were judged. While it is the present one, a worker that
+  `checked` in the clock is the version by which all of them were checked. While it is the present one, a worker that
   enforces limits reads none of them.
 ]]
 
@@ -21,7 +21,7 @@
 -- - default_limit: of the default tier, an integer or "unlimited"
 -- - max_deliveries (int): deaths after which a task goes to the dead letters; 0 is never
 --
--- Returns the rules by which this call judges, what the clock holds beside its times, and the epoch.
+-- Returns the rules by which this call checks, what the clock holds beside its times, and the epoch.
 function Tenants.rules_of(ctx, args, at, frozen_ms)
   local lease_ms = tonumber(args[at])
   local logical, now, epoch, flags = Clock.tick(ctx, lease_ms, frozen_ms)
@@ -29,8 +29,8 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   return {
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,
-    judged = tonumber(flags.judged), no_tenant_published = not flags.tenant_published, limited = flags.limited,
-    steered = flags.steered, paced = flags.paced, watched = flags.watched, parked = flags.parked,
+    checked = tonumber(flags.checked), no_tenant_published = not flags.tenant_published, limited = flags.limited,
+    has_overrides = flags.has_overrides, has_backoff = flags.has_backoff, watched = flags.watched, parked = flags.parked,
   }, flags, epoch
 end
 
@@ -42,17 +42,17 @@ end
 -- - waiting: how many tasks wait in `queue`, if one is given
 function Tenants.check(ctx, key, rules, queue)
   if key == Tasks.SYSTEM then return {open = true, weight = 1} end
-  local account = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "at_limit",
+  local tenant_state = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "at_limit",
     "q:" .. (queue or ""))
   rules.tiers = rules.tiers or {}
-  local record = not rules.no_tenant_published and ctx.prefix .. Keys.TENANT .. (account[2] or "")
+  local record = not rules.no_tenant_published and ctx.prefix .. Keys.TENANT .. (tenant_state[2] or "")
   local tier, limit, weight, _, ends_ms = Config.entitlement(ctx.prefix .. Keys.TIERS, record,
-    account[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
-  -- The record is gone some time after its end. The account must not bring its tier back then.
+    tenant_state[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
+  -- The record is gone some time after its end. Its state must not bring its tier back then.
   if ends_ms and ends_ms <= rules.now and not rules.only_reads then
     redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", tier)
   end
-  if rules.steered then limit = Config.tenant_limit(ctx, key, account[2] or "", limit, rules) end
+  if rules.has_overrides then limit = Config.tenant_limit(ctx, key, tenant_state[2] or "", limit, rules) end
   local full, held = limit == 0, nil
   if limit > 0 and rules.enforcement ~= "off" then
     held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
@@ -60,21 +60,21 @@ function Tenants.check(ctx, key, rules, queue)
   end
   local open = rules.lets_all_start or not full or limit > 0 and rules.enforcement == "observe"
   return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,
-    paused = limit == 0, closed = account[3], tenant = account[2] or "", waiting = tonumber(account[4]),
+    paused = limit == 0, closed = tenant_state[3], tenant = tenant_state[2] or "", waiting = tonumber(tenant_state[4]),
     ends_ms = ends_ms}
 end
 
-function Tenants.close(ctx, key, verdict, rules)
+function Tenants.mark_at_limit(ctx, key, verdict, rules)
   redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit", 1)
-  local judged_by = rules.version + 1
-  redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, verdict.paused and -judged_by or judged_by, key)
+  local checked_by = rules.version + 1
+  redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, verdict.paused and -checked_by or checked_by, key)
   -- The record of the tenant's tier may end or expire, and no call reports that. No lease begins with a space.
   local kept_ms = (verdict.ends_ms or 0) - rules.now
   if kept_ms <= 0 then kept_ms = redis.call("PTTL", ctx.prefix .. Keys.TENANT .. verdict.tenant) end
   if kept_ms >= 0 then redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.logical + kept_ms, " " .. key) end
 end
 
-function Tenants.count_refusal(ctx, queue, verdict, rules)
+function Tenants.count_rejection(ctx, queue, verdict, rules)
   -- The gate has counted the rejection of a parked task.
   if rules.promotes then return end
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "rejected:" .. verdict.tier, 1)
@@ -84,50 +84,50 @@ end
 -- A task starts above the limit of its tenant's tier, because the worker enforces nothing.
 function Tenants.count_observed(ctx, queue, key, verdict, rules)
   if rules.promotes then return end
-  Tenants.count_refusal(ctx, queue, verdict, rules)
+  Tenants.count_rejection(ctx, queue, verdict, rules)
   Stats.count_observed(ctx, rules, verdict.tier, key, verdict.held + 1)
 end
 
--- A tenant of the ring is at its limit. It leaves the ring and keeps its place.
-function Tenants.fill(ctx, queue, key, start, verdict, rules)
-  Tenants.count_refusal(ctx, queue, verdict, rules)
+-- An active tenant is at its limit. It becomes blocked and keeps its place.
+function Tenants.block(ctx, queue, key, start, verdict, rules)
+  Tenants.count_rejection(ctx, queue, verdict, rules)
   redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
   redis.call("ZADD", ctx.prefix .. Keys.BLOCKED .. queue, start, key)
   Priorities.rank_again(ctx, queue, key)
-  Tenants.close(ctx, key, verdict, rules)
+  Tenants.mark_at_limit(ctx, key, verdict, rules)
 end
 
--- The cause that kept a tenant out may be over. If it is, the tenant returns to all its rings.
-function Tenants.reopen(ctx, key, rules)
-  local account = ctx.prefix .. Keys.TENANT_STATE .. key
-  if redis.call("HEXISTS", account, "at_limit") == 0 then return end
+-- The cause that kept a tenant out may be over. If it is, the tenant is active again in all its queues.
+function Tenants.unblock(ctx, key, rules)
+  local tenant_state = ctx.prefix .. Keys.TENANT_STATE .. key
+  if redis.call("HEXISTS", tenant_state, "at_limit") == 0 then return end
   local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then
-    Tenants.close(ctx, key, verdict, rules)
+    Tenants.mark_at_limit(ctx, key, verdict, rules)
     return
   end
-  redis.call("HDEL", account, "at_limit")
+  redis.call("HDEL", tenant_state, "at_limit")
   redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key)
-  local fields = redis.call("HKEYS", account)
+  local fields = redis.call("HKEYS", tenant_state)
   for index = 1, #fields do
     local queue = string.match(fields[index], "^q:(.*)$")
     if queue and redis.call("EXISTS", ctx.prefix .. Keys.READY .. key .. " " .. queue) == 1 then
-      Active.enter_again(ctx, queue, key)
+      Active.unblock(ctx, queue, key)
     end
   end
 end
 
--- Judges tenants that were found closed before the last news, at most `most` per call. Returns how many.
-function Tenants.check_anew(ctx, rules, most)
+-- Checks tenants that were at their limit before the last config version, at most `most` per call. Returns how many.
+function Tenants.check_again(ctx, rules, most)
   local enforces = rules.enforcement == "on"
-  if enforces and rules.judged == rules.version then return 0 end
-  local judged_by = string.format("%.0f", rules.version + 1)
-  local from = rules.lets_all_start and "-inf" or "(-" .. judged_by
+  if enforces and rules.checked == rules.version then return 0 end
+  local checked_by = string.format("%.0f", rules.version + 1)
+  local from = rules.lets_all_start and "-inf" or "(-" .. checked_by
   local stale = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.AT_LIMIT, from,
-    enforces and "(" .. judged_by or "+inf", "LIMIT", 0, most)
-  for index = 1, #stale do Tenants.reopen(ctx, stale[index], rules) end
+    enforces and "(" .. checked_by or "+inf", "LIMIT", 0, most)
+  for index = 1, #stale do Tenants.unblock(ctx, stale[index], rules) end
   if enforces and #stale < most then
-    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "judged", string.format("%.0f", rules.version))
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "checked", string.format("%.0f", rules.version))
   end
   return #stale
 end

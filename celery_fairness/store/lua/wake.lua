@@ -1,7 +1,7 @@
 --[[
   wake_waiters: a key may have room, so its open limits become candidates of their queues.
 
-  Every function that changes a key calls it, and may call it as often as it likes. Each call judges the present
+  Every function that changes a key calls it, and may call it as often as it likes. Each call checks the present
   state of the key. If more limits wait than one call looks at, the others are due at once. Then `timers` has
   "LEFT KEY", and the look goes on with the first LEFT ones of `waiters:KEY`. Two unfinished looks only look twice. `rules.looks`
   is the number of limits at which the call may still look.
@@ -11,20 +11,20 @@
 -- has come.
 local PUMPED_AT_MOST = 64
 
--- Rings the bell of a queue in which tasks wait, because some may start.
+-- Wakes a worker for a queue in which tasks wait, because some may start.
 function Wake.wake_queue(ctx, queue)
   if redis.call("HEXISTS", ctx.prefix .. Keys.WAITING, queue) == 1 then Active.wake_worker(ctx, queue) end
 end
 
 -- Wakes the queue whose own limit has this key, because the claims passed that queue by as a whole.
-function Wake.wake_whole(ctx, key)
+function Wake.wake_queue_of(ctx, key)
   local queue = string.match(key, "^queue:[^:]+$") and Config.queue_of_key(ctx, key)
   if queue then Wake.wake_queue(ctx, queue) end
 end
 
 -- Looks at the limits that wait at a key. Returns whether any limit waits there. `left` is how many a look that was
 -- not finished has not reached. If it is nil, the look begins.
-function Wake.look_at_waited(ctx, key, rules, left)
+function Wake.check_waiters(ctx, key, rules, left)
   local waited = ctx.prefix .. Keys.WAITERS .. key
   local length = redis.call("LLEN", waited)
   if length == 0 then return false end
@@ -48,8 +48,8 @@ function Wake.look_at_waited(ctx, key, rules, left)
         redis.call("ZADD", candidates, rules.logical, name)
         Active.wake_worker(ctx, queue)
       else
-        Blocked.shut(ctx, queue, limit, rules)
-        Blocked.arm(ctx, limit, rules, wait)
+        Blocked.mark_exhausted(ctx, queue, limit, rules)
+        Blocked.set_timer(ctx, limit, rules, wait)
       end
     end
   end
@@ -60,12 +60,12 @@ function Wake.look_at_waited(ctx, key, rules, left)
 end
 
 function Wake.wake_waiters(ctx, key, rules, left)
-  Wake.wake_whole(ctx, key)
-  Wake.look_at_waited(ctx, key, rules, left)
+  Wake.wake_queue_of(ctx, key)
+  Wake.check_waiters(ctx, key, rules, left)
 end
 
 -- Returns at how many of these keys something waits.
-function Wake.count_waited(ctx, keys)
+function Wake.count_waiters(ctx, keys)
   local count = 0
   for first = 1, #keys, Rates.KEYS_AT_ONCE do
     local some = {unpack(keys, first, math.min(#keys, first + Rates.KEYS_AT_ONCE - 1))}
@@ -98,25 +98,25 @@ end
 
 -- Frees the keys of leases that ended. Each lease comes as its keys with commas between them. The key of a
 -- limit may be the key of another tenant's tier.
-function Wake.free_all(ctx, ended, rules)
+function Wake.free_keys(ctx, ended, rules)
   local keys, limits = Wake.keys_of_ended(ended)
   Rates.stay_known(ctx, limits, rules.logical)
   for index = 1, #keys do
-    if string.sub(keys[index], 1, 7) == "tenant:" then Tenants.reopen(ctx, keys[index], rules) end
-    Wake.wake_whole(ctx, keys[index])
+    if string.sub(keys[index], 1, 7) == "tenant:" then Tenants.unblock(ctx, keys[index], rules) end
+    Wake.wake_queue_of(ctx, keys[index])
   end
   -- Usually something waits only at one of the first keys.
-  local left = Wake.count_waited(ctx, keys)
-  if left > 0 then Limits.know_declared(ctx, limits, rules) end
+  local left = Wake.count_waiters(ctx, keys)
+  if left > 0 then Limits.read_declared(ctx, limits, rules) end
   for index = 1, #keys do
     if left == 0 then return end
-    if Wake.look_at_waited(ctx, keys[index], rules) then left = left - 1 end
+    if Wake.check_waiters(ctx, keys[index], rules) then left = left - 1 end
   end
 end
 
 -- Looks at keys whose time has come, at most `most`, and forgets idle keys and cool-downs. Returns how many
 -- keys were due, or `most` if there may be more.
-function Wake.look_at_limits(ctx, rules, most)
+function Wake.check_limits(ctx, rules, most)
   local due = redis.call(
     "ZRANGEBYSCORE", ctx.prefix .. Keys.TIMERS, "-inf", rules.logical, "LIMIT", 0, most)
   rules.looks = PUMPED_AT_MOST
@@ -135,18 +135,18 @@ end
 --[[
   key_changed: people have changed a key, or the time of a change has ended, so its limits may be open.
 
-  The claims that come judge a tenant anew, as after news of its tier.
+  The next claims check a tenant again, as after a change of its tier.
 ]]
 
 -- A call looks at no more than 16 tasks of one time to find one task.
 local SAME_TIME_AT_MOST = 16
 
--- Makes the tasks due now that the key has put back and remembers, so the next claims judge them anew. A task
+-- Makes the tasks due now that the key has put back and remembers, so the next claims check them again. A task
 -- that the key puts back from now on, at a gate too, does not wait behind those.
-function Wake.bring_forward(ctx, key, rules)
-  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.whole_key(key)
+function Wake.reschedule_now(ctx, key, rules)
+  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.queue_wide_key(key)
   redis.call("HDEL", ctx.prefix .. Keys.PACE .. key, "next")
-  local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. Rates.whole(rules.now), "+inf",
+  local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. Rates.int_text(rules.now), "+inf",
     "WITHSCORES", "LIMIT", 0, Backoff.FORWARD_AT_MOST)
   if #tasks == 0 then return end
   redis.call("UNLINK", there)
@@ -164,12 +164,12 @@ function Wake.bring_forward(ctx, key, rules)
 end
 
 function Wake.key_changed(ctx, key, rules)
-  Config.note_steering(ctx)
+  Config.note_overrides(ctx)
   if string.sub(key, 1, 7) == "tenant:" then
     rules.version = redis.call("HINCRBY", ctx.prefix .. Keys.CLOCK, "version", 1)
   end
   Wake.wake_waiters(ctx, key, rules)
-  Wake.bring_forward(ctx, key, rules)
+  Wake.reschedule_now(ctx, key, rules)
 end
 
 -- Ends pauses and overrides whose time has come, at most `most`. Returns how many.

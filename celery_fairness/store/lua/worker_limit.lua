@@ -15,16 +15,17 @@ function WorkerLimit.count(ctx, row, by)
   end
 end
 
--- Returns what rejects a lease because its worker runs as many tasks as it may, as `refusal` does, or nil if
+-- Returns what rejects a lease because its worker runs as many tasks as it may, as `rejection` does, or nil if
 -- nothing does. A rejected task goes back to its broker, because another worker may run it. The first tasks come
 -- again after a second. Each second brings as many tasks as the worker may run.
-function WorkerLimit.crowded_here(ctx, limits, lease)
+function WorkerLimit.check(ctx, limits, lease)
   local worker = Leases.worker_of(lease)
   for index = 1, worker and #limits or 0 do
     local limit = limits[index]
     local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. Keys.LOCAL_LEASES .. limit.key, worker) or 0)
     if held and held >= limit.of_process then
-      local closed = Limits.refused_by({key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
+      local closed = Limits.note_rejection(
+        {key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
       -- The pace is that of the worker, not that of the key.
       closed.says = {key = limit.key .. " " .. worker, concurrency = math.max(1, limit.of_process),
         rates = "", throttle = ""}

@@ -28,7 +28,7 @@ end
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
 function Check.kinds()
   return {
-    changes = {whole = Check.needs("steered")},
+    changes = {whole = Check.needs("has_overrides")},
     expires = {whole = Check.needs("expiring")},
     tenant = {whole = Check.needs("tenant_published")},
     running = {row = Slots.running, scan = "HSCAN"},
@@ -113,8 +113,8 @@ function Check.call(keys, args, repairs)
   local logical, now, _, flags = read(ctx, lease_ms, frozen_ms)
   ctx.ranked = flags.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
-    default_limit = args[3], version = flags.version, judged = tonumber(flags.judged),
-    limited = flags.limited, steered = flags.steered, parked = flags.parked, only_reads = not repairs}
+    default_limit = args[3], version = flags.version, checked = tonumber(flags.checked),
+    limited = flags.limited, has_overrides = flags.has_overrides, parked = flags.parked, only_reads = not repairs}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 
   local rest = {}

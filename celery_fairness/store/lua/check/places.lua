@@ -47,10 +47,10 @@ function Places.read_all(it, key, queue, others)
 end
 
 function Places.check(it, key, queue)
-  local ctx, account = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
+  local ctx, tenant_state = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
   local _, lanes, total = Places.read(it, key, queue, LANES_AT_MOST)
   if #lanes > LANES_AT_MOST then return end
-  local fields = redis.call("HMGET", account, "q:" .. queue, "at_limit")
+  local fields = redis.call("HMGET", tenant_state, "q:" .. queue, "at_limit")
   local active = redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, key)
   local out = redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED .. queue, key)
   local ready = redis.call("EXISTS", ctx.prefix .. Lanes.order_name(key, nil, queue)) == 1
@@ -68,7 +68,7 @@ end
 -- Makes the count, the order and the turn of a place from all its lanes. `others` are lanes, and `group` is a group,
 -- that the tables of the place may not name any more.
 function Places.rebuild(it, key, queue, others, group)
-  local ctx, account = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
+  local ctx, tenant_state = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
   local groups, lanes, total = Places.read_all(it, key, queue, others)
   groups[#groups + 1] = group
   redis.call("UNLINK", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue)
@@ -82,43 +82,43 @@ function Places.rebuild(it, key, queue, others, group)
     end
   end
   Places.recount(it, key, queue, lanes, total)
-  local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
+  local active_key, blocked_key = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
   if total == 0 then
-    redis.call("ZREM", ring, key)
-    redis.call("ZREM", full, key)
+    redis.call("ZREM", active_key, key)
+    redis.call("ZREM", blocked_key, key)
     Priorities.rank_again(ctx, queue, key)
     return
   end
-  if not redis.call("ZSCORE", ring, key) and not redis.call("ZSCORE", full, key) then
+  if not redis.call("ZSCORE", active_key, key) and not redis.call("ZSCORE", blocked_key, key) then
     Active.enter(ctx, queue, key)
-  elseif redis.call("ZSCORE", ring, key) then
-    redis.call("ZREM", full, key)
+  elseif redis.call("ZSCORE", active_key, key) then
+    redis.call("ZREM", blocked_key, key)
   end
-  if redis.call("HEXISTS", account, "at_limit") == 1 then
-    Tenants.reopen(ctx, key, it.rules)
+  if redis.call("HEXISTS", tenant_state, "at_limit") == 1 then
+    Tenants.unblock(ctx, key, it.rules)
   else
-    Active.enter_again(ctx, queue, key)
+    Active.unblock(ctx, queue, key)
   end
   Priorities.rank_again(ctx, queue, key)
   Active.wake_worker(ctx, queue)
 end
 
 function Places.recount(it, key, queue, lanes, total)
-  local ctx, account = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
-  local counted = tonumber(redis.call("HGET", account, "q:" .. queue) or 0)
+  local ctx, tenant_state = it.ctx, it.ctx.prefix .. Keys.TENANT_STATE .. key
+  local counted = tonumber(redis.call("HGET", tenant_state, "q:" .. queue) or 0)
   if total > 0 then
-    redis.call("HSET", account, "q:" .. queue, total)
-    if redis.call("HEXISTS", account, "tenant") == 0 then
+    redis.call("HSET", tenant_state, "q:" .. queue, total)
+    if redis.call("HEXISTS", tenant_state, "tenant") == 0 then
       local task = Places.first_task(it, key, lanes, queue)
-      redis.call("HSET", account, "tier", task and task.tier or "", "tenant", task and task.tenant or "")
+      redis.call("HSET", tenant_state, "tier", task and task.tier or "", "tenant", task and task.tenant or "")
     end
   else
-    redis.call("HDEL", account, "q:" .. queue)
+    redis.call("HDEL", tenant_state, "q:" .. queue)
     Places.forget_account(it, key)
   end
   if total ~= counted and redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, total - counted) <= 0 then
     redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
-    Active.forget_ring(ctx, queue)
+    Active.forget_queue(ctx, queue)
   end
 end
 
@@ -131,14 +131,14 @@ function Places.first_task(it, key, lanes, queue)
   end
 end
 
--- Forgets the account of a tenant that has nothing waiting in any queue.
+-- Forgets the state of a tenant that has nothing waiting in any queue.
 function Places.forget_account(it, key)
-  local account = it.ctx.prefix .. Keys.TENANT_STATE .. key
-  local fields = redis.call("HKEYS", account)
+  local tenant_state = it.ctx.prefix .. Keys.TENANT_STATE .. key
+  local fields = redis.call("HKEYS", tenant_state)
   for index = 1, #fields do
     if string.sub(fields[index], 1, 2) == "q:" then return end
   end
-  redis.call("UNLINK", account)
+  redis.call("UNLINK", tenant_state)
   redis.call("ZREM", it.ctx.prefix .. Keys.AT_LIMIT, key)
 end
 
@@ -260,13 +260,13 @@ function Places.queue(it, queue)
       Active.wake_worker(ctx, queue)
     else
       redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
-      Active.forget_ring(ctx, queue)
+      Active.forget_queue(ctx, queue)
     end
   end)
 end
 
 --[[
-  A tenant at its limit: its account and `at_limit` agree, and it is at its limit or a time opens it.
+  A tenant at its limit: its state and `at_limit` agree, and it is at its limit or a time opens it.
 ]]
 
 function Places.closed(it, _, key)
@@ -274,19 +274,19 @@ function Places.closed(it, _, key)
 end
 
 function Places.tenant(it, key)
-  local ctx, rules, account = it.ctx, it.rules, it.ctx.prefix .. Keys.TENANT_STATE .. key
-  local marked = redis.call("HEXISTS", account, "at_limit") == 1
-  local judged = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, key)
+  local ctx, rules, tenant_state = it.ctx, it.rules, it.ctx.prefix .. Keys.TENANT_STATE .. key
+  local marked = redis.call("HEXISTS", tenant_state, "at_limit") == 1
+  local checked = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, key)
   local function reopen()
-    if redis.call("EXISTS", account) == 0 then return redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key) end
-    redis.call("HSET", account, "at_limit", 1)
-    Tenants.reopen(ctx, key, rules)
+    if redis.call("EXISTS", tenant_state) == 0 then return redis.call("ZREM", ctx.prefix .. Keys.AT_LIMIT, key) end
+    redis.call("HSET", tenant_state, "at_limit", 1)
+    Tenants.unblock(ctx, key, rules)
   end
-  if marked ~= (judged and true or false) then
+  if marked ~= (checked and true or false) then
     return Check.found(it, "tenant_marks", Keys.TENANT_STATE .. key, "at_limit", reopen)
   end
-  -- The next claim judges anew what was judged by older news, if `judged` in the clock is not the present version.
-  if not marked or math.abs(tonumber(judged)) <= rules.version and rules.judged ~= rules.version then return end
+  -- The next claim checks again what an older version checked, if `checked` in the clock is not the present one.
+  if not marked or math.abs(tonumber(checked)) <= rules.version and rules.checked ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then return end
@@ -295,7 +295,7 @@ function Places.tenant(it, key)
 end
 
 --[[
-  The index of a ring by priority.
+  The index of the active tenants by priority.
 ]]
 
 function Places.member_of_rank(it, name, key)

@@ -8,7 +8,7 @@
 -- More lanes of a tenant are not repaired (places.lua).
 local LANES_AT_MOST, LOOKS_AT_MOST = 2000, 1000
 
--- Returns the group and the queue of "GROUP QUEUE". Only the word of a limit has a bar.
+-- Returns the group and the queue of "GROUP QUEUE". Only the spec of a limit has a bar.
 function Waits.read_group(name)
   local first, rest = string.match(name, "^(%S+) (.*)$")
   if string.find(first, "|", 1, true) then return first, rest end
@@ -77,13 +77,13 @@ function Waits.group(it, name, group)
   end)
 end
 
--- Returns the limit at which the first task waits, as a claim judges it.
+-- Returns the limit at which the first task waits, as a claim checks it.
 function Waits.limit_of_first(it, queue, name)
   local ctx = it.ctx
   local lane = Blocked.first_lane(ctx, queue, name)
   if not lane then return end
-  for word in string.gmatch(Lanes.limits_of(lane), "[^,]+") do
-    if Limits.name_of(word) == name then return Limits.limit_now(ctx, word, it.rules) end
+  for spec in string.gmatch(Lanes.limits_of(lane), "[^,]+") do
+    if Limits.name_of(spec) == name then return Limits.limit_now(ctx, spec, it.rules) end
   end
 end
 
@@ -102,7 +102,7 @@ function Waits.is_left_closed(it, queue, name, looked)
   if redis.call("ZSCORE", ctx.prefix .. Keys.TIMERS, key) then return end
   if Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
   local limit = Waits.limit_of_first(it, queue, name)
-  -- Claims look anew at a partition that was found closed by older numbers of its queue.
+  -- Claims check a partition again that was found closed by older numbers of its queue.
   if not limit or looked ~= math.ceil(looked) and looked - math.ceil(looked) ~= -(limit.version or 0) / Blocked.VERSIONS then
     return
   end

@@ -10,7 +10,7 @@
   args[8]  tenant_key     str  of the tenant's record, without the prefix
   args[9]  tier           str  the tenant's tier as the caller holds it
   args[10] concurrency    str  that tier's, as the caller holds it (an integer, "unlimited" or "")
-  args[11] words          str  the limits beside the tier's, or ""
+  args[11] specs          str  the limits beside the tier's, or ""
   args[12] message        str  whose copies they are; "" if the message carries no serial
   args[13] serial         str  of the copy that wants to start
   args[14] next_serial    str  of the copy that the caller publishes after a rejection
@@ -37,7 +37,7 @@ local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurre
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7, here = -8}
 
 local function acquire(keys, args)
-  local ctx, lease, key, tenant_key, words = {prefix = keys[1]}, args[1], args[7], args[8], args[11]
+  local ctx, lease, key, tenant_key, specs = {prefix = keys[1]}, args[1], args[7], args[8], args[11]
   local message, serial, next_serial, keep_ms = args[12], args[13], args[14], tonumber(args[15])
   local job, broker, is_new, frozen_ms = Events.read_job(args[16]), args[18], args[19] ~= "", args[20]
 
@@ -45,17 +45,18 @@ local function acquire(keys, args)
   local enforcement, version = of_worker.enforcement, of_worker.version
   Leases.expire(ctx, of_worker, Leases.ENDED_AT_MOST)
   local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on", weighs = true,
-    limited = of_worker.limited, paced = flags.paced, kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
-  if words ~= "" then Config.look_again(ctx, Config.declare(ctx, words, is_new)) end
+    limited = of_worker.limited, has_backoff = flags.has_backoff,
+    kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
+  if specs ~= "" then Config.check_again(ctx, Config.declare(ctx, specs, is_new)) end
   local copy = ctx.prefix .. Keys.COPY .. message
-  local limits = words ~= "" and Rates.of_one_key(Limits.limits_now(ctx, words, rules)) or {}
+  local limits = specs ~= "" and Rates.of_one_key(Limits.limits_now(ctx, specs, rules)) or {}
 
   local tier, limit, held = "", -1, 0
   if tenant_key == "tenant:_invalid" then Clock.note_invalid(ctx, of_worker.now) end
   if key ~= "" then
     tier, limit = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. tenant_key, args[9], args[10],
       of_worker.default_tier, of_worker.default_limit, {}, of_worker.now)
-    if flags.steered then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
+    if flags.has_overrides then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
     held = Limits.held_of(ctx, key, rules)
   end
 
@@ -71,12 +72,12 @@ local function acquire(keys, args)
   if promoted_keys then held = Limits.held_of(ctx, key, rules) end
   local counts, full, closed = ctx.prefix .. Keys.COUNTERS, enforcement ~= "off" and limit >= 0 and held >= limit, nil
   if enforcement ~= "off" then
-    closed = words ~= "" and Limits.refusal(ctx, words, rules) or nil
+    closed = specs ~= "" and Limits.check(ctx, specs, rules) or nil
     if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then
       local behind = Promotions.before(ctx, broker, key, limits)
       if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
     end
-    if not full and words ~= "" then closed = closed or WorkerLimit.crowded_here(ctx, limits, lease) end
+    if not full and specs ~= "" then closed = closed or WorkerLimit.check(ctx, limits, lease) end
   end
   -- The limits may be full because this call was sent before, and the lease counts.
   if (full or closed) and Tasks.read_held(ctx, lease) then return starts end
@@ -98,7 +99,7 @@ local function acquire(keys, args)
     local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
     if action == "r" then
       redis.call("HINCRBY", counts, "rescheduled", 1)
-      retry_after_ms = Backoff.pace_ms(
+      retry_after_ms = Backoff.wait_ms(
         ctx, closed.says, closed.again_ms, closed.why == "full", rules, lease, 0)
     end
     if action == "d" then
@@ -109,9 +110,9 @@ local function acquire(keys, args)
       if job and memory.reported == "" then
         -- A closed limit without a name is the tier's.
         local at = (by_tier or not closed.name) and Events.at_tier(key, limit, held) or Limits.why_closed(ctx, closed, rules)
-        memory.reported = Events.tell_exceeded(ctx, job, at)
+        memory.reported = Events.emit_exceeded(ctx, job, at)
       end
-      Copies.copy_refused(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
+      Copies.copy_rejected(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
     end
     if by_tier then
       return {limit == 0 and -1 or 0, held, limit, -1, version, tier, "", action}
@@ -119,11 +120,11 @@ local function acquire(keys, args)
     return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
   end
 
-  local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, words)
-  local ends_at = Rates.whole(rules.logical + of_worker.lease_ms)
-  if not Leases.hold(ctx, lease, its_keys, words, job or Leases.UNKNOWN, rules, ends_at) then return starts end
-  Events.tell_admitted(ctx, job, memory)
-  if flags.watched and job then Events.tell_gate_started(ctx, lease, job, key) end
+  local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, specs)
+  local ends_at = Rates.int_text(rules.logical + of_worker.lease_ms)
+  if not Leases.hold(ctx, lease, its_keys, specs, job or Leases.UNKNOWN, rules, ends_at) then return starts end
+  Events.emit_admitted(ctx, job, memory)
+  if flags.watched and job then Events.emit_gate_started(ctx, lease, job, key) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   for index = 1, #limits do

@@ -37,7 +37,7 @@ register("announce", {"allow-oom"}, function(keys, args)
   end
   Stats.fold_minutes(ctx, now)
   local rules = {logical = logical, now = now, enforcement = args[6], parked = flags.parked}
-  Saturation.look(ctx, rules, {unpack(args, 7)}, lease_ms)
+  Saturation.add_time(ctx, rules, {unpack(args, 7)}, lease_ms)
   local began = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "began") or 0)
   local lost = known_epoch ~= "" and began > tonumber(known_epoch)
   if lost and redis.call("HSETNX", ctx.prefix .. Keys.CLOCK, "loss_reported", 1) == 1 then

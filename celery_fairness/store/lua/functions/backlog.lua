@@ -6,18 +6,18 @@
   args[3]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
   args[4]  enforcement   str  "on", "observe" or "off"
   args[5]  frozen_ms     str  "" in production (server TIME); set only by tests
-  args[6+] pairs         any  the name of a queue, then how many of its tenants the call judges
+  args[6+] pairs         any  the name of a queue, then how many of its tenants the call checks
 
-  If a queue has more tenants, the call judges some at random. It judges active and blocked ones in equal parts, as
-  far as there are so many. If their lanes are more than a call looks at, it judges fewer tenants.
+  If a queue has more tenants, the call checks some at random. It checks active and blocked ones in equal parts, as
+  far as there are so many. If their lanes are more than a call looks at, it checks fewer tenants.
 
   Returns JSON.
   - now     the server's time in ms
-  - queues  rows [QUEUE, ACTIVE, BLOCKED, OF_ACTIVE, OF_BLOCKED] of the queues that were judged, in the order of the
+  - queues  rows [QUEUE, ACTIVE, BLOCKED, OF_ACTIVE, OF_BLOCKED] of the queues that were checked, in the order of the
             arguments. ACTIVE and BLOCKED say how many tenants there are. The others are rows of tenants (backlog.lua), or
             empty objects.
 ]]
--- One queue judges at most this many tenants. One tenant takes about twenty microseconds with its first lane.
+-- One queue checks at most this many tenants. One tenant takes about twenty microseconds with its first lane.
 local TENANTS_AT_MOST = 60
 
 -- Returns all members of a table that has `total` of them, in the order of their turns, in which they share free slots. If
@@ -28,12 +28,12 @@ local function some_of(name, total, most)
 end
 
 local function queue_row(it, queue, most)
-  local ring, full = it.ctx.prefix .. Keys.ACTIVE .. queue, it.ctx.prefix .. Keys.BLOCKED .. queue
-  local active, blocked = redis.call("ZCARD", ring), redis.call("ZCARD", full)
+  local active_key, blocked_key = it.ctx.prefix .. Keys.ACTIVE .. queue, it.ctx.prefix .. Keys.BLOCKED .. queue
+  local active, blocked = redis.call("ZCARD", active_key), redis.call("ZCARD", blocked_key)
   local half = math.ceil(most / 2)
   local of_active = math.min(active, math.max(half, most - blocked))
-  return {queue, active, blocked, Backlog.rows_of(it, queue, some_of(ring, active, of_active),
-    some_of(full, blocked, most - of_active))}
+  return {queue, active, blocked, Backlog.rows_of(it, queue, some_of(active_key, active, of_active),
+    some_of(blocked_key, blocked, most - of_active))}
 end
 
 register("backlog", {"no-writes"}, function(keys, args)

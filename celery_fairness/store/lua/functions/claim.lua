@@ -23,7 +23,7 @@
   args[15] copies_ms      int  of a promoter: how long the memory of copies is kept, otherwise ""
   args[16] end_count      int  how many ends follow
   args[17] sent           str  "first" if the caller has not sent this number before, otherwise ""
-  args[18+] words         str  the ends, pairs as for settle.lua, and then the queues in their order
+  args[18+] values        str  the ends, pairs as for settle.lua, and then the queues in their order
 
   Returns `sleep_ms epoch length passed`, and then `length text` for each task.
   - sleep_ms is 0 if there is more to do at once.
@@ -35,7 +35,7 @@
   - Each length is the number of bytes in the text after it.
 ]]
 local MOVES_AT_MOST = 64 -- of one call, without the work that is due
--- This is the longest sleep, because a bell may be lost with the worker that took it. A sleep is also at most a
+-- This is the longest sleep, because a wake-up may be lost with the worker that took it. A sleep is also at most a
 -- third of a lease, because the logical clock makes no longer step.
 local SLEEP_MS = 1000
 -- The caller enters its leases again within this time.
@@ -116,52 +116,52 @@ register("claim", {"allow-oom"}, function(keys, args)
   rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
   local queues, without = Active.with_tasks(ctx, all_queues)
   queues = Queues.not_ended(ctx, queues, rules.now)
-  local skips, shares = Pick.read_passing(passing, rules.limited and Pick.are_local(ctx, queues, rules))
-  local turns = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
-    queues = queues, left = {}, shut = {}, ranked = {}, sleep_ms = sleep_ms}
-  local rounds = Pick.begin_rounds(queues, shares, turns)
-  if scope == "queue" then turns.ranked, turns.over = Priorities.rank_queues(ctx, queues, MOVES_AT_MOST) end
+  local skips, shares = Pick.read_skips(passing, rules.limited and Pick.are_local(ctx, queues, rules))
+  local budget = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
+    queues = queues, left = {}, exhausted = {}, ranked = {}, sleep_ms = sleep_ms}
+  local rounds = Pick.begin_rounds(queues, shares, budget)
+  if scope == "queue" then budget.ranked, budget.over = Priorities.rank_queues(ctx, queues, MOVES_AT_MOST) end
 
   -- Takes one task of a queue. Returns false if no task of it may start.
   local function take(queue)
-    local refused = rules.limited and Pick.look_at_queue(ctx, queue, rules, turns, skips)
-    if refused and not refused.action then return false end
-    local found = Pick.next_of(ctx, queue, rules, turns, skips)
-    for _ = 0, turns.moves + 1 do
-      if not (found and refused) then break end
-      if not Blocked.spend(turns) then return false end
-      Blocked.act(ctx, queue, found.key, found.lane, found.group, found.others, refused, rules, turns)
-      found = Pick.next_of(ctx, queue, rules, turns, skips)
+    local rejected = rules.limited and Pick.check_queue(ctx, queue, rules, budget, skips)
+    if rejected and not rejected.action then return false end
+    local found = Pick.next_of(ctx, queue, rules, budget, skips)
+    for _ = 0, budget.moves + 1 do
+      if not (found and rejected) then break end
+      if not Blocked.spend_move(budget) then return false end
+      Blocked.drop_or_reschedule(ctx, queue, found.key, found.lane, found.group, found.others, rejected, rules, budget)
+      found = Pick.next_of(ctx, queue, rules, budget, skips)
     end
     if not found then return false end
-    local lease, task, message = Start.serve(ctx, queue, found, rules, turns)
+    local lease, task, message = Start.start(ctx, queue, found, rules, budget)
     if not lease then return true end
-    if skips then Pick.took(skips, task) end
-    if rules.watched and not rules.promotes then Events.tell_started(ctx, task, rules) end
+    if skips then Pick.note_taken(skips, task) end
+    if rules.watched and not rules.promotes then Events.emit_started(ctx, task, rules) end
     tell(lease, task, Tasks.keys_of(task.key, task.limits), message)
     return true
   end
 
   -- A turn takes a task, or it is the last turn of its queue in a round. There are at most four rounds.
-  for _ = 1, want + 4 * #turns.queues do
-    local queue = #leases < want and taken < TAKEN_AT_MOST and Pick.queue_of(rounds, turns)
+  for _ = 1, want + 4 * #budget.queues do
+    local queue = #leases < want and taken < TAKEN_AT_MOST and Pick.queue_of(rounds, budget)
     if not queue then break end
-    Pick.turn_over(rounds, take(queue))
+    Pick.end_turn(rounds, take(queue))
   end
   if #leases > 0 then
     local last_answer = number .. " " .. table.concat(leases, " ")
     redis.call("SET", ctx.prefix .. Keys.LAST_ANSWER .. owner, last_answer, "PX", 2 * rules.lease_ms)
   end
-  for index = 1, #turns.queues do
-    local queue = turns.queues[index]
-    local nobody = Active.pass_on(ctx, queue, rules.limited, turns.shut[queue])
+  for index = 1, #budget.queues do
+    local queue = budget.queues[index]
+    local nobody = Active.wake_next(ctx, queue, rules.limited, budget.exhausted[queue])
     local virtual = rules.clears[queue] and rules.virtual[queue]
-    Active.forget_passed(ctx, queue, virtual, #leases, nobody and #leases < want)
+    Active.clear_debts(ctx, queue, virtual, #leases, nobody and #leases < want)
   end
   if #leases == 0 then Active.clear_wakeups(ctx, without) end -- a caller that gets a task does not sleep
   Stats.write_minute(ctx, rules)
-  sleep_ms = Schedule.opens_ms(ctx, rules, turns.sleep_ms)
-  if more or turns.over or #leases > 0 then sleep_ms = 0 end
+  sleep_ms = Schedule.opens_ms(ctx, rules, budget.sleep_ms)
+  if more or budget.over or #leases > 0 then sleep_ms = 0 end
   local passed = skips and next(skips.places) and cjson.encode(skips.places) or ""
   return as_answer(sleep_ms, epoch_text, passed, answer)
 end)

@@ -1,7 +1,7 @@
 --[[
   explain: the place of a waiting task among all that may start before it, as one snapshot. The function writes nothing.
 
-  It judges no limit: inspect.lua returns why a limit blocks the task.
+  It checks no limit: inspect.lua returns why a limit blocks the task.
 
   A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, and about
   how many there are. All positions of a call share one budget of lanes and groups.
@@ -51,7 +51,7 @@ local LANES_OF_TURN, FIRST_TASKS = 20, 2
 
 local function older_in(it, lane)
   return redis.call("ZCOUNT", it.ctx.prefix .. Lanes.tags_name(it.task.key, lane, it.task.queue), "-inf",
-    "(" .. Rates.whole(it.task.seq))
+    "(" .. Rates.int_text(it.task.seq))
 end
 
 -- Returns how many tasks of its tenant go before the task in one order: with its class, and in all lanes. Also returns
@@ -60,7 +60,7 @@ local function count_older(it)
   local own = Lanes.lane_of(it.task)
   -- The first task of any other lane is newer, or has a lower rank.
   local lanes = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. Lanes.order_name(it.task.key, it.group, it.task.queue),
-    "-inf", Rates.whole(Lanes.order_of(own, it.task.seq)), "LIMIT", 0, OLDER_LANES_AT_MOST + 1)
+    "-inf", Rates.int_text(Lanes.order_of(own, it.task.seq)), "LIMIT", 0, OLDER_LANES_AT_MOST + 1)
   local class, of_class, all = Lanes.class_of(own), 0, 0
   for index = 1, math.min(#lanes, OLDER_LANES_AT_MOST) do
     local rank = string.sub(lanes[index], 1, 1)
@@ -75,7 +75,7 @@ local function count_older(it)
   return of_class, all, #lanes > OLDER_LANES_AT_MOST
 end
 
-local function account_of(it, key)
+local function tenant_state_of(it, key)
   local known = redis.call("HMGET", it.ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "mean")
   if key == Tasks.SYSTEM then return -1, 1, tonumber(known[3]) end
   local _, limit, weight = Config.entitlement_by(it.ctx, "tenant:" .. (known[2] or ""), known[1] or "", it.default_tier,
@@ -102,7 +102,7 @@ local function turn_of(it, key, at, group, queue)
       costs = costs + task.cost
     end
   end
-  local limit, weight, mean = account_of(it, key)
+  local limit, weight, mean = tenant_state_of(it, key)
   local expected = Start.expected_of(it.fairness_by, #names > 0 and costs / #names or 1, mean)
   if #names == 0 then names[1] = "" end
   return {key, at, tasks, Start.attribution_of(expected, weight), names, mean or -1, limit}
@@ -153,8 +153,8 @@ local function place_among_active(it, older)
   local place = place_of(it, mine)
   add_turns(it, place, Keys.ACTIVE .. queue, until_of(place), nil, queue, as_it_is)
   add_turns(it, place, Keys.BLOCKED .. queue, until_of(place), nil, queue, function(other, at)
-    local judged = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, other)
-    return judged and tonumber(judged) >= 0 and math.max(at, virtual)
+    local at_limit = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, other)
+    return at_limit and tonumber(at_limit) >= 0 and math.max(at, virtual)
   end)
   return place
 end

@@ -49,7 +49,7 @@ local function count_leases(ctx, key, logical)
   local leases, gone, unswept = ctx.prefix .. Keys.LEASES .. key, {}, 0
   local held = redis.call("ZCARD", leases)
   local ended = held == 0 and {} or redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf", Rates.whole(logical), "LIMIT", 0, ENDED_AT_MOST)
+    "ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf", Rates.int_text(logical), "LIMIT", 0, ENDED_AT_MOST)
   local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
   for index = 1, #ended do
     if its[index] then gone[ended[index]], unswept = true, unswept + 1 end
@@ -124,8 +124,8 @@ local function add_places(ctx, key, answer)
   end
   answer.full_in, answer.waiting = list(full), list(lanes)
   -- 0 means that a put has changed the tier since.
-  local judged_by = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, key) or 0)
-  if judged_by ~= 0 then answer.judged_by = math.abs(judged_by) - 1 end
+  local checked_by = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, key) or 0)
+  if checked_by ~= 0 then answer.checked_by = math.abs(checked_by) - 1 end
 end
 
 -- Returns how many tenants wait in the groups of a limit, and how many tasks. Both stop to count when nothing of
@@ -164,7 +164,7 @@ local function waited_of(ctx, key, first, cools, rules)
     local name, queue = string.match(places[index], "^(%S+) (.*)$")
     local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name))
     if looked then
-      local limit = Limits.give_own(ctx, Limits.read_limit(name), rules)
+      local limit = Limits.set_own_numbers(ctx, Limits.read_limit(name), rules)
       local row = numbers_of(limit)
       row.queue = shown_queue(queue)
       row.tenants, row.tasks = count_waiters(ctx, places[index], queue, left)
@@ -189,9 +189,9 @@ end
 -- Returns CONCURRENCY|RATES|THROTTLE of a key whose newest numbers are forgotten, or nil. They are those of a task
 -- that waits, of one that runs, of the last start, or of the caller's app.
 local function numbers_of_tasks(ctx, key, leases, app)
-  local words = waiting_limit(ctx, key) or ""
-  for index = 1, #leases do words = words .. "," .. (leases[index].limits or "") end
-  for of, numbers in string.gmatch(words, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
+  local specs = waiting_limit(ctx, key) or ""
+  for index = 1, #leases do specs = specs .. "," .. (leases[index].limits or "") end
+  for of, numbers in string.gmatch(specs, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
     if of == key then return numbers end
   end
   return redis.call("HGET", ctx.prefix .. Keys.WINDOW .. key, "asked") or app ~= "" and app or nil
@@ -205,8 +205,8 @@ local function of_tier(key, answer)
 end
 
 -- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.
-local function of_task(ctx, word, rules)
-  local limit, kind = Limits.give_own(ctx, Limits.read_limit(word), rules), "tasks"
+local function of_task(ctx, spec, rules)
+  local limit, kind = Limits.set_own_numbers(ctx, Limits.read_limit(spec), rules), "tasks"
   local row = Config.row_of_key(ctx, limit.key, rules)
   if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
   if limit.of_queue and not limit.of_parts then limit.of_process = nil end
@@ -299,13 +299,13 @@ local function add_tier(ctx, key, tenant_key, tier, default_tier, tiers, now, an
   if waits and waits ~= "" then tier = waits end
   answer.published, answer.own_number = record[1] ~= false, record[1] ~= false and record[2] ~= ""
   if tier == "" and not record[1] then return end
-  local judged, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, {}, now)
-  answer.tier, answer.weight, answer.entitled = judged, weight, limit >= 0 and limit or nil
+  local tier_now, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, {}, now)
+  answer.tier, answer.weight, answer.entitled = tier_now, weight, limit >= 0 and limit or nil
 end
 
 register("inspect", {"no-writes"}, function(keys, args)
   local ctx, key, tenant_key, lease_ms, tier = {prefix = keys[1]}, args[1], args[2], tonumber(args[3]), args[4]
-  local enforcement, word, app, first, frozen_ms = args[7], args[8], args[9], tonumber(args[10]), args[11]
+  local enforcement, spec, app, first, frozen_ms = args[7], args[8], args[9], tonumber(args[10]), args[11]
 
   local logical, now, _, flags = Clock.read_clock(ctx, lease_ms, frozen_ms)
   local held, unswept, gone = count_leases(ctx, key, logical)
@@ -318,10 +318,10 @@ register("inspect", {"no-writes"}, function(keys, args)
   local pause, pause_ms = pause_of(ctx, key, tenant_key, rules)
   local cool_ms = math.max(0, tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key) or 0) - logical)
   local override, limit, reason = Config.override_of(ctx, key, rules), nil, nil
-  if word == key then
+  if spec == key then
     limit, reason = of_tier(key, answer)
-  elseif word ~= "" then
-    limit, reason = of_task(ctx, word, rules)
+  elseif spec ~= "" then
+    limit, reason = of_task(ctx, spec, rules)
   else
     limit, reason = own_numbers(ctx, key, leases, app, answer, rules)
   end

@@ -33,7 +33,7 @@ local function limit_rows(ctx, queue, rules)
   local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
   local names, rows = redis.call("ZRANGE", candidates, 0, LIMITS_AT_MOST - 1), {}
   for index = 1, #names do
-    local limit = Limits.give_own(ctx, Limits.read_limit(names[index]), rules)
+    local limit = Limits.set_own_numbers(ctx, Limits.read_limit(names[index]), rules)
     Config.replace(limit, Config.override_of(ctx, limit.key, rules))
     local _, _, why = Limits.wait_ms(ctx, limit, rules)
     local waiting = redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key)
@@ -48,16 +48,16 @@ end
 register("inspect_queue", {"no-writes"}, function(keys, args)
   local ctx, queue = {prefix = keys[1]}, args[1]
   local it = Backlog.begin(ctx, tonumber(args[2]), args[6], args[3], cjson.decode(args[4]), args[5])
-  local ring, full = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
+  local active_key, blocked_key = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
   local active, blocked = tonumber(args[7]), tonumber(args[8])
   it.taken = cjson.decode(args[9])
   local tenants, of_blocked = Backlog.rows_of(it, queue,
-    redis.call("ZRANGE", ring, active, active + TENANTS_AT_MOST - 1),
-    redis.call("ZRANGE", full, blocked, blocked + TENANTS_AT_MOST - 1))
+    redis.call("ZRANGE", active_key, active, active + TENANTS_AT_MOST - 1),
+    redis.call("ZRANGE", blocked_key, blocked, blocked + TENANTS_AT_MOST - 1))
   local answer = {now = it.rules.now, next = {active + #tenants, blocked + #of_blocked}, taken = it.taken}
   for index = 1, #of_blocked do tenants[#tenants + 1] = of_blocked[index] end
   local limits = active + blocked == 0 and limit_rows(ctx, queue, it.rules) or {}
-  answer.active, answer.blocked = redis.call("ZCARD", ring), redis.call("ZCARD", full)
+  answer.active, answer.blocked = redis.call("ZCARD", active_key), redis.call("ZCARD", blocked_key)
   answer.tenants, answer.limits = #tenants > 0 and tenants or nil, #limits > 0 and limits or nil
   return cjson.encode(answer)
 end)

@@ -34,7 +34,7 @@ register("park", {}, function(keys, args)
     deaths = 0, cost = "1", rank = args[10], tenant = args[7], service = args[8], tier = args[9], name = job.name,
     limits = args[11], id = job.id, queue = queue, blocked = memory.reported ~= "" and memory.reported or "-",
     key = Tasks.key_of(args[7], args[8])}
-  Copies.copy_parked(ctx, tag, next_serial, Rates.whole(task.seq), memory, keep_ms)
+  Copies.copy_parked(ctx, tag, next_serial, Rates.int_text(task.seq), memory, keep_ms)
   -- A call that is sent again finds the task here.
   if not Tasks.add_message(ctx, task, args[14]) then return 1 end
   if not flags.parked then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "parked", 1) end
@@ -48,10 +48,10 @@ register("park", {}, function(keys, args)
   local rules = {logical = logical, now = now, enforcement = "on", parked = "1", limited = "1", promotes = true}
   local lane = Lanes.lane_of(task)
   if task.limits == "" or Lanes.group_of(ctx, queue, task.key, lane) then return 1 end
-  local refused = Limits.refusal(ctx, task.limits, rules)
-  if refused and not refused.action then
-    Blocked.block(ctx, queue, task.key, lane, refused, rules, {moves = 0})
-    Active.pass_on(ctx, queue, true, false)
+  local rejected = Limits.check(ctx, task.limits, rules)
+  if rejected and not rejected.action then
+    Blocked.block(ctx, queue, task.key, lane, rejected, rules, {moves = 0})
+    Active.wake_next(ctx, queue, true, false)
   end
   return 1
 end)

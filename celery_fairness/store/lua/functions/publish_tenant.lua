@@ -1,5 +1,5 @@
 --[[
-  publish_tenant: publish news of one tenant. The news is its tier, and a number of its own.
+  publish_tenant: publish the tier of one tenant, and a number of its own.
 
   A record without a number of its own is needed only until the cache of every resolver has run out. A record with
   a number stays, because a resolver answers with a tier's name alone.
@@ -16,7 +16,7 @@
   args[5] ends_ms      str   server time from which the default tier holds, or "" for no end
 
   Returns the version. The same record again raises it only if the record now ends sooner. The old end is then
-  too late for a tenant that was found at its limit. So claims judge that tenant again.
+  too late for a tenant that was found at its limit. So claims check that tenant again.
 ]]
 register("publish_tenant", {"allow-oom"}, function(keys, args)
   local ctx, key, tier, concurrency = {prefix = keys[1]}, args[1], args[2], args[3]

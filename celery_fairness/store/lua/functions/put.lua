@@ -42,7 +42,7 @@ local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*)
 
 -- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
 local function declare(ctx, limits, is_new)
-  local waiting = Config.look_again(ctx, Config.declare(ctx, limits, is_new))
+  local waiting = Config.check_again(ctx, Config.declare(ctx, limits, is_new))
   for index = 1, #waiting do
     local first = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. waiting[index], 0)
     Active.wake_worker(ctx, string.match(first, "^%S+ (.*)$"))
@@ -130,7 +130,7 @@ local function put(keys, args)
   end
   task.seq, task.queue = Tasks.next_seq(ctx), queue
   if watched and tonumber(watched) > now then
-    Events.tell_put(ctx, task, math.max(now, eta_ms))
+    Events.emit_put(ctx, task, math.max(now, eta_ms))
   end
   if expires_ms > 0 then
     redis.call("HSET", ctx.prefix .. Keys.CLOCK, "expiring", 1)

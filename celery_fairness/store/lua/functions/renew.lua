@@ -26,7 +26,7 @@ register("renew", {"allow-oom"}, function(keys, args)
   local rules, _, epoch = Tenants.rules_of(ctx, args, 1, args[7])
   epoch = Clock.meet_server(ctx, epoch, rules.now)
   local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
-  local ends_at, answer = Rates.whole(rules.logical + rules.lease_ms), {Rates.whole(epoch)}
+  local ends_at, answer = Rates.int_text(rules.logical + rules.lease_ms), {Rates.int_text(epoch)}
   for index = 8, #args, 2 do
     local lease, its_keys = args[index], args[index + 1]
     if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, lease) then
@@ -37,7 +37,7 @@ register("renew", {"allow-oom"}, function(keys, args)
     end
   end
   Leases.expire(ctx, rules, Leases.ENDED_AT_MOST)
-  if rules.steered then Wake.end_changes(ctx, rules, FORGET_AT_MOST) end
+  if rules.has_overrides then Wake.end_changes(ctx, rules, FORGET_AT_MOST) end
   Rates.forget_idle(ctx, rules.logical)
   Config.forget_cooled(ctx, rules.logical, FORGET_AT_MOST)
   return answer

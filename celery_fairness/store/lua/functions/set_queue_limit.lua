@@ -1,7 +1,7 @@
 --[[
   set_queue_limit: set the limit of a queue, as a whole or for each partition of it (config.lua).
 
-  Tasks that run continue. The next claim judges the tasks that wait by the new numbers.
+  Tasks that run continue. The next claim checks the tasks that wait by the new numbers.
 
   args[1]  how          str  "declare", "set", "clear", or "know" before a person pauses or overrides its key
   args[2]  queue        str  whose limit
@@ -19,7 +19,7 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   local shape, numbers, lease_ms, frozen_ms = args[4], args[5], tonumber(args[6]), args[8]
 
   if not (string.match(key, "^queue:[^:%s,|]+$") and string.match(numbers, "^%S*$")) then
-    return redis.error_reply("queue: expected a key queue:QUEUE and a word, got: " .. key .. " " .. numbers)
+    return redis.error_reply("queue: expected a key queue:QUEUE and a spec, got: " .. key .. " " .. numbers)
   end
   local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
   local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked}
@@ -52,6 +52,6 @@ register("set_queue_limit", {"allow-oom"}, function(keys, args)
   end
   rules.rows = nil
   Wake.wake_queue(ctx, queue)
-  Wake.bring_forward(ctx, key, rules)
+  Wake.reschedule_now(ctx, key, rules)
   return needed and text or ""
 end)

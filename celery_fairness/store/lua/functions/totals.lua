@@ -18,8 +18,8 @@
 -- One limit takes about ten microseconds.
 local LIMITS_AT_MOST = 100
 
-local function limit_row(ctx, word, rules)
-  local limit = Limits.limit_now(ctx, word, rules)
+local function limit_row(ctx, spec, rules)
+  local limit = Limits.limit_now(ctx, spec, rules)
   local _, _, why = Limits.wait_ms(ctx, limit, rules)
   local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key) or 0)
   local queue = string.sub(limit.key, 1, 6) == "queue:" and Config.queue_of_key(ctx, limit.key)

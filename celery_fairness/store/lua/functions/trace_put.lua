@@ -18,7 +18,7 @@ register("trace_put", {"allow-oom"}, function(keys, args)
 
   local now = Clock.server_now(frozen_ms)
   if tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "watched") or 0) <= now then return 0 end
-  Events.tell_watched(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
+  Events.emit_watched(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
     "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
   return 1
 end)
