@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_fairness.cli.format import printable, quoted
-from celery_fairness.cli.tables import stops_lines
+from celery_fairness.cli.tables import holds_lines
 from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.control.limit_in_force import time_text
-from celery_fairness.limiter.types import KeyStops
+from celery_fairness.limiter.types import KeyHolds
 
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
@@ -60,15 +60,15 @@ def short_tier(published: PublishedTier) -> str:
     )
 
 
-def resumed_lines(of: Fairness, stops: KeyStops) -> list[str]:
+def resumed_lines(of: Fairness, holds: KeyHolds) -> list[str]:
     """Return the remaining reason why a key's tasks do not start, after a pause was ended."""
-    if stops.stopped or not of.limits.is_known(stops.key):
-        return stops_lines(stops)
-    found = of.limits.inspect(stops.key)
+    if holds.on_hold or not of.limits.is_known(holds.key):
+        return holds_lines(holds)
+    found = of.limits.inspect(holds.key)
     if found.limit != 0:
-        return stops_lines(stops)
+        return holds_lines(holds)
     reason = printable(found.in_force.lines[0])
-    return [f"{stops.key}: not paused; nothing starts: {reason}{_ends_it(of, found)}"]
+    return [f"{holds.key}: not paused; nothing starts: {reason}{_ends_it(of, found)}"]
 
 
 def _ends_it(of: Fairness, found: Inspection) -> str:

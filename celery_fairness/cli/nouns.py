@@ -57,7 +57,7 @@ from celery_fairness.control.observed import TENANTS_AT_MOST
 from celery_fairness.control.ojs_views import Inspection, KeyFacts
 from celery_fairness.control.views import (
     Cancelled,
-    ChangedStops,
+    ChangedHolds,
     Check,
     DeadLetterPage,
     Explanation,
@@ -332,13 +332,13 @@ def _override_cleared(
     return ClearedOverride(key=key, cleared=cleared), [text], 0 if cleared else FOUND
 
 
-def _stopped(stops: ChangedStops, note: str) -> Shown[ChangedStops]:
+def _stopped(holds: ChangedHolds, note: str) -> Shown[ChangedHolds]:
     _note(note)
-    return _shown(stops, tables.stops_lines)
+    return _shown(holds, tables.holds_lines)
 
 
-def _resumed(of: Fairness, stops: ChangedStops) -> Shown[ChangedStops]:
-    return stops, hints.resumed_lines(of, stops), 0
+def _resumed(of: Fairness, holds: ChangedHolds) -> Shown[ChangedHolds]:
+    return holds, hints.resumed_lines(of, holds), 0
 
 
 @_command(limit_group, "list", "--page 2")
@@ -364,7 +364,7 @@ def limit_show(of: Fairness, key: str, page: int) -> Shown[KeyFacts]:
 @click.argument("key")
 @_ends
 @_by
-def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown[ChangedStops]:
+def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown[ChangedHolds]:
     """Start nothing more under KEY; running tasks go on."""
     note = hints.unused_key(of, key)
     return _stopped(of.limits.pause(key, by=by, **ends), note)
@@ -373,7 +373,7 @@ def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown[Ch
 @_command(limit_group, "resume", "api.stripe.com")
 @click.argument("key")
 @_by
-def limit_resume(of: Fairness, key: str, by: str | None) -> Shown[ChangedStops]:
+def limit_resume(of: Fairness, key: str, by: str | None) -> Shown[ChangedHolds]:
     """End a pause of KEY."""
     return _resumed(of, of.limits.resume(key, by=by))
 
@@ -385,7 +385,7 @@ def limit_resume(of: Fairness, key: str, by: str | None) -> Shown[ChangedStops]:
 @_clear
 def limit_cool_down(
     of: Fairness, key: str, reason: str, clear: bool, **ends: Any
-) -> Shown[ChangedStops]:
+) -> Shown[ChangedHolds]:
     """Start nothing under KEY for a time. A later call can only make it longer."""
     if len(_given({**ends, "clear": clear or None})) != 1:
         raise click.UsageError("expected --for DURATION, --until TIME or --clear")
@@ -432,7 +432,7 @@ def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown[KeyFact
 @click.argument("tenant")
 @_ends
 @_by
-def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown[ChangedStops]:
+def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown[ChangedHolds]:
     """Start nothing more of TENANT; running tasks go on."""
     note = hints.unused_tenant(of, tenant)
     return _stopped(of.tenants.pause(tenant, by=by, **ends), note)
@@ -441,7 +441,7 @@ def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Show
 @_command(tenant_group, "resume", "42")
 @click.argument("tenant")
 @_by
-def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedStops]:
+def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHolds]:
     """End a pause of TENANT."""
     return _resumed(of, of.tenants.resume(tenant, by=by))
 

@@ -76,7 +76,7 @@ def _state_lines(found: Inspection) -> list[str]:
             click.style(f"override of {line}", fg="yellow")
             for line in _override_lines(found.key, found.override)
         ]
-    if found.closed:
+    if found.at_limit:
         checked = (
             "the next claim checks it again"
             if found.checked_by is None

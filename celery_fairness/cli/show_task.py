@@ -63,7 +63,7 @@ def holder_cells(lease: HeldLease) -> tuple[Cell, ...]:
 def limit_cells(limit: TaskLimit) -> tuple[Cell, ...]:
     """Return the row of a task's limit, in the order of :data:`LIMIT_HEADS`."""
     numbers = numbers_text(limit.concurrency, limit.rates, limit.throttle, limit.local)
-    state, why = limit.closed or "available", limit.in_force.reasons_text
+    state, why = limit.blocked_by or "available", limit.in_force.reasons_text
     return limit.key, numbers or "unlimited", limit.on_limit, limit.held, state, why
 
 

@@ -33,7 +33,7 @@ from celery_fairness.control.views import (
     WorkerStatus,
 )
 from celery_fairness.control.workers import not_enforcing
-from celery_fairness.limiter.types import KeyStops
+from celery_fairness.limiter.types import KeyHolds
 from celery_fairness.transport.migration import Moved
 from celery_fairness.util.durations import iso_duration, seconds
 
@@ -72,7 +72,7 @@ def libraries_lines(libraries: Sequence[LibraryStatus]) -> list[str]:
 def status_lines(status: Status) -> list[str]:
     """Return a status for people."""
     where = f"{status.redis}, namespace {status.namespace}"
-    lines = [f"{status.path} path, {where}, config version {status.news}"]
+    lines = [f"{status.path} path, {where}, config version {status.config_version}"]
     lines += ["", *verdict_lines(status.verdict), "", *workers_lines(status.workers)]
     if status.queues:
         lines += ["", *_queue_table(status.queues)]
@@ -198,10 +198,10 @@ def queue_lines(found: QueueState) -> list[str]:
     return [*lines, *own]
 
 
-def stops_lines(stops: KeyStops) -> list[str]:
+def holds_lines(holds: KeyHolds) -> list[str]:
     """Return the pause or cool-down of a key, with the key."""
-    holds = "; ".join(each.text for each in holds_of(stops))
-    return [f"{stops.key}: {printable(holds) or 'nothing stops it'}"]
+    text = "; ".join(each.text for each in holds_of(holds))
+    return [f"{holds.key}: {printable(text) or 'nothing stops it'}"]
 
 
 def dead_lines(page: DeadLetterPage) -> list[str]:

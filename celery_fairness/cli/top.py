@@ -17,13 +17,13 @@ import click
 
 from celery_fairness.cli.format import PARKED, Cell, printable, table, wait_text
 from celery_fairness.cli.show_limit import overridden_lines
-from celery_fairness.cli.tables import queue_cells, stops_lines, verdict_line
+from celery_fairness.cli.tables import holds_lines, queue_cells, verdict_line
 from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.control.holding import PERSON_CHARACTERS, person
 from celery_fairness.control.limit_in_force import number_text
 from celery_fairness.control.views import Status, TenantShare
 from celery_fairness.errors import NotFound, SettingsError
-from celery_fairness.limiter.types import KeyStops
+from celery_fairness.limiter.types import KeyHolds
 
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
@@ -229,22 +229,22 @@ def once_lines(status: Status) -> list[str]:
 def pause_of(of: Fairness, key: str) -> str:
     """Return the paused key that stops ``key``, or "" if it is not paused."""
     try:
-        stops = of.limits.inspect(key).stops
+        holds = of.limits.inspect(key).holds
     except NotFound:
         return ""
-    return (stops.pause_of or key) if stops.paused else ""
+    return (holds.pause_of or key) if holds.paused else ""
 
 
 def pause(of: Fairness, key: str, reason: str) -> str:
     """Pause a limit, or a tenant in all services; return the result as a sentence."""
     tenant, by = _tenant(of, key), _by(reason)
-    stops: KeyStops = of.tenants.pause(tenant, by=by) if tenant else of.limits.pause(key, by=by)
-    return _plain(stops_lines(stops))
+    holds: KeyHolds = of.tenants.pause(tenant, by=by) if tenant else of.limits.pause(key, by=by)
+    return _plain(holds_lines(holds))
 
 
 def resume(of: Fairness, key: str, reason: str) -> str:
     """End a pause; return the result as a sentence."""
-    return _plain(stops_lines(of.limits.resume(key, by=_by(reason))))
+    return _plain(holds_lines(of.limits.resume(key, by=_by(reason))))
 
 
 def boost(of: Fairness, key: str, reason: str) -> str:

@@ -55,10 +55,10 @@ KINDS = {
         "these tasks wait at a limit, and nothing will wake them", "made them ready"
     ),
     "wait_without_task": _Kind("this waits at a limit, and has no task", "removed it"),
-    "limit_left_closed": _Kind(
+    "limit_left_exhausted": _Kind(
         "tasks wait at this limit, which would let one start", "woke the queue"
     ),
-    "tenant_left_closed": _Kind(
+    "tenant_left_at_limit": _Kind(
         "the tenant is below its limit, and its tasks do not start", "let them start"
     ),
     "tenant_marks": _Kind(

@@ -202,7 +202,7 @@ TYPES: Mapping[str, EventType] = {
             "kept_events",
         ),
         EventType(
-            "task.watched",
+            "trace.started",
             ("until",),
             "a trace begins; earlier tasks have no such events",
             "trace",
@@ -232,7 +232,7 @@ TYPES: Mapping[str, EventType] = {
 }
 
 #: The first of each trace: every follower receives it.
-WATCH_BEGINS = "task.watched"
+TRACE_STARTED = "trace.started"
 #: The events of a trace, in a stream of their own.
 WATCHED = frozenset(each.name for each in TYPES.values() if each.stream == "trace")
 

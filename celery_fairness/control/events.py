@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from celery_fairness.config.fields import whole
 from celery_fairness.control.event_types import (
-    WATCH_BEGINS,
+    TRACE_STARTED,
     WATCHED,
     Event,
     EventPage,
@@ -175,7 +175,7 @@ class EventsApi:
             for entry, fields in entries:
                 event = event_of(entry, fields, self._source)
                 # The start of a trace shows that events before it may be missing.
-                if not types or event.type in types or event.type == WATCH_BEGINS:
+                if not types or event.type in types or event.type == TRACE_STARTED:
                     yield event
                     watch_again()
             if entries:

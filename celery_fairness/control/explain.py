@@ -69,10 +69,10 @@ def explain(installation: Installation, place: Place) -> Explanation:
     opened: list[float | None] = []
     for each in judged:
         starts_in = None
-        if enforced and each.closed in ("", "concurrency", "rate"):
+        if enforced and each.blocked_by in ("", "concurrency", "rate"):
             starts_in = wait_for_limit(reader, each.limit, each.state, positions.before(each.limit))
         # An available limit is exhausted after the starts of the tasks before this one.
-        opened += [] if each.closed else [starts_in]
+        opened += [] if each.blocked_by else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
     ancestors = _ancestors_of(reader, names) if blocked else ()
     return explained(

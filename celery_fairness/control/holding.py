@@ -18,8 +18,8 @@ from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.limit_in_force import time_text
 from celery_fairness.control.scan import Reader, server_now
-from celery_fairness.control.snapshot import UNCHANGED, stops_of
-from celery_fairness.control.views import ChangedStops
+from celery_fairness.control.snapshot import UNCHANGED, key_holds_of
+from celery_fairness.control.views import ChangedHolds
 from celery_fairness.errors import got
 from celery_fairness.scheduler import calls
 from celery_fairness.util.durations import Milliseconds, milliseconds
@@ -52,21 +52,21 @@ class Holding:
         reason: str = "",
         by: str = "",
         known: bool = True,
-    ) -> ChangedStops:
+    ) -> ChangedHolds:
         """Pause, resume or cool down a key in its form in Redis; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
         args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
         stopped = calls.read_stop(self._installation.reader.call(calls.STOP, args))
-        stops = ChangedStops(**dict(stops_of(key, stopped)), known=known)
+        holds = ChangedHolds(**dict(key_holds_of(key, stopped)), known=known)
         who = by or "somebody"
         if how == "pause":
-            until = "it is resumed" if stops.paused_until is None else time_text(stops.paused_until)
+            until = "it is resumed" if holds.paused_until is None else time_text(holds.paused_until)
             logger.info("%s is paused until %s, by %s", key, until, who, extra=about(key=key))
         elif how == "resume":
             logger.info("%s is resumed, by %s", key, who, extra=about(key=key))
         elif how == "clear":
             logger.info("the cool-down of %s is cleared", key, extra=about(key=key))
-        return stops
+        return holds
 
     def cools(self, key: str) -> bool:
         """Return whether a key cools down, or has done so until lately."""
@@ -101,14 +101,14 @@ class Holding:
 
     def cool_down(
         self, key: str, wait_seconds: float, reason: str = "", known: bool = True
-    ) -> ChangedStops:
+    ) -> ChangedHolds:
         """Let no task of a key start for a time, and log it. The key has its form in Redis."""
-        stops = self.stop("cool", key, milliseconds(wait_seconds), reason, known=known)
+        holds = self.stop("cool", key, milliseconds(wait_seconds), reason, known=known)
         why = reason or "no reason given"
         logger.warning(
-            "%s cools down for %.1f s: %s", key, stops.cool_down_seconds, why, extra=about(key=key)
+            "%s cools down for %.1f s: %s", key, holds.cool_down_seconds, why, extra=about(key=key)
         )
-        return stops
+        return holds
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""

@@ -37,17 +37,20 @@ class Judged(NamedTuple):
         return self.state.numbers
 
     @property
-    def closed(self) -> str:
+    def blocked_by(self) -> str:
         """Why no task starts, as in ``reason`` of a :class:`Blocker`. "" if one may start."""
         return "rate" if self.state.blocked_by == "throttle" else self.state.blocked_by
 
     @property
     def shown(self) -> TaskLimit:
         """The public form of it."""
-        limit, closed = self.limit, self.closed or ("local" if self.full is not None else "")
+        limit, blocked_by = (
+            self.limit,
+            self.blocked_by or ("local" if self.full is not None else ""),
+        )
         return TaskLimit(
             *(self.state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
-            *(limit.on_limit, self.state.held, closed, self.state.in_force),
+            *(limit.on_limit, self.state.held, blocked_by, self.state.in_force),
         )
 
     def blockers(self, starts_in: float | None, in_turn: float | None) -> Iterator[Blocker]:
@@ -58,10 +61,10 @@ class Judged(NamedTuple):
             in_turn: Seconds until a process would have a slot for the task, or None if unknown.
         """
         state, holders = self.state, self.state.leases
-        if self.closed:
+        if self.blocked_by:
             numbers = (state.held, self.limit.concurrency)
             yield Blocker(
-                *(state.key, self.closed, *numbers, state.opens_in_seconds, holders),
+                *(state.key, self.blocked_by, *numbers, state.opens_in_seconds, holders),
                 starts_in_seconds=starts_in,
                 in_force=state.in_force,
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from celery_fairness.limiter.types import KeyStops
+from celery_fairness.limiter.types import KeyHolds
 from celery_fairness.util.value import Value
 
 if TYPE_CHECKING:
@@ -128,13 +128,13 @@ class LimitInForce(Value):
 
 
 def limit_in_force(
-    own: LimitReason | None, stops: KeyStops, override: Override | None
+    own: LimitReason | None, holds: KeyHolds, override: Override | None
 ) -> LimitInForce:
     """Return the concurrency of a key and the reasons for it.
 
     ``own`` is the key's own number, or None if it is unknown.
     """
-    reasons = holds_of(stops)
+    reasons = holds_of(holds)
     if override is not None and "concurrency" in override.numbers:
         reasons.append(
             LimitReason(
@@ -150,22 +150,22 @@ def limit_in_force(
     return LimitInForce(limit=reasons[0].limit if reasons else None, reasons=tuple(reasons))
 
 
-def holds_of(stops: KeyStops) -> list[LimitReason]:
+def holds_of(holds: KeyHolds) -> list[LimitReason]:
     """Return the reasons for a key's pause and cool-down, if it has them."""
     found = []
-    if stops.paused:
+    if holds.paused:
         found.append(
             LimitReason(
                 kind="paused",
                 limit=0,
-                until=stops.paused_until,
-                since=stops.paused_since,
-                by=stops.paused_by,
-                pause_of=stops.pause_of,
+                until=holds.paused_until,
+                since=holds.paused_since,
+                by=holds.paused_by,
+                pause_of=holds.pause_of,
             )
         )
-    if stops.cool_down_seconds:
-        found.append(LimitReason(kind="cool-down", limit=0, until=stops.cools_until))
+    if holds.cool_down_seconds:
+        found.append(LimitReason(kind="cool-down", limit=0, until=holds.cools_until))
     return found
 
 

@@ -15,7 +15,7 @@ from celery_fairness.control.installation import Installation
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.control.queue_keys import QueueKeys, find_key
 from celery_fairness.control.scan import server_now
-from celery_fairness.control.views import ChangedStops
+from celery_fairness.control.views import ChangedHolds
 from celery_fairness.errors import NotFound, TenantInvalid
 from celery_fairness.util.retry_after import wait_after, wait_until
 
@@ -109,7 +109,7 @@ class LimitsApi:
         for_seconds: float | None = None,
         until: datetime | float | None = None,
         by: str | None = None,
-    ) -> ChangedStops:
+    ) -> ChangedHolds:
         """Start nothing more under a key; running tasks go on.
 
         Without ``for_seconds`` and ``until`` the pause lasts until :meth:`resume`. A later pause
@@ -133,7 +133,7 @@ class LimitsApi:
         name, known = self._changed(key)
         return self._holding.stop("pause", name, wait_ms, by=who, known=known)
 
-    def resume(self, key: str, *, by: str | None = None) -> ChangedStops:
+    def resume(self, key: str, *, by: str | None = None) -> ChangedHolds:
         """End a pause; a cool-down goes on. Arguments and errors as for :meth:`pause`."""
         who = person(by)
         name, known = find_key(self._installation, key)[0], self.is_known(key)
@@ -146,7 +146,7 @@ class LimitsApi:
         for_seconds: float | None = None,
         until: datetime | float | None = None,
         reason: str = "",
-    ) -> ChangedStops:
+    ) -> ChangedHolds:
         """Start nothing under a key for a time, for example while a service rejects calls.
 
         A later call can make the time longer and never shorter. A time that is naive, past or more
@@ -172,7 +172,7 @@ class LimitsApi:
         name, known = self._changed(key, tenants=False)
         return self._holding.cool_down(name, wait_seconds, reason, known)
 
-    def clear_cool_down(self, key: str) -> ChangedStops:
+    def clear_cool_down(self, key: str) -> ChangedHolds:
         """End a cool-down; a pause of the key goes on. Errors as for :meth:`pause`."""
         cools = isinstance(key, str) and self._holding.cools(key)
         name = key if cools else find_key(self._installation, key, tenants=False)[0]

@@ -363,7 +363,7 @@ class _Scrape:
                 self._add(table.STARTS, count, _queue_label(name), _label(tier))
         counts: Mapping[str, Any] = answer["counts"]
         for field, count in counts.items():
-            if field.startswith("exceeded "):
+            if field.startswith("rejections "):
                 _, strategy, key = field.split(" ", 2)
                 self._add(table.REJECTIONS, count, strategy)
                 self._add(table.OJS_EXCEEDED, count, key if key in keys else OTHER, strategy)

@@ -13,7 +13,7 @@ from pydantic import SerializerFunctionWrapHandler, computed_field, model_serial
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.limit_in_force import LimitInForce
-from celery_fairness.limiter.types import HeldLease, KeyStops, WaitedLimit, WaitingLane
+from celery_fairness.limiter.types import HeldLease, KeyHolds, WaitedLimit, WaitingLane
 from celery_fairness.util.value import Value
 
 #: The fields of :class:`KeyFacts` that the Open Job Spec has.
@@ -137,12 +137,12 @@ class KeyFacts(Value):
         waiting: The waiting tasks of a tenant on the dispatch path, by queue and priority.
         waited: The first hundred limits of a key that claims found exhausted, each with its waiting
             tasks.
-        stops: Its pause and cool-down.
+        holds: Its pause and cool-down.
         blocked_by: Why no task of the key starts now: ``paused``, ``cool-down``, ``concurrency``,
             ``rate`` or ``throttle``. "" if one may start.
         opens_in_seconds: The time until ``blocked_by`` ends by itself. None if that needs the end
             of a lease or an operator, or if nothing is in the way.
-        closed: Whether a claim found the tenant at its limit, and no slot became free since.
+        at_limit: Whether a claim found the tenant at its limit, and no slot became free since.
         full_in: Queues in which the tenant is blocked. "" is that of parked tasks.
         checked_by: Version of the published tiers by which the tenant was found at its limit. None
             if it is not, or if the next claim checks it again.
@@ -167,10 +167,10 @@ class KeyFacts(Value):
     ended_unswept: int = 0
     waiting: tuple[WaitingLane, ...] = ()
     waited: tuple[WaitedLimit, ...] = ()
-    stops: KeyStops
+    holds: KeyHolds
     blocked_by: str = ""
     opens_in_seconds: float | None = None
-    closed: bool = False
+    at_limit: bool = False
     full_in: tuple[str, ...] = ()
     checked_by: int | None = None
 

@@ -22,7 +22,7 @@ from celery_fairness.control.ojs_views import (
     ThrottleState,
     at_ms,
 )
-from celery_fairness.limiter.types import HeldLease, KeyStops, WaitedLimit, WaitingLane
+from celery_fairness.limiter.types import HeldLease, KeyHolds, WaitedLimit, WaitingLane
 from celery_fairness.scheduler.calls import Stopped
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 
@@ -42,7 +42,7 @@ def read_inspection(
             know the tier either.
         declared: Whether the app declares a limit of the key.
     """
-    stops = _stops(key, answer)
+    holds = _holds(key, answer)
     numbers = _numbers(answer["numbers"])
     action = BY_LETTER[answer.get("on_limit") or "w"]
     override = _override(key, answer["override"]) if "override" in answer else None
@@ -55,9 +55,9 @@ def read_inspection(
 
     def at(wait_ms: int) -> datetime | None:
         # Never before the end of a pause or a cool-down.
-        if stops.paused and stops.pause_seconds is None:
+        if holds.paused and holds.pause_seconds is None:
             return None
-        stopped_seconds = max(stops.cool_down_seconds, stops.pause_seconds or 0.0)
+        stopped_seconds = max(holds.cool_down_seconds, holds.pause_seconds or 0.0)
         return at_ms(answer["now"] + max(wait_ms, milliseconds(stopped_seconds)))
 
     rate = throttle = None
@@ -71,25 +71,25 @@ def read_inspection(
         throttle = ThrottleState(**window, next_allowed_at=at(wait_ms))
     facts = {
         "key": key,
-        "concurrency": Concurrency(limit=0 if stops.paused else numbers[0], active=answer["held"]),
+        "concurrency": Concurrency(limit=0 if holds.paused else numbers[0], active=answer["held"]),
         "rate": rate,
         "throttle": throttle,
         "override": override,
-        "in_force": limit_in_force(own, stops, override),
+        "in_force": limit_in_force(own, holds, override),
         "numbers": Limit(key, *numbers, action),
         "known": answer["known"] or declared,
         "unknown": unknown,
         "leases": tuple(map(_lease, answer.get("leases", ()))),
         "waiting": tuple(WaitingLane(*each) for each in answer.get("waiting", ())),
         "waited": tuple(map(_waited, answer.get("waited", ()))),
-        "stops": stops,
+        "holds": holds,
         "opens_in_seconds": None if opens_ms is None else seconds(opens_ms),
     }
     # The other facts have the same names in the answer.
     return Inspection.model_validate({**answer, **facts})
 
 
-def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
+def key_holds_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyHolds:
     """Return the pause and the cool-down of a key.
 
     Args:
@@ -99,7 +99,7 @@ def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
     """
     cool_ms, pause_ms, now_ms, since_ms, by = stopped
     paused = pause_ms != 0
-    return KeyStops(
+    return KeyHolds(
         key=key,
         paused=paused,
         cool_down_seconds=seconds(cool_ms),
@@ -112,7 +112,7 @@ def stops_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyStops:
     )
 
 
-def _stops(key: str, answer: Mapping[str, Any]) -> KeyStops:
+def _holds(key: str, answer: Mapping[str, Any]) -> KeyHolds:
     now_ms = answer["now"]
     pause = answer.get("pause", {"ends_ms": now_ms})
     stopped = Stopped(
@@ -122,7 +122,7 @@ def _stops(key: str, answer: Mapping[str, Any]) -> KeyStops:
         pause.get("since_ms"),
         pause.get("by", ""),
     )
-    return stops_of(key, stopped, pause.get("pause_of", ""))
+    return key_holds_of(key, stopped, pause.get("pause_of", ""))
 
 
 def _override(key: str, row: Mapping[str, Any]) -> Override:

@@ -77,7 +77,7 @@ class StatsApi:
             path="dispatch" if installation.claims else "gate",
             redis=str(limiter.connection.address),
             namespace=installation.settings.namespace,
-            news=limiter.config_version(),
+            config_version=limiter.config_version(),
             tiers_from=source,
             tiers=tiers,
             counts=counts,
@@ -141,7 +141,7 @@ class StatsApi:
         for field, total in sorted(dict(reader.pairs("HSCAN", reader.keys.counters)).items()):
             if field.startswith(_REJECTED):
                 tiers[field.removeprefix(_REJECTED)] = int(total)
-            elif field.startswith("exceeded "):
+            elif field.startswith("rejections "):
                 _, strategy, key = field.split(" ", 2)
                 keys.append(KeyRejections(key=key, strategy=strategy, total=int(total)))
         return Rejections(tiers=tiers, keys=tuple(keys))

@@ -15,7 +15,7 @@ from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.purging import purge_tenant
 from celery_fairness.control.rerouting import Rerouting
-from celery_fairness.control.views import ChangedStops, PublishedTier, Purged
+from celery_fairness.control.views import ChangedHolds, PublishedTier, Purged
 from celery_fairness.errors import got
 
 
@@ -67,7 +67,7 @@ class TenantsApi:
         for_seconds: float | None = None,
         until: datetime | float | None = None,
         by: str | None = None,
-    ) -> ChangedStops:
+    ) -> ChangedHolds:
         """Start nothing more of a tenant, in any service; running tasks go on.
 
         Arguments as for :meth:`LimitsApi.pause`. The tenant may have no task yet.
@@ -79,11 +79,11 @@ class TenantsApi:
         wait_ms = lasts_ms(self._installation.reader, for_seconds, until)
         return self._stop("pause", tenant, person(by), wait_ms)
 
-    def resume(self, tenant: str, *, by: str | None = None) -> ChangedStops:
+    def resume(self, tenant: str, *, by: str | None = None) -> ChangedHolds:
         """End a pause. Arguments and errors as for :meth:`pause`."""
         return self._stop("resume", tenant, person(by))
 
-    def _stop(self, how: str, tenant: str, by: str, wait_ms: int = 0) -> ChangedStops:
+    def _stop(self, how: str, tenant: str, by: str, wait_ms: int = 0) -> ChangedHolds:
         name = tier_key(reserved(_named(tenant)))
         if self._settings.tier_scope == "service" and name.count(":") > 1:
             raise ValueError(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from celery_fairness.control.limit_in_force import LimitInForce
 from celery_fairness.control.ojs_views import Pagination
-from celery_fairness.limiter.types import HeldLease, KeyStops
+from celery_fairness.limiter.types import HeldLease, KeyHolds
 from celery_fairness.util.value import Value
 
 
@@ -249,7 +249,7 @@ class QueueLimit(Value):
     held: int
 
 
-class ChangedStops(KeyStops):
+class ChangedHolds(KeyHolds):
     """The pause and cool-down of a key after an operator changed it.
 
     Attributes:
@@ -383,7 +383,7 @@ class Status(Value):
         path: ``dispatch`` or ``gate``.
         redis: Address of its Redis, without a password.
         namespace: The setting ``namespace``.
-        news: Version of the published tiers and limits.
+        config_version: Version of the published tiers and limits.
         tiers_from: ``database``, ``settings``, or "" if nothing is published yet.
         tiers: Tiers in force.
         counts: Every other counter.
@@ -402,7 +402,7 @@ class Status(Value):
     path: str
     redis: str
     namespace: str
-    news: int
+    config_version: int
     tiers_from: str
     tiers: tuple[TierStatus, ...]
     counts: Mapping[str, int]
@@ -538,7 +538,7 @@ class TaskLimit:
         throttle: ``(starts, period_ms)``, evenly spaced, or None if there is none.
         on_limit: Action on a task above the limit: ``wait``, ``reschedule`` or ``drop``.
         held: Live leases of the key.
-        closed: Why it blocks the task, like ``reason`` of a :class:`Blocker`, or "" if it does not.
+        blocked_by: Why it blocks the task, as ``reason`` of a :class:`Blocker`. "" if it does not.
         in_force: The concurrency, and the reasons for it.
     """
 
@@ -549,7 +549,7 @@ class TaskLimit:
     throttle: tuple[int, int] | None
     on_limit: str
     held: int
-    closed: str
+    blocked_by: str
     in_force: LimitInForce
 
 

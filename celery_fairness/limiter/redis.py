@@ -439,7 +439,7 @@ class RedisLimiter:
     def counts(self) -> Mapping[str, int]:
         rows = mapping_of(self.connection.read("HGETALL", self.names.counters)).items()
         # The others are the rejections by key.
-        return {name: int(total) for name, total in rows if not name.startswith("exceeded ")}
+        return {name: int(total) for name, total in rows if not name.startswith("rejections ")}
 
     def close(self) -> None:
         """Close the connections."""

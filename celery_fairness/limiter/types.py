@@ -267,7 +267,7 @@ class WaitedLimit:
     tasks: int | None
 
 
-class KeyStops(Value):
+class KeyHolds(Value):
     """The holds of a key: its pause and its cool-down. They act independently of its limits.
 
     Attributes:
@@ -295,7 +295,7 @@ class KeyStops(Value):
     cools_until: datetime | None = None
 
     @property
-    def stopped(self) -> bool:
+    def on_hold(self) -> bool:
         """Whether nothing may start."""
         return self.paused or self.cool_down_seconds > 0
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from celery_fairness.cli.show_limit import overridden_lines
-from celery_fairness.cli.tables import stops_lines
+from celery_fairness.cli.tables import holds_lines
 from celery_fairness.control.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.errors import LimiterUnavailable, NotFound
 from celery_fairness.wiring import wired
@@ -31,7 +31,7 @@ from django_celery_fairness.redis_pages import DurationField, ReasonForm
 if TYPE_CHECKING:
     from celery_fairness import Fairness
     from celery_fairness.control.ojs_views import Inspection
-    from celery_fairness.control.views import ChangedStops
+    from celery_fairness.control.views import ChangedHolds
 
 
 class SteeringForm(ReasonForm):
@@ -121,24 +121,24 @@ class Action:
 
 def _pause(fairness: Fairness, target: Target, order: Order) -> str:
     api = target.api(fairness)
-    return _stops(api.pause(target.name, for_seconds=order.for_seconds, by=order.who))
+    return _holds(api.pause(target.name, for_seconds=order.for_seconds, by=order.who))
 
 
 def _resume(fairness: Fairness, target: Target, order: Order) -> str:
-    return _stops(target.api(fairness).resume(target.name, by=order.who))
+    return _holds(target.api(fairness).resume(target.name, by=order.who))
 
 
 def _cool_down(fairness: Fairness, target: Target, order: Order) -> str:
     if order.for_seconds is None:
         raise ValueError(_("A cool-down needs a time: fill in “For how long”."))
     reason = f"{order.reason} ({order.who})"
-    return _stops(
+    return _holds(
         fairness.limits.cool_down(target.key, for_seconds=order.for_seconds, reason=reason)
     )
 
 
 def _clear_cool_down(fairness: Fairness, target: Target, _order: Order) -> str:
-    return _stops(fairness.limits.clear_cool_down(target.key))
+    return _holds(fairness.limits.clear_cool_down(target.key))
 
 
 def _boost(fairness: Fairness, target: Target, order: Order) -> str:
@@ -218,9 +218,9 @@ def first_sentence(action: Action, order: Order) -> str:
     }
 
 
-def _stops(stops: ChangedStops) -> str:
-    text = _lines(stops_lines(stops))
-    return text if stops.known else _("%(text)s (nothing was known of it before)") % {"text": text}
+def _holds(holds: ChangedHolds) -> str:
+    text = _lines(holds_lines(holds))
+    return text if holds.known else _("%(text)s (nothing was known of it before)") % {"text": text}
 
 
 def _override(fairness: Fairness, row: LimitOverride) -> str:

@@ -66,15 +66,15 @@ def test_limits_follow_from_broker_to_broker_and_back(scheme: str) -> None:
             fairness.tenants.pause("first")
             first.kill()
             fairness.tenants.pause("second")
-            assert not fairness.limits.inspect("tenant:first").stops.paused
-            assert fairness.limits.inspect("tenant:second").stops.paused
+            assert not fairness.limits.inspect("tenant:first").holds.paused
+            assert fairness.limits.inspect("tenant:second").holds.paused
             second.kill()
             with pytest.raises(LimiterUnavailable, match=f"{first.port}.*{second.port}"):
                 fairness.tenants.pause("nobody")
             first.restart()
             fairness.tenants.pause("first again")
             second.restart()
-            assert fairness.limits.inspect("tenant:first again").stops.paused
+            assert fairness.limits.inspect("tenant:first again").holds.paused
         finally:
             fairness.close()
             app.close()

@@ -96,7 +96,7 @@ def test_a_hostile_tenant_has_keys_of_its_own_and_nothing_of_another(
     assert [key for key in ours if not key.isascii() or len(key) > KEY_BYTES] == []
     # A pause of one stops no other.
     shop.fairness.tenants.pause("{victim}")
-    stopped = [t for t in ("victim", *HOSTILE) if shop.state(t).stops.paused]
+    stopped = [t for t in ("victim", *HOSTILE) if shop.state(t).holds.paused]
     assert stopped == ["{victim}"]
     shop.fairness.tenants.resume("{victim}")
     gate.touch()

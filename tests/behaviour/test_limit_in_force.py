@@ -114,8 +114,8 @@ def test_a_pause_without_a_name_has_that_of_the_user_of_the_process(of, monkeypa
 
 def test_a_later_pause_stands_in_the_place_of_the_one_before(of):
     of.tenants.pause("42", by="ada")
-    stops = of.tenants.pause("42", by="eve", for_seconds=60)
-    assert (stops.paused_by, stops.paused_until is not None) == ("eve", True)
+    holds = of.tenants.pause("42", by="eve", for_seconds=60)
+    assert (holds.paused_by, holds.paused_until is not None) == ("eve", True)
     assert of.limits.inspect("tenant:42").in_force.reasons[0].by == "eve"
 
 

@@ -82,7 +82,7 @@ def test_a_restart_that_kept_the_memory_is_not_reported_as_a_loss(
     # What comes behind the restart has been through a renewal: workers claim nothing before it.
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
     eventually(lambda: len(shop.fairness.stats.status().workers) == 1, RESULT_SECONDS)
-    listed = shop.fairness.limits.inspect("api").stops
+    listed = shop.fairness.limits.inspect("api").holds
     assert listed is not None
     assert listed.paused
     assert "lost its memory" not in worker.log_text()

@@ -35,15 +35,15 @@ ROUNDS, TENANTS = 20, 20
 HOUR_MS = 3_600_000
 #: The line before which every flag of the clock is known.
 READ = "local logical = tonumber(kept[1])\n"
-FLAGS = ("limited", "has_overrides", "expiring", "has_backoff", "ranked", "watched")
+FLAGS = ("limited", "has_overrides", "expiring", "has_backoff", "ranked", "traced")
 #: The line of a put before which it knows the only flag that it alone reads.
-READ_BY_PUT = "local watched, limited = flags[1], flags[2]\n"
+READ_BY_PUT = "local traced, limited = flags[1], flags[2]\n"
 #: The statement that a cache needs, and what stands in its place without the cache.
 CACHES = {
-    "known": ("turns.known = {", "turns.unknown = {"),
+    "known": ("budget.known = {", "budget.unknown = {"),
     "held": ("if rules.held then rules.held[key] = held end", ""),
-    "limits": ("if rules.limits then rules.limits[limit.word] = limit end", ""),
-    "stops": ("if rules.stops == nil then", "do"),
+    "limits": ("if rules.limits then rules.limits[limit.spec] = limit end", ""),
+    "holds": ("if rules.holds == nil then", "do"),
 }
 THREE = (Limit("api", 50), Limit("mail", 40, ((100, 1000),)), Limit("disk", 30))
 #: Keys whose numbers somebody has overridden.

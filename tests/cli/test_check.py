@@ -53,7 +53,7 @@ PLANTED = {
         change("ZREM", "leases:tenant:42", LEASE),
         {
             ("task_not_counted", "leases:tenant:42", LEASE),
-            ("tenant_left_closed", "at_limit", "tenant:42"),
+            ("tenant_left_at_limit", "at_limit", "tenant:42"),
         },
     ),
     "a running task that never ends": (

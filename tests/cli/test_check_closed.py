@@ -90,7 +90,7 @@ def plant(it, commands):
 
 def closed(check):
     """Return the tenants that nothing opens, by the check."""
-    return [each.row for each in check().findings if each.check == "tenant_left_closed"]
+    return [each.row for each in check().findings if each.check == "tenant_left_at_limit"]
 
 
 @pytest.mark.parametrize("name", PLANTED)

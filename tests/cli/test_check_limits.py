@@ -187,17 +187,17 @@ PLANTED = {
     "a limit with room that is closed for ever": (
         change("ZREM", "leases:api", "t1.1.w1"),
         {
-            ("limit_left_closed", "available:q", "api|#||"),
+            ("limit_left_exhausted", "available:q", "api|#||"),
             ("task_not_counted", "leases:api", "t1.1.w1"),
         },
     ),
     "a limit of which another look was lost": (
         change("ZADD", "available:q", -1, "own:d|#||"),
-        {("limit_left_closed", "available:q", "own:d|#||")},
+        {("limit_left_exhausted", "available:q", "own:d|#||")},
     ),
     "a rate that no time opens": (
         change("ZREM", "timers", "rate"),
-        {("limit_left_closed", "available:q", "rate||#|")},
+        {("limit_left_exhausted", "available:q", "rate||#|")},
     ),
     "a limit that no look comes to": (
         change("DEL", "waiters:api"),

@@ -216,12 +216,12 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "weight": 1.0,
         "published": False,
         "waiting": [{"queue": "celery", "rank": 5, "tasks": 2}],
-        "closed": True,
+        "at_limit": True,
         "full_in": ["celery"],
         "checked_by": 0,
         "waited": [],
         "local_limit": None,
-        "stops": {
+        "holds": {
             "key": "tenant:42",
             "paused": False,
             "cool_down_seconds": 0.0,

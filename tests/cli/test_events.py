@@ -166,12 +166,12 @@ class Causes:
         client.hset("{fairness}:tasks", "4fd6", nine)
         limiter.end_promotion(task, "rejected")
 
-    def task_watched(self):
+    def trace_started(self):
         self.fairness.events.trace(60)
         self.fairness.events.trace(60)
 
     def task_put(self):
-        self.task_watched()
+        self.trace_started()
         self.put(tier="pro", cost=2.5, rank=3)
 
     def task_started(self):
@@ -227,7 +227,7 @@ TOLD = {
     "fairness.requeued": TASK,
     "fairness.unpublished": TASK,
     "fairness.memory_lost": {"since": "1970-01-02T00:00:00.000Z"},
-    "task.watched": {},
+    "trace.started": {},
     "task.put": {**TASK, "key": "tenant:7", "tier": "pro", "cost": 2.5, "rank": 3},
     "task.started": {**TASK, "key": "tenant:7", "attempt": 1, "owner": "worker-1"},
     "task.ended": {
@@ -337,7 +337,7 @@ def test_the_stream_keeps_the_last_ten_thousand_and_a_few_more(fairness, shop):
 
 
 MIXED = (
-    "types: expected some of task.ended, task.put, task.started, task.watched, or none of them, "
+    "types: expected some of task.ended, task.put, task.started, trace.started, or none of them, "
     "got: fairness.paused, task.put"
 )
 
@@ -349,7 +349,7 @@ MIXED = (
         ({"limit": 1001}, "limit: expected a whole number from 1 to 1000, got: 1001"),
         ({"limit": True}, "limit: expected a whole number from 1 to 1000, got: True"),
         ({"after": "5-0"}, "after: expected the id of an event, as 'evt_…', got: '5-0'"),
-        ({"types": ["nothing"]}, "task.started, task.watched, got: 'nothing'"),
+        ({"types": ["nothing"]}, "task.started, trace.started, got: 'nothing'"),
         ({"last": 0}, "last: expected a whole number from 1 to 1000, got: 0"),
         ({"last": 5, "after": "evt_"}, "expected after or last, got: both"),
         ({"types": ["task.put", "fairness.paused"]}, MIXED),
@@ -434,11 +434,11 @@ def test_events_of_both_streams_have_ids_of_their_own(fairness, shop):
 
 def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monkeypatch):
     monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
-    followed = fairness.events.follow(types=["task.watched", *TASKS])
-    assert next(followed).type == "task.watched"
+    followed = fairness.events.follow(types=["trace.started", *TASKS])
+    assert next(followed).type == "trace.started"
 
     def until_ms():
-        return int(shop.client.hget(shop.key("clock"), "watched"))
+        return int(shop.client.hget(shop.key("clock"), "traced"))
 
     causes.put()
     assert next(followed).type == "task.put"
@@ -459,17 +459,17 @@ def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
     for number in range(2):
         causes.put(tenant=str(number), cost=1.0 + number)
         shop.run_all()
-    assert [next(followed).type for _ in range(2)] == ["task.watched", "task.put"]
-    shop.client.hset(shop.key("clock"), "watched", 1)
+    assert [next(followed).type for _ in range(2)] == ["trace.started", "task.put"]
+    shop.client.hset(shop.key("clock"), "traced", 1)
     assert next(followed).type == "task.put"
-    assert next(followed).type == "task.watched"
+    assert next(followed).type == "trace.started"
 
 
 def test_who_follows_the_rest_watches_no_tasks(fairness, shop):
     followed = fairness.events.follow(types=["fairness.paused"])
     fairness.limits.pause(KEY)
     assert next(followed).type == "fairness.paused"
-    assert not shop.client.hexists(shop.key("clock"), "watched")
+    assert not shop.client.hexists(shop.key("clock"), "traced")
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, "60", None, 86_401])
@@ -481,7 +481,7 @@ def test_a_watch_lasts_some_seconds(fairness, wrong):
 def test_a_trace_and_a_boost_last_until_a_time(fairness, shop):
     until = time.time() + 100
     fairness.events.trace(until=until)
-    ends_ms = int(shop.client.hget(shop.key("clock"), "watched"))
+    ends_ms = int(shop.client.hget(shop.key("clock"), "traced"))
     assert ends_ms / 1000 == pytest.approx(until, abs=1)
     boosted = fairness.tenants.boost("42", until=until, by="eve").override
     assert (boosted.by, boosted.expires_at.timestamp()) == ("eve", pytest.approx(until, abs=1))
@@ -552,7 +552,7 @@ def test_followers_get_a_line_for_each(run, fairness, shop, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (("--types", "nothing"), "task.started, task.watched, got: 'nothing'"),
+        (("--types", "nothing"), "task.started, trace.started, got: 'nothing'"),
         (("--after", "x"), "after: expected the id of an event"),
         (("--after", "x", "--follow"), "after: expected the id of an event"),
         (("--after", "x", "--limit", "0"), "0 is not in the range 1<=x<=1000"),

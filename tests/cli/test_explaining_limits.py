@@ -66,7 +66,7 @@ def test_of_several_limits_each_that_refuses_is_told(run, shop, fairness):
         "mail       3 at once  wait         0  available  of its tasks",
     ]
     found = json.loads(run("task", "explain", "waits", "--json").stdout)
-    assert [(each["key"], each["closed"]) for each in found["limits"]] == [
+    assert [(each["key"], each["blocked_by"]) for each in found["limits"]] == [
         *(("tenant:42", ""), ("api", "paused"), ("db", "paused"), ("mail", "")),
     ]
 
@@ -178,7 +178,7 @@ def test_a_gate_says_paused_of_what_was_refused_so(client, redis_url, make_fairn
     assert f"blocked by {key}: paused, held 0 of 1, available in " in output
     fairness.limits.override(key, concurrency=0)
     assert fairness.tasks.explain("waits").blocked_by[0].opens_in_seconds is None
-    closed = {each.key: each.closed for each in fairness.tasks.explain("waits").limits}
+    closed = {each.key: each.blocked_by for each in fairness.tasks.explain("waits").limits}
     assert closed == {"api": "", "tenant:42": ""} | {key: "paused"}
 
 

@@ -150,7 +150,7 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_with_the_tenant_
         run("limit", "resume", "tenant:42:pdf", of=of).stdout == "tenant:42:pdf: nothing stops it\n"
     )
     assert run("limit", "pause", "tenant:42", of=of).exit_code == 0
-    assert of.limits.inspect("tenant:42:pdf").stops.paused
+    assert of.limits.inspect("tenant:42:pdf").holds.paused
 
 
 @pytest.mark.parametrize(

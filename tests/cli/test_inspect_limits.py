@@ -7,7 +7,7 @@ import json
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.limiter.types import KeyStops, Lease, SlotRequest, WaitedLimit, WaitingLane
+from celery_fairness.limiter.types import KeyHolds, Lease, SlotRequest, WaitedLimit, WaitingLane
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 
@@ -45,14 +45,14 @@ def test_a_key_shows_who_holds_it_and_what_waits_at_it(limited, fairness):
 
 
 def test_a_key_that_is_stopped_says_so(limited, fairness, run):
-    assert fairness.limits.inspect("api.stripe.com").stops == KeyStops(
+    assert fairness.limits.inspect("api.stripe.com").holds == KeyHolds(
         key="api.stripe.com", paused=False, cool_down_seconds=0.0
     )
     fairness.limits.pause("api.stripe.com")
     assert "paused until it is resumed" in run("limit", "show", "api.stripe.com").output
     fairness.limits.cool_down("api.stripe.com", for_seconds=60)
-    stops = fairness.limits.inspect("api.stripe.com").stops
-    assert (stops.paused, 59 < stops.cool_down_seconds <= 60) == (True, True)
+    holds = fairness.limits.inspect("api.stripe.com").holds
+    assert (holds.paused, 59 < holds.cool_down_seconds <= 60) == (True, True)
     lines = run("limit", "show", "api.stripe.com").output.splitlines()
     assert lines[1].startswith("limit 0: paused until it is resumed, by ada since ")
     assert lines[2].startswith("otherwise 0: cool-down until ")
@@ -64,7 +64,7 @@ def test_a_key_that_is_only_stopped_is_known(fairness, run):
     assert fairness.limits.inspect("api.other.com").known
     done = run("limit", "show", "api.other.com", "--json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout)["stops"]["paused"] is True
+    assert json.loads(done.stdout)["holds"]["paused"] is True
 
 
 def test_what_waits_at_a_key_with_room_again_is_available(limited, fairness, client):
@@ -78,7 +78,7 @@ def test_what_waits_at_a_key_with_room_again_is_available(limited, fairness, cli
 def test_a_tenant_shows_what_it_has_parked(limited, fairness, run):
     found = fairness.limits.inspect("tenant:b")
     assert found.waiting == (WaitingLane("celery", 5, 1), WaitingLane("celery", 0, 2))
-    assert not found.closed
+    assert not found.at_limit
     assert found.full_in == ("celery",)
     assert found.waited == ()
     lines = run("limit", "show", "tenant:b").output.splitlines()

@@ -83,13 +83,13 @@ def test_a_tenant_s_override_is_its_limit(client, fairness, run):
 
 
 def test_a_hostile_tenant_is_paused_under_its_own_key_and_no_other(fairness, client, run):
-    stops = fairness.tenants.pause(HOSTILE)
-    assert stops.key == f"tenant:{key_part(HOSTILE)}"
+    holds = fairness.tenants.pause(HOSTILE)
+    assert holds.key == f"tenant:{key_part(HOSTILE)}"
     assert fairness.limits.inspect(f"tenant:{HOSTILE}").limit == 0
-    assert not fairness.limits.inspect("tenant:a").stops.paused
+    assert not fairness.limits.inspect("tenant:a").holds.paused
     assert not fairness.tenants.resume(HOSTILE).paused
     # By key as well, as people type it.
-    assert fairness.limits.pause(f"tenant:{HOSTILE}").key == stops.key
+    assert fairness.limits.pause(f"tenant:{HOSTILE}").key == holds.key
 
 
 def test_a_pause_says_how_long_it_lasts(run):

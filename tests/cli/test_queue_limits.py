@@ -129,7 +129,7 @@ def test_a_queue_with_a_colon_in_its_name_is_steered_by_name_and_as_it_is_shown(
         f"{queue_key('a:b')}: paused until it is resumed,"
     )
     assert installation.claim(queue="a:b") == []
-    assert fairness.limits.inspect(named).stops.paused
+    assert fairness.limits.inspect(named).holds.paused
     assert not fairness.limits.resume(named).paused
     assert fairness.limits.override(named, concurrency=1).limit == 1
     assert len(installation.claim(queue="a:b")) == 1

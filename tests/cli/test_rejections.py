@@ -65,7 +65,7 @@ def test_a_key_that_is_stopped_refuses_by_that(shop, fairness):
 
 
 def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
-    fields = {f"exceeded concurrency tenant:{number}": 1 for number in range(EXCEEDED_AT_MOST)}
+    fields = {f"rejections concurrency tenant:{number}": 1 for number in range(EXCEEDED_AT_MOST)}
     client.hset(shop.key("counters"), mapping=fields)
     fairness.limits.pause("api")
     shop.put("1", "t1", limits=limited(Limit("api", 1)))
@@ -76,15 +76,15 @@ def test_tenants_leave_room_for_the_keys_of_others(shop, fairness, client):
 @pytest.mark.parametrize(("others", "counted"), [(-1, "api"), (0, "_other")])
 def test_keys_of_limits_have_a_bound_too(shop, fairness, client, others, counted):
     number = 2 * EXCEEDED_AT_MOST + others
-    client.hset(shop.key("counters"), mapping={f"exceeded paused k{n}": 1 for n in range(number)})
+    client.hset(shop.key("counters"), mapping={f"rejections paused k{n}": 1 for n in range(number)})
     fairness.limits.pause("api")
     shop.put("1", "t1", limits=limited(Limit("api", 1)))
     assert not shop.claim()
-    assert client.hget(shop.key("counters"), f"exceeded paused {counted}") == "1"
+    assert client.hget(shop.key("counters"), f"rejections paused {counted}") == "1"
 
 
 def test_of_too_many_keys_the_others_are_one(shop, fairness, client):
-    fields = {f"exceeded concurrency k{number}": 1 for number in range(EXCEEDED_AT_MOST - 2)}
+    fields = {f"rejections concurrency k{number}": 1 for number in range(EXCEEDED_AT_MOST - 2)}
     client.hset(shop.key("counters"), mapping=fields)
     for tenant in ("1", "2", "3"):
         for number in range(2):

@@ -50,9 +50,9 @@ def test_the_end_of_a_stop_is_a_time_of_the_server(fairness, monkeypatch):
     end, client_time = time.time() + 1800, time.time
     monkeypatch.setattr("time.time", lambda: client_time() + 3600)
     for stop in (fairness.limits.pause, fairness.limits.cool_down):
-        stops = stop(KEY, until=end)
-    assert stops.paused_until.timestamp() == pytest.approx(end, abs=1)
-    assert stops.cool_down_seconds == pytest.approx(1800, abs=30)
+        holds = stop(KEY, until=end)
+    assert holds.paused_until.timestamp() == pytest.approx(end, abs=1)
+    assert holds.cool_down_seconds == pytest.approx(1800, abs=30)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def status():
         path="dispatch",
         redis="redis://127.0.0.1:6379/0",
         namespace="fairness",
-        news=1,
+        config_version=1,
         tiers_from="",
         tiers=(),
         counts={},
@@ -260,15 +260,15 @@ def test_a_tenant_is_paused_resumed_and_boosted_after_a_question(installation, f
             await seen(lambda: isinstance(screen.screen, Ask))
             await pilot.press("n")
             await seen(lambda: said(screen) == "nothing was changed")
-            assert not fairness.tenants.inspect("42").stops.paused
+            assert not fairness.tenants.inspect("42").holds.paused
             await pilot.press("p")
             await answer(screen, pilot, "Pause tenant:42?")
             await seen(lambda: "ada: sale" in said(screen))
-            assert fairness.tenants.inspect("42").stops.paused_by == "ada: sale"
+            assert fairness.tenants.inspect("42").holds.paused_by == "ada: sale"
             await pilot.press("p")
             await answer(screen, pilot, "Resume tenant:42?")
             await seen(lambda: said(screen) == "tenant:42: nothing stops it")
-            assert not fairness.tenants.inspect("42").stops.paused
+            assert not fairness.tenants.inspect("42").holds.paused
             for _ in range(2):
                 await pilot.press("b")
                 await answer(screen, pilot, "Boost tenant:42")
@@ -295,10 +295,10 @@ def test_a_limit_is_paused_and_resumed_and_takes_no_boost(installation, fairness
             await seen(lambda: said(screen) == "select a tenant (t) first")
             await pilot.press("p")
             await answer(screen, pilot, f"Pause {API}?")
-            await seen(lambda: fairness.limits.inspect(API).stops.paused)
+            await seen(lambda: fairness.limits.inspect(API).holds.paused)
             await pilot.press("p")
             await answer(screen, pilot, f"Resume {API}?")
-            await seen(lambda: not fairness.limits.inspect(API).stops.paused)
+            await seen(lambda: not fairness.limits.inspect(API).holds.paused)
 
     asyncio.run(use())
 

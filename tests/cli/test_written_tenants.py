@@ -38,7 +38,7 @@ def test_the_key_that_is_shown_is_paused_and_resumed(run, shop, fairness):
         f"{KEY}: paused until it is resumed, by ada"
     )
     assert not shop.claim()
-    assert fairness.limits.inspect(f"tenant:{PLAIN}").stops.paused
+    assert fairness.limits.inspect(f"tenant:{PLAIN}").holds.paused
     assert run("limit", "resume", KEY).exit_code == 0
     assert len(shop.claim()) == 1
 
@@ -82,7 +82,7 @@ def test_a_tenant_of_one_service_is_taken_as_it_is_shown(make_fairness, client):
     assert shown == f"{KEY}:export"
     assert fairness.limits.inspect(shown).key == shown
     assert not fairness.limits.resume(shown).paused
-    assert not fairness.limits.inspect(f"tenant:{PLAIN}:export").stops.paused
+    assert not fairness.limits.inspect(f"tenant:{PLAIN}:export").holds.paused
 
 
 def test_a_service_and_a_tenant_with_a_colon_are_paused_apart(make_fairness, shop, client):
@@ -91,7 +91,7 @@ def test_a_service_and_a_tenant_with_a_colon_are_paused_apart(make_fairness, sho
     shop.put("acme:mail", "its", service="_")
     shop.put("acme", "of-a-service", service="mail")
     fairness.limits.pause("tenant:acme:mail")
-    assert not fairness.tenants.inspect("acme:mail").stops.paused
+    assert not fairness.tenants.inspect("acme:mail").holds.paused
     assert [tag_of(task.lease) for task in shop.claim()] == ["its"]
     with pytest.raises(ValueError, match="limit pause tenant:acme:mail:_"):
         fairness.tenants.pause("acme:mail")

@@ -59,7 +59,7 @@ def test_a_paused_tenant_waits_until_its_time(fair_shop: Shop, fairness: Fairnes
     # Another pause stands in the place of the one before, and this one ends by itself.
     assert fairness.tenants.pause("42", for_seconds=0.5).pause_seconds
     assert waits.get(timeout=RESULT_SECONDS) == "done"
-    assert not fairness.limits.inspect("tenant:42").stops.paused
+    assert not fairness.limits.inspect("tenant:42").holds.paused
 
 
 def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_worker(
@@ -83,8 +83,8 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
         assert send(shop, "44").get(timeout=RESULT_SECONDS) == "done"
         assert [entry["user"] for entry in shop.ledger("start")[before:]] == ["44"]
         assert [fairness.limits.inspect(key).override for key in (API.key, mail.key)] == said
-        assert fairness.limits.inspect("tenant:43").stops.paused
-        assert fairness.limits.inspect(paused.key).stops.paused
+        assert fairness.limits.inspect("tenant:43").holds.paused
+        assert fairness.limits.inspect(paused.key).holds.paused
 
     nothing_else_starts()
     keeps.kill()

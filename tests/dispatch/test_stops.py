@@ -46,7 +46,7 @@ def test_a_paused_key_waits_and_what_runs_runs_on(
     gate.touch()
     assert first.get(timeout=RESULT_SECONDS) == "done"
     (waited,) = eventually(lambda: fairness.limits.inspect(API.key).waited)
-    assert (waited.state, fairness.limits.inspect(API.key).stops.paused) == ("paused", True)
+    assert (waited.state, fairness.limits.inspect(API.key).holds.paused) == ("paused", True)
     assert not fairness.check().findings
     assert not fairness.limits.resume(API.key).paused
     assert waits.get(timeout=RESULT_SECONDS) == "done"
@@ -58,8 +58,8 @@ def test_a_cool_down_ends_by_itself_or_is_ended(fair_shop: Shop, fairness: Fairn
     fair_shop.worker(app=KINDS, concurrency=3)
     asked_at = time.time()
     until = datetime.now(UTC) + timedelta(seconds=COOL_SECONDS)
-    stops = fairness.limits.cool_down(API.key, until=until, reason="a test")
-    assert 0 < stops.cool_down_seconds <= COOL_SECONDS
+    holds = fairness.limits.cool_down(API.key, until=until, reason="a test")
+    assert 0 < holds.cool_down_seconds <= COOL_SECONDS
     assert send(fair_shop, "42", API).get(timeout=RESULT_SECONDS) == "done"
     (began,) = starts(fair_shop)
     assert COOL_SECONDS - 0.01 <= began - asked_at < COOL_SECONDS + 2
@@ -128,7 +128,7 @@ def test_a_429_is_heard_whatever_the_class_and_the_options_of_its_task_are(
     met = fair_shop.send(name, "too_many", user="41", options={"limits": [policy]})
     worker.wait_for_log(f"{policy.key} cools down")
     waits = fair_shop.send(name, user="42", options={"limits": [policy]})
-    assert fairness.limits.inspect(policy.key).stops.cool_down_seconds > 0
+    assert fairness.limits.inspect(policy.key).holds.cool_down_seconds > 0
     assert fairness.limits.clear_cool_down(policy.key).cool_down_seconds == 0
     for result in (waits, met):
         assert result.get(timeout=RESULT_SECONDS) == "done"

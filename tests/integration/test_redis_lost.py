@@ -151,8 +151,8 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
             lambda: fairness.stats.rejections().tiers.get("free", 0) > before + 1, RESULT_SECONDS
         )
         assert [fairness.limits.inspect(key).override for key in ("api", "mail")] == said
-        assert fairness.limits.inspect("tenant:43").stops.paused
-        assert fairness.limits.inspect("paused").stops.paused
+        assert fairness.limits.inspect("tenant:43").holds.paused
+        assert fairness.limits.inspect("paused").holds.paused
         assert not {result.id for result in held} & set(shop.runs())
 
     eventually(

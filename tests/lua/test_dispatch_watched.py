@@ -24,7 +24,7 @@ def watch(dispatch, wait_ms=60_000):
 def told(dispatch):
     """Return what was told since the watch began."""
     entries = [fields for _, fields in dispatch.client.xrange(PREFIX + "trace")]
-    assert entries[0]["type"] == "task.watched"
+    assert entries[0]["type"] == "trace.started"
     return entries[1:]
 
 
@@ -108,7 +108,7 @@ def test_a_watch_that_was_interrupted_says_where_it_begins_anew(dispatch):
     dispatch.now += 1_000
     assert watch(dispatch, 500) == NOW + 1_500
     types = [each["type"] for _, each in dispatch.client.xrange(PREFIX + "trace")]
-    assert types == ["task.watched"] * 2
+    assert types == ["trace.started"] * 2
 
 
 def test_what_is_told_of_tasks_is_bounded(dispatch):

@@ -56,7 +56,7 @@ def watch(limiter, clock):
 @pytest.fixture
 def told(client):
     def read():
-        return [each for _, each in client.xrange(STREAM) if each["type"] != "task.watched"]
+        return [each for _, each in client.xrange(STREAM) if each["type"] != "trace.started"]
 
     return read
 

@@ -95,7 +95,7 @@ def test_the_check_of_the_tables_only_reads(dispatch, client):
     client.zrem(PREFIX + "ends", " tenant:a")
     rules = replace(RULES, default_tier="free", default_limit=1)
     found = findings(client, PREFIX, rules, END + 1)
-    assert {name for name, _, _ in found} == {"tenant_left_closed"}
+    assert {name for name, _, _ in found} == {"tenant_left_at_limit"}
     assert client.hget(ACCOUNT, "tier") == "held"
     findings(client, PREFIX, rules, END + 1, repair=True)
     assert client.hget(ACCOUNT, "tier") == "free"

@@ -610,7 +610,7 @@ MISTAKES = (
     ),
     Mistake(
         "a reported rejection is not counted",
-        "Stats.count_exceeded(ctx, closed.strategy, closed.key)",
+        "Stats.count_rejection(ctx, closed.strategy, closed.key)",
         "",
         "limits",
         "function Blocked.block_by_limit(",
@@ -619,7 +619,7 @@ MISTAKES = (
         "a rejection is counted for a limit that is open",
         "Stats.note_start(rules, task, found.verdict.tier, queue)",
         "Stats.note_start(rules, task, found.verdict.tier, queue) "
-        'Stats.count_exceeded(ctx, "concurrency", "none")',
+        'Stats.count_rejection(ctx, "concurrency", "none")',
         "limits",
     ),
     Mistake(

@@ -47,7 +47,7 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
 
 def exceeded_in(counts: Mapping[str, str]) -> dict[str, str]:
     """Return how often limits rejected, by strategy and key, from the fields of ``counters``."""
-    first = "exceeded "
+    first = "rejections "
     fields = counts.items()
     return {name.removeprefix(first): count for name, count in fields if name.startswith(first)}
 

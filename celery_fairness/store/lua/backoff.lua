@@ -1,5 +1,5 @@
 --[[
-  pace: the time at which a task that a limit puts back is tried again.
+  backoff: the time at which a task that a limit puts back is tried again.
 
   The first task is tried when the window opens, or when the first lease of a full limit is expected to end.
   Then one task follows the other, as far apart as the key lets them start. All tasks that would come after the
@@ -15,8 +15,8 @@ local APART, JITTER_OF_PERIOD = 1.03, 100
 Backoff.JITTER_PARTS, Backoff.JITTER_MS = 4, 1000
 -- The last lease has one eighth of the weight in the mean.
 local LEASE_PARTS = 8
--- The server keeps the pace of a key for this time after its last lease or task.
-local PACE_KEPT_MS = 3600000
+-- The server keeps the backoff of a key for this time after its last lease or task.
+local BACKOFF_KEPT_MS = 3600000
 -- A key remembers at most 100 tasks that it has put back.
 Backoff.FORWARD_AT_MOST = 100
 
@@ -25,21 +25,21 @@ function Backoff.note_begin(ctx, limit, rules)
   if not limit.concurrency or limit.on_limit ~= "r" then return end
   if not rules.has_backoff then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "has_backoff", 1) end
   rules.has_backoff = true
-  redis.call("HSET", ctx.prefix .. Keys.PACE .. limit.key, "puts_back", 1)
-  redis.call("PEXPIRE", ctx.prefix .. Keys.PACE .. limit.key, PACE_KEPT_MS)
+  redis.call("HSET", ctx.prefix .. Keys.BACKOFF .. limit.key, "puts_back", 1)
+  redis.call("PEXPIRE", ctx.prefix .. Keys.BACKOFF .. limit.key, BACKOFF_KEPT_MS)
 end
 
 -- A lease has ended at a logical time. `row` is its row of `running`.
 function Backoff.note_end(ctx, row, at)
   local lived = math.max(0, at - tonumber(string.match(row.since, "^@(%d+)")))
   for key in string.gmatch(row.keys, "[^,]+") do
-    local pace = ctx.prefix .. Keys.PACE .. key
-    local known = redis.call("HMGET", pace, "mean", "puts_back")
+    local backoff_key = ctx.prefix .. Keys.BACKOFF .. key
+    local known = redis.call("HMGET", backoff_key, "mean", "puts_back")
     if known[2] then
       local mean = tonumber(known[1])
       mean = mean and mean + (lived - mean) / LEASE_PARTS or lived
-      redis.call("HSET", pace, "mean", string.format("%.17g", mean))
-      redis.call("PEXPIRE", pace, PACE_KEPT_MS)
+      redis.call("HSET", backoff_key, "mean", string.format("%.17g", mean))
+      redis.call("PEXPIRE", backoff_key, BACKOFF_KEPT_MS)
     end
   end
 end
@@ -66,8 +66,8 @@ end
 -- tasks come together, and their jitter is at most `last`. `again` is the time after which the task may be
 -- tried again. For a full limit, `again` is the least time.
 function Backoff.wait_ms(ctx, limit, again, is_full, rules, name, last)
-  local pace, interval, jitter = ctx.prefix .. Keys.PACE .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
-  local known = redis.call("HMGET", pace, "mean", "next")
+  local backoff_key, interval, jitter = ctx.prefix .. Keys.BACKOFF .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
+  local known = redis.call("HMGET", backoff_key, "mean", "next")
   if interval > 0 then jitter = math.min(jitter, interval / JITTER_OF_PERIOD) end
   for starts, period_ms in Rates.windows_of(limit.rates) do
     interval = math.max(interval, period_ms / starts)
@@ -81,8 +81,8 @@ function Backoff.wait_ms(ctx, limit, again, is_full, rules, name, last)
   end
   local most = math.max(again, rules.snooze_ms)
   local wait = math.min(math.max(again, (tonumber(known[2]) or 0) - rules.now), most)
-  redis.call("HSET", pace, "next", string.format("%.17g", rules.now + wait + interval))
-  redis.call("PEXPIRE", pace, PACE_KEPT_MS)
+  redis.call("HSET", backoff_key, "next", string.format("%.17g", rules.now + wait + interval))
+  redis.call("PEXPIRE", backoff_key, BACKOFF_KEPT_MS)
   return math.ceil(wait) + Backoff.jitter_ms(name, math.ceil(wait), wait < most and jitter or last)
 end
 
@@ -97,5 +97,5 @@ function Backoff.remember_rescheduled(ctx, key, queue, task, wait, rules)
   redis.call("ZREMRANGEBYSCORE", there, "-inf", rules.now)
   if redis.call("ZCARD", there) >= Backoff.FORWARD_AT_MOST then return end
   redis.call("ZADD", there, rules.now + wait, Rates.int_text(task.seq) .. " " .. queue)
-  redis.call("PEXPIRE", there, math.max(PACE_KEPT_MS, wait))
+  redis.call("PEXPIRE", there, math.max(BACKOFF_KEPT_MS, wait))
 end

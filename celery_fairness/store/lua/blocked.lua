@@ -433,7 +433,7 @@ function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
   -- The gate has counted and reported the rejection of a parked task.
   if rules.promotes then return end
   local closed = Limits.why_closed(ctx, limit, rules)
-  Stats.count_exceeded(ctx, closed.strategy, closed.key)
+  Stats.count_rejection(ctx, closed.strategy, closed.key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   task.blocked = Events.emit_exceeded(ctx, task, closed)
@@ -455,7 +455,7 @@ function Blocked.drop_or_reschedule(ctx, queue, key, lane, group, others, reject
   -- Somebody has deleted the lane, so the next look finds nothing of it.
   if not task then return end
   local closed = Limits.why_closed(ctx, rejected, rules)
-  Stats.count_exceeded(ctx, closed.strategy, closed.key)
+  Stats.count_rejection(ctx, closed.strategy, closed.key)
   Lanes.task_left(ctx, queue, key, lane)
   Lanes.leave_active(ctx, queue, key)
   local expires = ctx.prefix .. Keys.EXPIRES .. queue

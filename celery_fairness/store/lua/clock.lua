@@ -44,12 +44,12 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local now = Clock.server_now(frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "has_overrides", "expiring",
-    "parked", "has_backoff", "watched", "ranked", "run_times", "schema", USED, "version",
+    "parked", "has_backoff", "traced", "ranked", "run_times", "schema", USED, "version",
     "tenant_published", "checked")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], has_overrides = kept[5], expiring = kept[6], parked = kept[7], has_backoff = kept[8],
-    watched = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], run_times = kept[11], used = kept[13],
+    traced = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], run_times = kept[11], used = kept[13],
     version = tonumber(kept[14] or 0), tenant_published = kept[15], checked = kept[16],
   }
   local logical = tonumber(kept[1])

@@ -231,10 +231,10 @@ end
 
 -- Returns whether any key is stopped or has other numbers than its own.
 function Config.has_overrides(ctx, rules)
-  if rules.stops == nil then
-    rules.stops = redis.call("EXISTS", ctx.prefix .. Keys.CHANGES, ctx.prefix .. Keys.COOL_DOWNS) > 0
+  if rules.holds == nil then
+    rules.holds = redis.call("EXISTS", ctx.prefix .. Keys.CHANGES, ctx.prefix .. Keys.COOL_DOWNS) > 0
   end
-  return rules.stops
+  return rules.holds
 end
 
 -- Returns how long a pause or a cool-down stops a limit. If the limit is not stopped, the result is 0. If only

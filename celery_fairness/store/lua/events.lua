@@ -74,24 +74,24 @@ function Events.emit_admitted(ctx, job, memory)
 end
 
 --[[
-  watched: events of each task in the stream `trace`, while somebody watches tasks (trace.lua).
+  traced: events of each task in the stream `trace`, while somebody watches tasks (trace.lua).
 ]]
 
 -- The stream keeps this many events, and the rest of one block.
 local WATCHED_KEPT = 100000
 
-function Events.append_watched(ctx, what, ...)
+function Events.append_trace(ctx, what, ...)
   redis.call("XADD", ctx.prefix .. Keys.TRACE, "MAXLEN", "~", WATCHED_KEPT, "*", "type", what, ...)
 end
 
 -- `task` is as for write_event_of. `key` is the one to which it is charged.
-function Events.emit_watched(ctx, what, task, key, ...)
-  Events.append_watched(ctx, what, "job_id", Events.id_of(task), "job_type", task.name, "queue", task.queue, "key", key, ...)
+function Events.emit_trace(ctx, what, task, key, ...)
+  Events.append_trace(ctx, what, "job_id", Events.id_of(task), "job_type", task.name, "queue", task.queue, "key", key, ...)
 end
 
 -- `eta_ms` is the server time from which the task may start.
 function Events.emit_put(ctx, task, eta_ms)
-  Events.emit_watched(ctx, "task.put", task, task.key, "tier", task.tier,
+  Events.emit_trace(ctx, "task.put", task, task.key, "tier", task.tier,
     "cost", task.cost, "rank", task.rank, "eta", string.format("%.0f", eta_ms))
 end
 
@@ -100,13 +100,13 @@ function Events.seconds_since(ms, now)
 end
 
 function Events.emit_started(ctx, task, rules)
-  Events.emit_watched(ctx, "task.started", task, task.key, "attempt", task.attempt, "owner", rules.owner,
+  Events.emit_trace(ctx, "task.started", task, task.key, "attempt", task.attempt, "owner", rules.owner,
     "waited_seconds", Events.seconds_since(string.match(task.put, "%d+"), rules.now))
 end
 
 -- `row` is the row of `running` whose lease ends.
 function Events.emit_ended(ctx, task, row, outcome, rules)
-  Events.emit_watched(ctx, "task.ended", task, task.key, "attempt", row.attempt, "owner", row.owner,
+  Events.emit_trace(ctx, "task.ended", task, task.key, "attempt", row.attempt, "owner", row.owner,
     "outcome", outcome, "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), rules.logical))
 end
 
@@ -117,14 +117,14 @@ end
 
 -- A gate starts a task of this key, whose lease is `lease`.
 function Events.emit_gate_started(ctx, lease, job, key)
-  Events.emit_watched(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
+  Events.emit_trace(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
     "owner", Leases.worker_of(lease) or "", "waited_seconds", "")
 end
 
 -- `row` is that of a lease whose task is not here. A lease that was entered again does not name its task.
 function Events.emit_gate_ended(ctx, row, outcome, logical)
   if row.id == "" then return end
-  Events.emit_watched(ctx, "task.ended", row, string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
+  Events.emit_trace(ctx, "task.ended", row, string.match(row.keys, "^tenant:[^,]*") or Events.tenant_of(""), "attempt", "",
     "owner", row.owner ~= "-" and row.owner or "", "outcome", outcome,
     "ran_seconds", Events.seconds_since(string.match(row.since, "^@(%d+)"), logical))
 end
@@ -143,7 +143,7 @@ end
 -- A tenant is at its tier's limit. `lane` is the first of its lanes.
 function Events.report_blocked(ctx, queue, key, lane, verdict, rules)
   if rules.promotes then return end
-  Stats.count_exceeded(ctx, verdict.paused and "paused" or "concurrency", key)
+  Stats.count_rejection(ctx, verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   local held = verdict.held or Limits.held_of(ctx, key, rules)

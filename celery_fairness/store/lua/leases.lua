@@ -85,7 +85,7 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then
     Start.note_run_time(rules, row.name, row.since)
   end
-  if rules.watched then Events.emit_gate_ended(ctx, row, outcome, at or rules.logical) end
+  if rules.traced then Events.emit_gate_ended(ctx, row, outcome, at or rules.logical) end
   return true
 end
 

@@ -19,7 +19,7 @@ function Settle.settle(ctx, rules, lease, verdict)
     end
     return 1
   end
-  if verdict == "done" and row.charge == "" and not is_unbegun and not rules.watched then
+  if verdict == "done" and row.charge == "" and not is_unbegun and not rules.traced then
     Leases.end_lease(ctx, lease, tag, row, rules)
     Start.note_run_time(rules, row.name, row.since)
     Tasks.delete(ctx, tag, row.id)
@@ -64,7 +64,7 @@ function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
   if task then
     task.attempt = tonumber(row.attempt)
     if is_unbegun and rules.limited then Rates.give_starts_back(ctx, task, row, rules) end
-    if rules.watched then Events.emit_ended(ctx, task, row, outcome, rules) end
+    if rules.traced then Events.emit_ended(ctx, task, row, outcome, rules) end
     -- Its start was reported, as its rejection was.
     if task.blocked ~= "" then task.blocked = "-" end
     Start.correct(ctx, task, row, rules)

@@ -1,5 +1,5 @@
 --[[
-  exceeded: how often each key has rejected a task, by its strategy, in the fields `exceeded STRATEGY KEY` of
+  rejections: how often each key has rejected a task, by its strategy, in the fields `rejections STRATEGY KEY` of
   `counters`.
 ]]
 
@@ -7,8 +7,8 @@
 -- up to 1,000 fields, another key up to 2,000. So tenants leave room for the other keys.
 local EXCEEDED_AT_MOST, OTHER_KEYS = 1000, "_other"
 
-function Stats.count_exceeded(ctx, strategy, key)
-  local counts, of_strategy = ctx.prefix .. Keys.COUNTERS, "exceeded " .. strategy .. " "
+function Stats.count_rejection(ctx, strategy, key)
+  local counts, of_strategy = ctx.prefix .. Keys.COUNTERS, "rejections " .. strategy .. " "
   if redis.call("HINCRBY", counts, of_strategy .. key, 1) > 1 then return end
   local most = string.sub(key, 1, 7) == "tenant:" and EXCEEDED_AT_MOST or 2 * EXCEEDED_AT_MOST
   if redis.call("HLEN", counts) > most then

@@ -30,7 +30,7 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,
     checked = tonumber(flags.checked), no_tenant_published = not flags.tenant_published, limited = flags.limited,
-    has_overrides = flags.has_overrides, has_backoff = flags.has_backoff, watched = flags.watched, parked = flags.parked,
+    has_overrides = flags.has_overrides, has_backoff = flags.has_backoff, traced = flags.traced, parked = flags.parked,
   }, flags, epoch
 end
 

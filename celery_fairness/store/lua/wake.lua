@@ -145,7 +145,7 @@ local SAME_TIME_AT_MOST = 16
 -- that the key puts back from now on, at a gate too, does not wait behind those.
 function Wake.reschedule_now(ctx, key, rules)
   local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.queue_wide_key(key)
-  redis.call("HDEL", ctx.prefix .. Keys.PACE .. key, "next")
+  redis.call("HDEL", ctx.prefix .. Keys.BACKOFF .. key, "next")
   local tasks = redis.call("ZRANGEBYSCORE", there, "(" .. Rates.int_text(rules.now), "+inf",
     "WITHSCORES", "LIMIT", 0, Backoff.FORWARD_AT_MOST)
   if #tasks == 0 then return end

@@ -26,7 +26,7 @@ function WorkerLimit.check(ctx, limits, lease)
     if held and held >= limit.of_process then
       local closed = Limits.note_rejection(
         {key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
-      -- The pace is that of the worker, not that of the key.
+      -- The backoff is that of the worker, not that of the key.
       closed.says = {key = limit.key .. " " .. worker, concurrency = math.max(1, limit.of_process),
         rates = "", throttle = ""}
       closed.at = {key = limit.key, strategy = "concurrency", limit = limit.of_process, current = held}

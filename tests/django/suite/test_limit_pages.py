@@ -96,16 +96,16 @@ def test_a_tenant_without_a_row_is_paused_and_resumed(client, boss, shop, claimi
 
 def test_a_pause_ends_when_it_should(client, claiming):
     do(client, "limitkey_change", TENANT, action="pause", reason="r", for_seconds="10m")
-    stops = claiming.tenants.inspect("42").stops
-    assert stops.paused
-    assert 590 < stops.pause_seconds <= 600
+    holds = claiming.tenants.inspect("42").holds
+    assert holds.paused
+    assert 590 < holds.pause_seconds <= 600
 
 
 def test_a_key_cools_down_and_comes_back(client, claiming):
     page = do(client, "limitkey_change", "api", action="cool_down", reason="429", for_seconds="90")
     assert "api: cool-down until" in page
     assert "nothing was known of it before" in page
-    assert 60 < claiming.limits.inspect("api").stops.cool_down_seconds <= 90
+    assert 60 < claiming.limits.inspect("api").holds.cool_down_seconds <= 90
     page = show(client, "limitkey_change", "api")
     assert "State cools down (opens in " in page
     assert "unlimited" not in page
@@ -186,7 +186,7 @@ def test_only_a_tenant_can_be_purged(client):
 )
 def test_what_cannot_be_meant_is_refused_beside_the_field(client, claiming, fields, problem):
     assert problem in do(client, "limitkey_change", TENANT, action="pause", **fields)
-    assert not claiming.tenants.inspect("42").stops.stopped
+    assert not claiming.tenants.inspect("42").holds.on_hold
     assert history() == []
 
 
@@ -196,7 +196,7 @@ def test_a_time_that_no_hold_can_have_changes_nothing(client, claiming, action, 
     page = do(client, "limitkey_change", TENANT, action=action, reason="r", for_seconds=time)
     assert "from 1 ms to 366 days" in page
     found = claiming.tenants.inspect("42")
-    assert (found.override, found.stops.paused) == (None, False)
+    assert (found.override, found.holds.paused) == (None, False)
     assert not LimitOverride.objects.exists()
     assert history() == []
 
@@ -204,7 +204,7 @@ def test_a_time_that_no_hold_can_have_changes_nothing(client, claiming, action, 
 @pytest.mark.parametrize("action", ["", "purge", "delete", "cool_down"])
 def test_another_action_does_nothing(client, claiming, action):
     do(client, "limitkey_change", TENANT, action=action, reason="r")
-    assert not claiming.tenants.inspect("42").stops.stopped
+    assert not claiming.tenants.inspect("42").holds.on_hold
     assert history() == []
 
 
@@ -221,7 +221,7 @@ def test_another_action_does_nothing(client, claiming, action):
 def test_a_hostile_name_is_steered_as_it_is(client, claiming, key):
     page = client.post(url("limitkey_change", key), {"action": "pause", "reason": "r"}, follow=True)
     assert b"<script>alert(1)" not in page.content
-    assert claiming.limits.inspect(key).stops.paused
+    assert claiming.limits.inspect(key).holds.paused
     assert history()[0][1] == key[:200]
 
 
@@ -243,7 +243,7 @@ def test_a_name_of_ten_kilobytes_is_refused(client):
 def test_each_service_of_a_tenant_has_a_key_if_it_counts_apart(client, wire, redis_url):
     fairness = wire(f"fair{redis_url}", tier_scope="service")
     do(client, "limitkey_change", TENANT, action="pause", reason="r")
-    assert fairness.tenants.inspect("42", "pdf").stops.paused
+    assert fairness.tenants.inspect("42", "pdf").holds.paused
     page = show(client, "limitkey_change", "tenant:42:pdf")
     assert "paused with all services of its tenant" in page
     page = do(client, "limitkey_change", "tenant:42:pdf", action="boost", reason="r")
@@ -264,4 +264,4 @@ def test_a_purge_counts_what_waits_in_all_services(client, shop, wire, redis_url
 def test_a_queue_with_a_colon_is_found_by_its_name(client, shop, claiming):
     send(shop, "42", "waits", queue="a:b")
     do(client, "limitkey_change", "queue:a:b", action="pause", reason="r")
-    assert claiming.limits.inspect("queue:a:b").stops.paused
+    assert claiming.limits.inspect("queue:a:b").holds.paused

@@ -77,7 +77,7 @@ def test_staff_who_may_only_look_see_no_button_and_change_nothing(
         main = answer.content.decode().partition('id="content-main"')[2]
         assert 'method="post"' not in main.partition("<footer")[0]
     assert client.post(url(page, *names), {**fields, "reason": "r"}).status_code == 403
-    assert not claiming.tenants.inspect("42").stops.stopped
+    assert not claiming.tenants.inspect("42").holds.on_hold
     assert shop.find("t0")[0][1] == "waiting"
     assert shop.find("died")[0][1] == "dead"
     assert history() == []

@@ -46,16 +46,16 @@ def test_tenants_are_paused_and_resumed(client, shop, claiming):
     page = choose(client, "pause_tenants")
     assert "Pause 2 tenants: <b>/é: 0 tasks wait acme: 1 task waits" in read(page)
     assert b"<b>/" not in page.content
-    assert not claiming.tenants.inspect("acme").stops.paused
+    assert not claiming.tenants.inspect("acme").holds.paused
     text = answer(client, page, reason="incident", for_seconds="1h")
     assert "tenant:acme: paused until" in text
     for tenant in ("acme", "<b>/é"):
-        assert 3590 < claiming.tenants.inspect(tenant).stops.pause_seconds <= 3600
+        assert 3590 < claiming.tenants.inspect(tenant).holds.pause_seconds <= 3600
     assert shop.claim() == []
     assert [row[:2] for row in history()] == [("boss", "<b>/é"), ("boss", "acme")]
     assert history()[1][2].startswith("Pause, because: incident. Done: tenant:acme: paused until")
     answer(client, choose(client, "resume_tenants"), reason="over")
-    assert not claiming.tenants.inspect("acme").stops.paused
+    assert not claiming.tenants.inspect("acme").holds.paused
     assert len(history()) == 4
 
 
@@ -88,7 +88,7 @@ def test_a_purge_says_how_many_wait(client, shop, claiming):
 def test_a_reason_is_needed(client, claiming):
     text = answer(client, choose(client, "pause_tenants"), reason="")
     assert "This field is required" in text
-    assert not claiming.tenants.inspect("acme").stops.paused
+    assert not claiming.tenants.inspect("acme").holds.paused
     assert history() == []
 
 
@@ -104,7 +104,7 @@ def test_staff_who_may_look_can_choose_none(client, clerk, claiming):
     fields = {"action": "pause_tenants", "_selected_action": chosen, "confirmed": "yes"}
     client.post(reverse(LIST), {**fields, "reason": "r"})
     assert "Pause selected" not in read(client.get(reverse(LIST)))
-    assert not claiming.tenants.inspect("acme").stops.paused
+    assert not claiming.tenants.inspect("acme").holds.paused
     assert history() == []
 
 

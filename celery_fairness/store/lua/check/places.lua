@@ -114,7 +114,7 @@ function Places.recount(it, key, queue, lanes, total)
     end
   else
     redis.call("HDEL", tenant_state, "q:" .. queue)
-    Places.forget_account(it, key)
+    Places.forget_tenant_state(it, key)
   end
   if total ~= counted and redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, total - counted) <= 0 then
     redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
@@ -132,7 +132,7 @@ function Places.first_task(it, key, lanes, queue)
 end
 
 -- Forgets the state of a tenant that has nothing waiting in any queue.
-function Places.forget_account(it, key)
+function Places.forget_tenant_state(it, key)
   local tenant_state = it.ctx.prefix .. Keys.TENANT_STATE .. key
   local fields = redis.call("HKEYS", tenant_state)
   for index = 1, #fields do
@@ -291,7 +291,7 @@ function Places.tenant(it, key)
   local verdict = Tenants.check(ctx, key, rules)
   if not verdict.open then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
-  Check.found(it, "tenant_left_closed", "at_limit", key, reopen)
+  Check.found(it, "tenant_left_at_limit", "at_limit", key, reopen)
 end
 
 --[[

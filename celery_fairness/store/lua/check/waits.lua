@@ -97,7 +97,7 @@ end
 
 -- Claims pass by a limit that is marked as closed. Returns whether the limit lets a task start all the same, or lets
 -- one start at a time that is not in `timers`.
-function Waits.is_left_closed(it, queue, name, looked)
+function Waits.is_left_exhausted(it, queue, name, looked)
   local ctx, key = it.ctx, string.match(name, "^[^|]*")
   if redis.call("ZSCORE", ctx.prefix .. Keys.TIMERS, key) then return end
   if Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
@@ -119,8 +119,8 @@ function Waits.limit(it, queue, name)
     Check.found(it, "wait_without_task", Keys.AVAILABLE .. queue, name, function()
       Blocked.unregister(ctx, queue, "", name)
     end)
-  elseif tonumber(looked) < 0 and Waits.is_left_closed(it, queue, name, tonumber(looked)) then
-    Check.found(it, "limit_left_closed", Keys.AVAILABLE .. queue, name, function()
+  elseif tonumber(looked) < 0 and Waits.is_left_exhausted(it, queue, name, tonumber(looked)) then
+    Check.found(it, "limit_left_exhausted", Keys.AVAILABLE .. queue, name, function()
       Wake.wake_waiters(ctx, string.match(name, "^[^|]*"), it.rules)
     end)
   end

@@ -83,12 +83,12 @@ local function acquire(keys, args)
   if (full or closed) and Tasks.read_held(ctx, lease) then return starts end
   if full then
     redis.call("HINCRBY", counts, "rejected:" .. tier, 1)
-    Stats.count_exceeded(ctx, Events.at_tier(key, limit, held).strategy, key)
+    Stats.count_rejection(ctx, Events.at_tier(key, limit, held).strategy, key)
     Stats.count_at_gate(ctx, rules, "rejected", tier, job)
   end
   if closed then
     redis.call("HINCRBY", counts, "limited", 1)
-    Stats.count_exceeded(ctx, STRATEGIES[closed.why] or closed.why, closed.key)
+    Stats.count_rejection(ctx, STRATEGIES[closed.why] or closed.why, closed.key)
   end
 
   if enforcement == "on" and (full or closed) then
@@ -124,7 +124,7 @@ local function acquire(keys, args)
   local ends_at = Rates.int_text(rules.logical + of_worker.lease_ms)
   if not Leases.hold(ctx, lease, its_keys, specs, job or Leases.UNKNOWN, rules, ends_at) then return starts end
   Events.emit_admitted(ctx, job, memory)
-  if flags.watched and job then Events.emit_gate_started(ctx, lease, job, key) end
+  if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   for index = 1, #limits do

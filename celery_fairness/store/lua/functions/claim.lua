@@ -137,7 +137,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     local lease, task, message = Start.start(ctx, queue, found, rules, budget)
     if not lease then return true end
     if skips then Pick.note_taken(skips, task) end
-    if rules.watched and not rules.promotes then Events.emit_started(ctx, task, rules) end
+    if rules.traced and not rules.promotes then Events.emit_started(ctx, task, rules) end
     tell(lease, task, Tasks.keys_of(task.key, task.limits), message)
     return true
   end

@@ -104,7 +104,7 @@ local function add_places(ctx, key, answer)
       answer.waiting_count = answer.waiting_count + flat[index + 1]
       queues[#queues + 1] = queue
     end
-    if flat[index] == "at_limit" then answer.closed = true end
+    if flat[index] == "at_limit" then answer.at_limit = true end
   end
   table.sort(queues)
   local full, lanes = {}, {}

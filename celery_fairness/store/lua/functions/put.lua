@@ -105,10 +105,10 @@ local function put(keys, args)
     tier = tier, id = id, name = name, limits = limits, key = Tasks.key_of(tenant, service),
   }
   local now = Clock.server_now(frozen_ms)
-  local flags = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "watched", "limited", "ranked", "schema",
+  local flags = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "traced", "limited", "ranked", "schema",
     "tiers_source", "bounded")
   Clock.check_schema(flags[4])
-  local watched, limited = flags[1], flags[2]
+  local traced, limited = flags[1], flags[2]
   ctx.ranked = flags[3]
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
@@ -129,7 +129,7 @@ local function put(keys, args)
     Clock.note_invalid(ctx, now)
   end
   task.seq, task.queue = Tasks.next_seq(ctx), queue
-  if watched and tonumber(watched) > now then
+  if traced and tonumber(traced) > now then
     Events.emit_put(ctx, task, math.max(now, eta_ms))
   end
   if expires_ms > 0 then

@@ -14,10 +14,10 @@ register("trace", {"allow-oom"}, function(keys, args)
   local ctx, wait_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2]
 
   local now = Clock.server_now(frozen_ms)
-  local known = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "watched") or 0)
+  local known = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "traced") or 0)
   local ends_ms = math.max(known, now + wait_ms)
-  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "watched", string.format("%.0f", ends_ms))
-  if known <= now then Events.append_watched(ctx, "task.watched", "until", string.format("%.0f", ends_ms)) end
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "traced", string.format("%.0f", ends_ms))
+  if known <= now then Events.append_trace(ctx, "trace.started", "until", string.format("%.0f", ends_ms)) end
   redis.call("PEXPIRE", ctx.prefix .. Keys.TRACE, ends_ms - now + KEPT_MS)
   return ends_ms
 end)

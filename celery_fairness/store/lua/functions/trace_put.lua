@@ -17,8 +17,8 @@ register("trace_put", {"allow-oom"}, function(keys, args)
   local cost, eta_ms, frozen_ms = args[4], tonumber(args[5]), args[6]
 
   local now = Clock.server_now(frozen_ms)
-  if tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "watched") or 0) <= now then return 0 end
-  Events.emit_watched(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
+  if tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "traced") or 0) <= now then return 0 end
+  Events.emit_trace(ctx, "task.put", Events.read_job(job), Events.tenant_of(key), "tier", tier,
     "cost", cost, "rank", "", "eta", string.format("%.0f", math.max(now, eta_ms)))
   return 1
 end)
