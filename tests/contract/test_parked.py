@@ -172,6 +172,19 @@ def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
     assert names(promote(limiter)) == ["b"]
 
 
+def test_a_newcomer_stands_behind_others_at_the_second_of_two_limits_with_one_key(
+    limiter: Limiter,
+) -> None:
+    both = Limit("queue:emails", 9), Limit("queue:emails", OF_QUEUE)
+    limiter.limit_queue(SET, "emails", QueueNumbers(1))
+    held = take(limiter, *both)
+    park(limiter, ask("a", *both))
+    limiter.release([held])
+    answer = limiter.acquire(ask("b", *both))
+    assert isinstance(answer, Rejected)
+    assert (answer.reason, answer.key) == (Reason.BEHIND_OTHERS, "queue:emails")
+
+
 def test_a_newcomer_stands_behind_others_of_a_queue_whose_limit_is_cleared(
     limiter: Limiter, clock: FrozenClock
 ) -> None:

@@ -96,7 +96,7 @@ def test_claims_and_the_gate_know_one_pace_of_a_key(make_limiter, claims, client
     (wait_ms,) = [at - clock.now_ms for _, at in client.zrange(LATER, 0, -1, withscores=True)]
     assert 8_000 <= wait_ms <= 9_000
     claims.end(task, str(clock.now_ms))
-    assert client.hget(f"{NAMES.prefix}pace:api", "mean") == "3500"
+    assert client.hget(f"{NAMES.prefix}backoff:api", "mean") == "3500"
 
 
 def test_a_lease_has_a_row_and_an_end_and_counts_at_its_keys_until_it_ends(
@@ -143,7 +143,7 @@ def test_a_lease_whose_worker_has_a_space_in_its_name_leaves_nothing(make_limite
 def test_only_a_limit_that_reschedules_has_the_pace_of_its_leases_noted(
     make_limiter, client, clock
 ):
-    limiter, pace = make_limiter(frozen=True), f"{NAMES.prefix}pace:api"
+    limiter, pace = make_limiter(frozen=True), f"{NAMES.prefix}backoff:api"
 
     def run(limit, lives):
         lease = limiter.acquire(ask("l1", limit)).lease

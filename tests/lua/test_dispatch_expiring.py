@@ -33,7 +33,7 @@ def nothing_is_left(client):
     kept = {"clock", "tiers", "counters", "events", "kept_events"}
     names = [key.removeprefix(PREFIX) for key in client.keys(f"{PREFIX}*")]
     left = {name.partition(":")[0] for name in names} - kept
-    assert left <= {"last_answer", "stats", "pace", "rescheduled", "declared"}, left
+    assert left <= {"last_answer", "stats", "backoff", "rescheduled", "declared"}, left
 
 
 def at_its_tier(dispatch):

@@ -106,4 +106,4 @@ def test_it_is_told_and_counted_as_a_limit_of_leases(limiter, client):
         "job_id": "t1",
     }
     assert exceeded_in(client.hgetall(NAMES.counters)) == {f"concurrency {KEY}": "1"}
-    assert client.keys(f"{NAMES.prefix}pace:*") == [f"{NAMES.prefix}pace:{KEY} w1"]
+    assert client.keys(f"{NAMES.prefix}backoff:*") == [f"{NAMES.prefix}backoff:{KEY} w1"]

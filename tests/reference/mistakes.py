@@ -337,7 +337,7 @@ MISTAKES = (
     ),
     Mistake(
         "a newcomer overtakes parked tasks",
-        "local behind = Promotions.before(ctx, broker, key, limits)",
+        "local behind = Promotions.before(ctx, broker, key, each_limit)",
         "local behind = nil",
         "gate",
     ),

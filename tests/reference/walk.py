@@ -38,7 +38,7 @@ KEPT = {"clock", "tiers", "counters", "events", "kept_events", "trace", "stats",
 #: Keys of dead letters.
 RECORDS = {"dead", "tasks", "messages", "ids", "queues"}
 #: Keys that end by themselves.
-ENDING = {"pace", "rescheduled", "declared", "copy", "freed"}
+ENDING = {"backoff", "rescheduled", "declared", "copy", "freed"}
 
 
 def message_of(number: int) -> str:

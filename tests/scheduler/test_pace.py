@@ -8,6 +8,8 @@ import pytest
 from redis import Redis
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.control.holding import override_text
+from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import PREFIX, Dispatch
 
@@ -182,6 +184,40 @@ def crowd(shop, *limits, times=4, queue="q"):
 
 
 RAISE = {"concurrency": 5}
+
+
+def put_back(dispatch, others_at):
+    """Put twenty tasks for a time, then one back that a full limit rejects. Return its time."""
+    dispatch.client.flushdb()
+    for _ in range(20):
+        dispatch.put("b", eta_ms=others_at)
+    for tag in ("runs", "waits"):
+        dispatch.put("a", tag=tag, limits=write_limits((ONE,)))
+    assert [task.tag for task in dispatch.claim_all()] == ["runs"]
+    return int(dispatch.client.zscore(f"{PREFIX}scheduled:q", member_of(dispatch, "waits")))
+
+
+def member_of(dispatch, tag):
+    (member,) = (
+        each
+        for each in dispatch.client.zrange(f"{PREFIX}scheduled:q", 0, -1)
+        if each.endswith(f" {tag}")
+    )
+    return member
+
+
+def test_a_task_comes_forward_from_among_many_that_wait_for_the_same_time(dispatch):
+    due_ms = put_back(dispatch, dispatch.now + 60 * SECOND)
+    assert put_back(dispatch, due_ms) == due_ms
+    numbers = override_text(Limit("api", 5), {"concurrency": 5})
+    dispatch.run(
+        calls.OVERRIDE,
+        calls.override_args(
+            *("api", numbers, 0, None, "{}"),
+            *(dispatch.rules.lease_ms, dispatch.rules.enforcement, str(dispatch.now)),
+        ),
+    )
+    assert [task.tag for task in dispatch.claim_all()] == ["waits"]
 
 
 class TestForward:

@@ -96,6 +96,6 @@ function Backoff.remember_rescheduled(ctx, key, queue, task, wait, rules)
   local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.queue_wide_key(key)
   redis.call("ZREMRANGEBYSCORE", there, "-inf", rules.now)
   if redis.call("ZCARD", there) >= Backoff.FORWARD_AT_MOST then return end
-  redis.call("ZADD", there, rules.now + wait, Rates.int_text(task.seq) .. " " .. queue)
+  redis.call("ZADD", there, rules.now + wait, Schedule.member_of(task) .. " " .. queue)
   redis.call("PEXPIRE", there, math.max(BACKOFF_KEPT_MS, wait))
 end

@@ -138,9 +138,6 @@ end
   The next claims check a tenant again, as after a change of its tier.
 ]]
 
--- A call looks at no more than 16 tasks of one time to find one task.
-local SAME_TIME_AT_MOST = 16
-
 -- Makes the tasks due now that the key has put back and remembers, so the next claims check them again. A task
 -- that the key puts back from now on, at a gate too, does not wait behind those.
 function Wake.reschedule_now(ctx, key, rules)
@@ -151,14 +148,12 @@ function Wake.reschedule_now(ctx, key, rules)
   if #tasks == 0 then return end
   redis.call("UNLINK", there)
   for index = 1, #tasks, 2 do
-    local seq, queue = string.match(tasks[index], "^(%d+) (.*)$")
-    local later, at = ctx.prefix .. Keys.SCHEDULED .. queue, tasks[index + 1]
-    local same = redis.call("ZRANGEBYSCORE", later, at, at, "LIMIT", 0, SAME_TIME_AT_MOST)
-    for each = 1, #same do
-      if tonumber(string.match(same[each], "^%d+")) == tonumber(seq) then
-        redis.call("ZADD", later, rules.now, same[each])
-        Active.wake_worker(ctx, queue)
-      end
+    local member, queue = string.match(tasks[index], "^(%d+ %S+) (.*)$")
+    local later = ctx.prefix .. Keys.SCHEDULED .. queue
+    -- The task may have started since, or wait for another time.
+    if redis.call("ZSCORE", later, member) == tasks[index + 1] then
+      redis.call("ZADD", later, rules.now, member)
+      Active.wake_worker(ctx, queue)
     end
   end
 end

@@ -49,7 +49,8 @@ local function acquire(keys, args)
     kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
   if specs ~= "" then Config.check_again(ctx, Config.declare(ctx, specs, is_new)) end
   local copy = ctx.prefix .. Keys.COPY .. message
-  local limits = specs ~= "" and Rates.of_one_key(Limits.limits_now(ctx, specs, rules)) or {}
+  local each_limit = specs ~= "" and Limits.limits_now(ctx, specs, rules) or {}
+  local limits = Rates.of_one_key(each_limit)
 
   local tier, limit, held = "", -1, 0
   if tenant_key == "tenant:_invalid" then Clock.note_invalid(ctx, of_worker.now) end
@@ -74,7 +75,7 @@ local function acquire(keys, args)
   if enforcement ~= "off" then
     closed = specs ~= "" and Limits.check(ctx, specs, rules) or nil
     if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then
-      local behind = Promotions.before(ctx, broker, key, limits)
+      local behind = Promotions.before(ctx, broker, key, each_limit)
       if behind then closed, behind.why, behind.longest_ms = behind, "queue", math.huge end
     end
     if not full and specs ~= "" then closed = closed or WorkerLimit.check(ctx, limits, lease) end
