@@ -158,6 +158,19 @@ def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, clien
     assert client.llen(BELL) == 1
 
 
+def test_a_renewal_that_ends_a_lost_lease_wakes_where_somebody_waits(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    client.delete(BELL)
+    # The logical clock advances by at most a third of a lease in a call.
+    for _ in range(3):
+        clock.advance(limiter.lease_ms / 3_000)
+        assert client.llen(BELL) == 0
+        limiter.renew([])
+    assert client.llen(BELL) == 1
+
+
 def test_a_limit_that_opens_in_a_millisecond_is_not_open(make_limiter, clock):
     limiter, word = make_limiter(frozen=True), "api||1/100||w"
     limiter.acquire(ask("first", word))
