@@ -14,7 +14,7 @@ from tests.dispatch.conftest import fair_shop, make_fair_shop, memory
 from tests.integration.conftest import make_shop, shop
 from tests.support.parts import parts_of
 from tests.transport.conftest import client, connect, empty_sessions
-from tests.transport.test_places import tls_server
+from tests.transport.test_addresses import tls_server
 
 Command = Callable[..., Result]
 #: A broker of each path: the dispatch path and the gate.

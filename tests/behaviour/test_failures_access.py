@@ -17,7 +17,7 @@ from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
-from tests.transport.test_places import make_certificate
+from tests.transport.test_addresses import make_certificate
 
 pytestmark = pytest.mark.redis
 

@@ -13,7 +13,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.keys import Names
 from tests.contract.conftest import stop_key
-from tests.lua.test_scripts import fill_leases
+from tests.lua.test_functions import fill_leases
 from tests.support.jitter import Jittered
 from tests.support.library import call
 from tests.support.tables import exceeded_in

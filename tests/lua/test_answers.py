@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
-from tests.lua.test_scripts import fill_leases
+from tests.lua.test_functions import fill_leases
 from tests.support.lifetimes import run_and_look
 
 NAMES = Names("fairness")

@@ -14,7 +14,7 @@ from celery_fairness.limiter.types import Admitted, Rejected
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Bounds, Full, Put
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
-from tests.lua.test_scripts import ask
+from tests.lua.test_functions import ask
 from tests.support.tables import findings
 
 #: The time at which the record ends.

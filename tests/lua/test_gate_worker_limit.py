@@ -11,7 +11,7 @@ from celery_fairness.limiter.types import Admitted, Job, Lease, Reason, Rejected
 from celery_fairness.message.headers import Copy
 from celery_fairness.message.partition import queue_limits_text
 from celery_fairness.store.keys import Names
-from tests.lua.test_scripts import fill_leases
+from tests.lua.test_functions import fill_leases
 from tests.support.tables import exceeded_in
 
 NAMES = Names("fairness")

@@ -295,8 +295,8 @@ ROUTES = [
     (([("other.t", {"queue": "by_pairs"})],), "by_pairs"),
     (users_router, "by_function"),
     ([users_router], "by_function"),
-    ("tests.unit.test_extension.users_router", "by_function"),
-    ("tests.unit.test_extension:users_router", "by_function"),
+    ("tests.unit.test_fairness.users_router", "by_function"),
+    ("tests.unit.test_fairness:users_router", "by_function"),
 ]
 
 
