@@ -12,6 +12,7 @@ from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
+from celery_fairness.config.tiers import Tier
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import (
@@ -26,7 +27,7 @@ from celery_fairness.limiter.types import (
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from tests.contract.conftest import FrozenClock
+from tests.contract.conftest import FrozenClock, override_key, stop_key
 
 _serials = itertools.count(1)
 
@@ -488,6 +489,30 @@ def test_a_tier_parks_where_its_setting_says_so(
     limiter.release([held])
     assert names(promote(limiter)) == ["a"]
     assert isinstance(limiter.acquire(ask("c", tenant="42")), Rejected)
+
+
+@pytest.mark.parametrize("change", ["its tier", "the table of tiers", "a resume", "an override"])
+def test_a_task_that_its_tier_parked_starts_within_a_second_of_a_change_of_its_tenant(
+    make_limiter: Callable[..., RedisLimiter], clock: FrozenClock, change: str
+) -> None:
+    limiter = make_limiter(tier_on_limit="wait")
+    take(limiter, tenant="42")
+    if change == "a resume":
+        limiter.publish_tenant("42", "pro", None)
+        stop_key(limiter, clock, "pause", "tenant:42")
+    park(limiter, ask("a", tenant="42"))
+    clock.advance(1)
+    assert promote(limiter) == []
+    if change == "its tier":
+        limiter.publish_tenant("42", "pro", None)
+    elif change == "the table of tiers":
+        limiter.publish_tiers([Tier("free", 2)], "settings")
+    elif change == "a resume":
+        stop_key(limiter, clock, "resume", "tenant:42")
+    else:
+        override_key(limiter, clock, "tenant:42", None, concurrency=2)
+    clock.advance(1)
+    assert names(promote(limiter)) == ["a"]
 
 
 def test_a_tiers_slot_that_is_promised_is_not_taken_though_nobody_else_waits(
