@@ -44,10 +44,8 @@ class Judged(NamedTuple):
     @property
     def shown(self) -> TaskLimit:
         """The public form of it."""
-        limit, blocked_by = (
-            self.limit,
-            self.blocked_by or ("local" if self.full is not None else ""),
-        )
+        limit = self.limit
+        blocked_by = self.blocked_by or ("local" if self.full is not None else "")
         return TaskLimit(
             *(self.state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
             *(limit.on_limit, self.state.held, blocked_by, self.state.in_force),

@@ -66,7 +66,8 @@ end
 -- tasks come together, and their jitter is at most `last`. `again` is the time after which the task may be
 -- tried again. For a full limit, `again` is the least time.
 function Backoff.wait_ms(ctx, limit, again, is_full, rules, name, last)
-  local backoff_key, interval, jitter = ctx.prefix .. Keys.BACKOFF .. limit.key, Rates.interval_of(limit.throttle), Backoff.JITTER_MS
+  local backoff_key, interval = ctx.prefix .. Keys.BACKOFF .. limit.key, Rates.interval_of(limit.throttle)
+  local jitter = Backoff.JITTER_MS
   local known = redis.call("HMGET", backoff_key, "mean", "next")
   if interval > 0 then jitter = math.min(jitter, interval / JITTER_OF_PERIOD) end
   for starts, period_ms in Rates.windows_of(limit.rates) do

@@ -374,7 +374,7 @@ function Blocked.first_but(names, met, passed)
 end
 
 -- Returns the next lane at an open limit that is not in `met`, or nil if there is none. `known` is the turn
--- that the task served before has stored (served). A limit leaves its turn to another limit if a tenant is due
+-- that the task served before has stored (note_start). A limit leaves its turn to another limit if a tenant is due
 -- before there. If each leaves it to another, the first of them has its turn.
 function Blocked.of_limit(ctx, queue, rules, budget, skips, known, met)
   local passed, count, may_pass = {}, 0, true

@@ -106,8 +106,8 @@ end
 ]]
 
 function Clock.server_id()
-  local told = redis.pcall("INFO", "server")
-  return type(told) == "string" and string.match(told, "run_id:(%x+)") or ""
+  local info = redis.pcall("INFO", "server")
+  return type(info) == "string" and string.match(info, "run_id:(%x+)") or ""
 end
 
 -- Returns the epoch. If another server wrote the memory, the epoch is a new one.

@@ -213,7 +213,7 @@ end
 
 local STRATEGIES = {paused = "paused", cools = "cool-down", full = "concurrency"}
 
--- `rejection` has stored what closes the limit. If one worker runs as many tasks as it may, worker_limit.lua has stored
+-- Limits.check has stored what closes the limit. If one worker runs as many tasks as it may, worker_limit.lua has stored
 -- the result in `limit.at`. A rate or a throttle counts as used in full. At a gate, starts that are promised to parked
 -- tasks count too.
 function Limits.why_closed(ctx, limit, rules)

@@ -181,13 +181,13 @@ local FULL_LANES_AT_MOST = 128
 -- - what the claim passes over, or nil if it passes over nothing
 -- - all that the claim sent
 function Pick.read_skips(text, is_local)
-  local told = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
-  if not is_local and #told.never + #told.once == 0 then return nil, told end
-  local skips = {never = {}, once = {}, places = told.places, held = told.held, is_local = is_local,
+  local sent = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
+  if not is_local and #sent.never + #sent.once == 0 then return nil, sent end
+  local skips = {never = {}, once = {}, places = sent.places, held = sent.held, is_local = is_local,
     moves = Pick.PASSED_AT_MOST, lanes = FULL_LANES_AT_MOST}
-  for index = 1, #told.never do skips.never[told.never[index]] = true end
-  for index = 1, #told.once do skips.once[told.once[index]] = true end
-  return skips, told
+  for index = 1, #sent.never do skips.never[sent.never[index]] = true end
+  for index = 1, #sent.once do skips.once[sent.once[index]] = true end
+  return skips, sent
 end
 
 -- A task was taken.
@@ -223,7 +223,7 @@ function Pick.are_local(ctx, queues, rules)
   return false
 end
 
--- Returns how a queue's limit rejects, as `rejection` does, or nil if the limit is open. If the claim passes by
+-- Returns how a queue's limit rejects, as Limits.check does, or nil if the limit is open. If the claim passes by
 -- the queue, one event names the task whose turn it would be. If this process holds as many slots as it may, it
 -- returns the row of the queue.
 function Pick.check_queue(ctx, queue, rules, budget, skips)

@@ -5,10 +5,10 @@
   default_limit and has_overrides. The field has_overrides is whether people have paused keys or changed their numbers. The field
   only_reads is whether the call must not write.
 
-  If a tenant is found at its limit, its state notes that. `at_limit` holds the config
-  version by which the tenant was checked, as version + 1. The score is negative if the tenant is paused. So a tenant
-  checked by an older version lies between the negative and the positive score of the present version. A worker that does
-  not enforce limits also reads all higher scores, which are those of tenants that are not paused.
+  If a tenant is found at its limit, its state notes that. `at_limit` holds the config version by which the tenant was
+  checked, as version + 1. The score is negative if the tenant is paused. So a tenant checked by an older version lies
+  between the negative and the positive score of the present version. A worker that does not enforce limits also reads
+  all higher scores, which are those of tenants that are not paused.
 
   `checked` in the clock is the version by which all of them were checked. While it is the present one, a worker that
   enforces limits reads none of them.
@@ -48,7 +48,7 @@ function Tenants.check(ctx, key, rules, queue)
   local record = not rules.no_tenant_published and ctx.prefix .. Keys.TENANT .. (tenant_state[2] or "")
   local tier, limit, weight, _, ends_ms = Config.entitlement(ctx.prefix .. Keys.TIERS, record,
     tenant_state[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
-  -- The record is gone some time after its end. Its state must not bring its tier back then.
+  -- The record is gone some time after its end. The tenant's state must not bring its tier back then.
   if ends_ms and ends_ms <= rules.now and not rules.only_reads then
     redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", tier)
   end

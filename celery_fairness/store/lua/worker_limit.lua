@@ -15,7 +15,7 @@ function WorkerLimit.count(ctx, row, by)
   end
 end
 
--- Returns what rejects a lease because its worker runs as many tasks as it may, as `rejection` does, or nil if
+-- Returns what rejects a lease because its worker runs as many tasks as it may, as Limits.check does, or nil if
 -- nothing does. A rejected task goes back to its broker, because another worker may run it. The first tasks come
 -- again after a second. Each second brings as many tasks as the worker may run.
 function WorkerLimit.check(ctx, limits, lease)
