@@ -65,12 +65,7 @@ class Place(NamedTuple):
     @property
     def queue(self) -> str:
         """Its queue; the one to which a parked task goes back."""
-        return read_route(self.message) if self.task.is_parked else self.task.queue
-
-
-def read_route(message: str | None) -> str:
-    """Return the queue to which a parked task goes back: the routing key of its message."""
-    return str(_read(message).get("routing_key", ""))
+        return self.task.route if self.task.is_parked else self.task.queue
 
 
 def headers_of(message: str | None) -> Mapping[str, Any]:

@@ -47,6 +47,7 @@ class TaskHead(NamedTuple):
             ``-`` if the task has started since, and "" without such an event. It is
             ``STATE|OWNER`` if the task has ended while no worker could write its result.
         queue: Its queue, or the queue of the parked tasks of its broker.
+        route: The queue from which a parked task came, "" for any other task.
     """
 
     tag: str
@@ -60,6 +61,7 @@ class TaskHead(NamedTuple):
     limits: str
     rejected_by: str
     queue: str
+    route: str
 
     @property
     def key(self) -> str:
@@ -102,8 +104,12 @@ def read_head(tag: str, text: str | None) -> TaskHead | None:
     match = _HEAD.fullmatch(text or "")
     if match is None:
         return None
-    seq, attempts, deaths, *words = match.groups()
-    return TaskHead(tag, int(seq), int(attempts), int(deaths), *words)
+    seq, attempts, deaths, *words, queue = match.groups()
+    if queue.startswith(PARKED_QUEUES):
+        queue, _, route = queue.partition(" ")
+    else:
+        route = ""
+    return TaskHead(tag, int(seq), int(attempts), int(deaths), *words, queue, route)
 
 
 def is_tenants(key: str) -> bool:

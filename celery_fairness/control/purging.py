@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control.find_task import messages_of, read_route, waiting_tasks
+from celery_fairness.control.find_task import waiting_tasks
 from celery_fairness.control.installation import Installation
 from celery_fairness.scheduler import calls
 
@@ -43,8 +43,6 @@ def purge_queue(installation: Installation, queue: str) -> int:
         return where == installation.redis.parked_queue
 
     for tasks in waiting_tasks(installation.reader, is_parked):
-        read = messages_of(installation.reader, [task.tag for task in tasks])
-        messages = zip(tasks, read, strict=True)
-        tags = [task.tag for task, message in messages if read_route(message) == queue]
+        tags = [task.tag for task in tasks if task.route == queue]
         cancelled += cancel_tasks(installation, tags)
     return cancelled

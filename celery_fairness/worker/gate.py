@@ -237,8 +237,10 @@ class Gate:
             )
             return outcome
         rank = self._resender.rank_of(message)
+        # The queue of a task may have changed with its tenant's tier.
+        parked = asked._replace(job=asked.job._replace(queue=message["routing_key"]))
         try:
-            parking = self._limiter.park(self._request(asked), text, expires, rank)
+            parking = self._limiter.park(self._request(parked), text, expires, rank)
         except LimiterUnavailable as error:
             # If the task was parked after all, the limiter drops the copy that goes back.
             self._notices.error("away", "%s", error)

@@ -12,7 +12,7 @@ from celery_fairness.control.keys import read_head
 from celery_fairness.control.purging import purge_queue
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.redis import RedisLimiter
-from celery_fairness.limiter.types import Lease, Parking, SlotRequest
+from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
@@ -220,7 +220,8 @@ def parked_at(fairness, *names, tenant="42", queue="celery", limiter=None, word=
     for name in names:
         message = {"headers": {"id": name, "task": "shop.t"}, "routing_key": queue}
         lease = Lease(f"of {name}", f"{tier_key(tenant)},{word.partition('|')[0]}")
-        request = SlotRequest(lease, tenant, "free", Copy(name), "n", word)
+        job = Job(name, "shop.t", queue)
+        request = SlotRequest(lease, tenant, "free", Copy(name), "n", word, job)
         parking = (limiter or parts_of(fairness).limiter).park(request, json.dumps(message))
         assert parking is Parking.PARKED
 

@@ -37,8 +37,10 @@ def test_texts_are_read_as_the_functions_write_them():
     task = read_head("tag", HEAD)
     assert task == TaskHead(
         *("tag", 7, 1, 0, "42", "analysis", "pro", "shop.work"),
-        *("own:42|1|||wp,api|2|||w,tenant:42|3|||w", "-", "q 1"),
+        *("own:42|1|||wp,api|2|||w,tenant:42|3|||w", "-", "q 1", ""),
     )
+    parked = read_head("tag", HEAD.replace("q 1", "@parked:broker q 1"))
+    assert (parked.queue, parked.route, parked.is_parked) == ("@parked:broker", "q 1", True)
     assert task.key == "tenant:42:analysis"
     system = read_head("tag", f"7 0 0 1 9{' ' * 8} schlänge")
     assert (system.key, system.queue) == ("_system", "schlänge")

@@ -508,7 +508,7 @@ MISTAKES = (
     ),
     Mistake(
         "the event of a parked task names the queue of its broker",
-        "Promotions.is_parked(task.queue) and Promotions.route_of(ctx, task) or task.queue",
+        "Tasks.shown_queue(task)",
         "task.queue",
         "gate",
         "function Events.write_event_of(",

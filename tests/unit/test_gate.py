@@ -43,7 +43,8 @@ class FakeResender(Resender):
         if self.fails_with is not None:
             raise self.fails_with
         self.taken.append(SimpleNamespace(task=task, request=request, copy=copy, type=content_type))
-        return {"headers": {"id": request.id, "expires": request.expires}, "priority": 2}
+        headers = {"id": request.id, "expires": request.expires}
+        return {"headers": headers, "priority": 2, "routing_key": "celery"}
 
     def send(self, task, request, refused, serial, countdown_seconds, content_type):
         if self.fails_with is not None:

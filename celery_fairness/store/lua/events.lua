@@ -31,7 +31,7 @@ end
 -- then the tag stands for the id.
 function Events.write_event_of(ctx, what, task, ...)
   Events.write_event(ctx, what, "job_id", Events.id_of(task), "job_type", task.name,
-    "queue", Promotions.is_parked(task.queue) and Promotions.route_of(ctx, task) or task.queue, ...)
+    "queue", Tasks.shown_queue(task), ...)
 end
 
 function Events.id_of(task)

@@ -29,12 +29,6 @@ function Promotions.is_promotion(row)
   return row.state == "promoted" or row.state == "sent"
 end
 
--- Returns the routing key to which a parked task is published again. The gate has written the message as JSON.
-function Promotions.route_of(ctx, task)
-  local is_read, message = pcall(cjson.decode, Tasks.message_of(ctx, task.tag))
-  return is_read and type(message) == "table" and message.routing_key or ""
-end
-
 -- A promoted task reserves a start of a limit.
 function Promotions.reserve(ctx, limit, lease, rules)
   if limit.rates == "" and limit.throttle == "" then return end

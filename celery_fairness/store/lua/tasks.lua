@@ -21,7 +21,8 @@
   blocked  STRATEGY|KEY of the limit whose rejection was reported; "-": its start was reported too (events.lua);
            STATE|OWNER of a task that ended without a worker (settle.lua)
   id       its task id as it is written in keys; "" if the message's headers have none
-  queue    in which it waits, or waited when it was claimed
+  queue    in which it waits, or waited when it was claimed. That of a parked task has a space after it, and then its
+           route: the queue of its broker from which it came
 
   `ids` has the tags by the task id, also of tasks that a gate has parked. A retry has the id of the first attempt,
   so an id may have several.
@@ -42,10 +43,12 @@ function Tasks.read_head(tag, head)
   local seq, attempt, deaths, cost, rank, tenant, service, tier, name, limits, put, blocked, id, queue =
     string.match(head,
       "^(%d+) (%d+) (%d+) (%S+) (%d) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (%S*) (.*)$")
+  local route
+  if Promotions.is_parked(queue) then queue, route = string.match(queue, "^(%S+) ?(.*)$") end
   return {
     seq = tonumber(seq), tag = tag, attempt = tonumber(attempt), deaths = tonumber(deaths),
     cost = cost, rank = rank, tenant = tenant, service = service, tier = tier, name = name, limits = limits,
-    put = put, blocked = blocked, id = id, queue = queue, key = Tasks.key_of(tenant, service),
+    put = put, blocked = blocked, id = id, queue = queue, route = route, key = Tasks.key_of(tenant, service),
   }
 end
 
@@ -64,7 +67,12 @@ function Tasks.write(ctx, task)
   redis.call("HSET", ctx.prefix .. Keys.TASKS, task.tag, string.format("%d %d %d ", task.seq, task.attempt, task.deaths)
     .. task.cost .. " " .. task.rank .. " " .. task.tenant .. " " .. task.service .. " " .. task.tier .. " "
     .. task.name .. " " .. task.limits .. " " .. (task.put or "") .. " " .. (task.blocked or "") .. " " .. task.id
-    .. " " .. task.queue)
+    .. " " .. task.queue .. (task.route and " " .. task.route or ""))
+end
+
+-- Returns the queue of a task as people see it. A parked task is shown with the queue from which it came.
+function Tasks.shown_queue(task)
+  return task.route or task.queue
 end
 
 -- Returns the place of a task that begins to wait now, among all tasks of the installation.

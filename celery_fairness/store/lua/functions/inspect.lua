@@ -64,8 +64,8 @@ local function lease_of(ctx, id, logical)
   local row, tag = Tasks.read_running(ctx, id)
   local task = row and Tasks.read(ctx, tag)
   if task then
-    local queue = Promotions.is_parked(task.queue) and Promotions.route_of(ctx, task) or task.queue
-    lease.state, lease.queue, lease.charged, lease.limits = row.state, queue, task.key, task.limits
+    lease.state, lease.queue = row.state, Tasks.shown_queue(task)
+    lease.charged, lease.limits = task.key, task.limits
     lease.task_id = task.id ~= "" and task.id or tag
   elseif row then
     -- The broker has the copy of a promoted task.

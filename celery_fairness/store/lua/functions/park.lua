@@ -14,7 +14,7 @@
   args[9]  tier          str  the tenant's tier as the caller holds it
   args[10] rank          int  0 to 9; 9 goes first
   args[11] limits        str  those beside the tier's, or ""
-  args[12] job           str  "ID NAME QUEUE" of the task
+  args[12] job           str  "ID NAME QUEUE" of the task; its broker gets it back in this queue
   args[13] expires_ms    str  server time from which it does not start any more, or ""
   args[14] message       str  as it is published again
   args[15] frozen_ms     str  "" in production (server TIME); set only by tests
@@ -32,7 +32,7 @@ register("park", {}, function(keys, args)
   local job = Events.read_job(args[12]) or Leases.UNKNOWN
   local task = {tag = tag, seq = memory.seq or Tasks.next_seq(ctx), attempt = memory.attempts,
     deaths = 0, cost = "1", rank = args[10], tenant = args[7], service = args[8], tier = args[9], name = job.name,
-    limits = args[11], id = job.id, queue = queue, blocked = memory.reported ~= "" and memory.reported or "-",
+    limits = args[11], id = job.id, queue = queue, route = job.queue, blocked = memory.reported ~= "" and memory.reported or "-",
     key = Tasks.key_of(args[7], args[8])}
   Copies.copy_parked(ctx, tag, next_serial, Rates.int_text(task.seq), memory, keep_ms)
   -- A call that is sent again finds the task here.
