@@ -135,6 +135,6 @@ OJS_EXCEEDED = _counter(
 )
 OJS_WAITS = _histogram(
     "ojs_rate_limit_wait_duration_seconds",
-    "Waits of claimed tasks that a limit of a key had rejected before.",
+    "Waits of tasks that a limit of a key had rejected before.",
     ("key",),
 )

@@ -144,7 +144,35 @@ def test_a_task_that_was_parked_starts_once(make_limiter, client, clock):
     clock.advance(1)
     (task,) = limiter.promote(1).tasks
     admit(limiter, ask(copy=task.copy))
-    assert counted(client, clock) == {"started free q": "2", "rejected free q": "1"}
+    minute = {"started free q": "2", "rejected free q": "1"}
+    assert counted(client, clock) == {**minute, "limited:10  _other": "1"}
+
+
+def test_a_parked_task_counts_its_whole_wait_behind_a_limit_at_its_first_start(
+    limiter, client, clock
+):
+    limiter.publish_tenant("42", "free", 9)
+    one, asked = Limit("api", 1), ask(Limit("api", 1), copy=Copy("m1"))
+    held = admit(limiter, ask(one))
+    refuse(limiter, asked)
+    limiter.park(asked, "message")
+    clock.advance(1)
+    limiter.release([held])
+    (task,) = limiter.promote(1).tasks
+    # Its copy finds the key paused, and the task waits again in its old place.
+    stop_key(limiter, clock, "pause", "api")
+    again = ask(one, copy=task.copy)
+    refuse(limiter, again)
+    limiter.park(again, "message")
+    stop_key(limiter, clock, "resume", "api")
+    clock.advance(2)
+    (task,) = limiter.promote(1).tasks
+    started = ask(one, copy=task.copy)
+    limiter.release([admit(limiter, started)])
+    # The broker delivers it again, because its worker died. It has waited once.
+    admit(limiter, ask(one, copy=task.copy))
+    waits = {field: count for field, count in counted(client, clock).items() if "limited" in field}
+    assert waits == {"limited:12  api": "1"}
 
 
 def test_who_does_not_say_what_asks_is_not_counted(limiter, limits, client, clock):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
+from celery_fairness.limiter.types import Admitted, Job, Lease, Parking, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
@@ -103,6 +104,18 @@ def test_a_task_without_a_tenant_is_told_too(limiter, watch, told):
     limiter.release([lease])
     of_system = {"key": "_system"}
     assert told() == [STARTED | of_system, ENDED | of_system]
+
+
+def test_a_parked_task_has_waited_since_it_was_parked(limiter, watch, told, clock):
+    holder, asked = limiter.acquire(ask(API)), ask(API)
+    assert isinstance(limiter.acquire(asked), Rejected)
+    assert limiter.park(asked, "message") is Parking.PARKED
+    clock.advance(1.5)
+    limiter.release([holder.lease])
+    watch()
+    (task,) = limiter.promote(1).tasks
+    limiter.acquire(replace(ask(API), copy=task.copy))
+    assert told() == [STARTED | {"waited_seconds": "1.500"}]
 
 
 def test_asked_twice_it_has_started_once(limiter, watch, told, words):

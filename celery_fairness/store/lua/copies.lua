@@ -11,6 +11,7 @@
     seq       its place, if it was parked (functions/park.lua)
     attempts  how often it was promoted, so that no two promotions have one name
     reported  what was reported of its rejections (events.lua)
+    since     server time (ms) from which it waited when it was parked
 
   Only one of all copies starts. If there is an admitted copy, it is that one. Otherwise it is the current or the
   next. A rejection deletes the next of the rejection before. If the same serial is delivered again because its
@@ -21,13 +22,14 @@
 ]]
 
 -- Returns whether a copy may not run, and what is stored for its message. These are `known`, `reported`, and `seq`
--- if the message was parked. If `message` is "", no event reports the task, because no later call would
+-- and `since` if the message was parked. If `message` is "", no event reports the task, because no later call would
 -- recognize it.
 function Copies.superseded(copy, message, serial)
   if message == "" then return false, {reported = "-"} end
-  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "reported", "attempts")
+  local kept = redis.call("HMGET", copy, "current", "next", "admitted", "seq", "reported", "attempts", "since")
   local current, following, admitted = kept[1], kept[2], kept[3]
-  local memory = {known = current or admitted, seq = kept[4], reported = kept[5] or "", attempts = kept[6] or "0"}
+  local memory = {known = current or admitted, seq = kept[4], reported = kept[5] or "", attempts = kept[6] or "0",
+    since = tonumber(kept[7] or "")}
   if admitted then return admitted ~= serial, memory end
   return current and current ~= serial and following ~= serial, memory
 end
@@ -65,6 +67,6 @@ end
 function Copies.copy_promoted(ctx, task, lease, keep_ms)
   local copy = ctx.prefix .. Keys.COPY .. task.tag
   redis.call("HSET", copy, "current", lease, "next", lease, "attempts", task.attempt, "seq", Rates.int_text(task.seq),
-    "reported", task.blocked)
+    "reported", task.blocked, "since", string.match(task.put, "^%d*"))
   redis.call("PEXPIRE", copy, keep_ms)
 end

@@ -115,10 +115,10 @@ function Events.tenant_of(key)
   return key ~= "" and key or "_system"
 end
 
--- A gate starts a task of this key, whose lease is `lease`.
-function Events.emit_gate_started(ctx, lease, job, key)
+-- A gate starts a task of this key, whose lease is `lease`. `since` is when it was parked, or nil if it was not.
+function Events.emit_gate_started(ctx, lease, job, key, since, now)
   Events.emit_trace(ctx, "task.started", job, Events.tenant_of(key), "attempt", "",
-    "owner", Leases.worker_of(lease) or "", "waited_seconds", "")
+    "owner", Leases.worker_of(lease) or "", "waited_seconds", Events.seconds_since(since, now))
 end
 
 -- `row` is that of a lease whose task is not here. A lease that was entered again does not name its task.

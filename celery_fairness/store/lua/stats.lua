@@ -73,10 +73,31 @@ function Stats.count_at_gate(ctx, rules, what, tier, job)
   Stats.count_in_minute(ctx.prefix .. Keys.STATS .. Stats.minute_of(rules.now), field, other, 1)
 end
 
+-- Returns the least power of two that is more than the wait of a task in ms.
+local function bits_since(put, now)
+  local _, bits = math.frexp(math.max(0, now - tonumber(put)))
+  return bits
+end
+
+-- Returns what a minute counts of a wait, and the name of the limit's key there. Returns nil if no limit has rejected
+-- the task.
+local function limited_of(reported, bits)
+  local key = string.match(reported, "|(.*)$")
+  if not key then return nil end
+  return "limited:" .. bits, string.sub(key, 1, 7) == "tenant:" and OTHER_KEYS or key
+end
+
+-- A gate starts a task that it had parked. `memory` is what copies.lua has stored for its message.
+function Stats.count_parked(ctx, rules, memory)
+  local what, key = limited_of(memory.reported, bits_since(memory.since, rules.now))
+  if what then Stats.count_at_gate(ctx, rules, what, "", {queue = key}) end
+end
+
 --[[
   minutes: what claims and gates of one minute started or found at its tier's limit, by tier and queue.
 
-  A gate counts only "rejected" and "started", because the message does not hold since when the task waits.
+  A gate counts "rejected" and "started", and "limited" of a task that it had parked. It does not know how long the
+  message of another task waited at its broker.
 
   A call counts in its own memory and writes the counts at its end. It adds one thing with
   one command. It adds several things to the fields that the minute has already with two commands in total. If it met
@@ -94,12 +115,6 @@ function Stats.note_minute(rules, what, tier, queue)
   rules.met = met
 end
 
--- Returns the least power of two that is more than the wait of a task in ms.
-local function bits_since(put, now)
-  local _, bits = math.frexp(math.max(0, now - tonumber(put)))
-  return bits
-end
-
 -- If a limit has rejected the task before, its wait counts for the key of that limit too, as `limited:BITS`.
 function Stats.note_start(rules, task, tier, queue)
   local put, behind = string.match(task.put, "^(%d+)(%+?)$")
@@ -109,10 +124,8 @@ function Stats.note_start(rules, task, tier, queue)
   end
   local bits = bits_since(put, rules.now)
   Stats.note_minute(rules, (behind == "" and "alone:" or "behind_own:") .. bits, tier, queue)
-  local key = string.match(task.blocked, "|(.*)$")
-  if not key then return end
-  if string.sub(key, 1, 7) == "tenant:" then key = OTHER_KEYS end
-  Stats.note_minute(rules, "limited:" .. bits, "", key)
+  local what, key = limited_of(task.blocked, bits)
+  if what then Stats.note_minute(rules, what, "", key) end
 end
 
 function Stats.write_minute(ctx, rules)

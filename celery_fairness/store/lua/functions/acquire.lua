@@ -124,8 +124,9 @@ local function acquire(keys, args)
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, specs)
   local ends_at = Rates.int_text(rules.logical + of_worker.lease_ms)
   if not Leases.hold(ctx, lease, its_keys, specs, job or Leases.UNKNOWN, rules, ends_at) then return starts end
+  if memory.since then Stats.count_parked(ctx, rules, memory) end
   Events.emit_admitted(ctx, job, memory)
-  if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key) end
+  if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key, memory.since, rules.now) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   for index = 1, #limits do

@@ -1,7 +1,7 @@
 --[[
   park: keep a task that a gate rejected, until its limits open. It waits in the queue of its broker (promotions.lua).
 
-  A copy that waited before takes its old place.
+  A copy that waited before takes its old place, and its wait goes on.
 
   args[1]  lease_ms      int  how long a lease lives without a renewal
   args[2]  broker        str  that the message came from
@@ -33,7 +33,7 @@ register("park", {}, function(keys, args)
   local task = {tag = tag, seq = memory.seq or Tasks.next_seq(ctx), attempt = memory.attempts,
     deaths = 0, cost = "1", rank = args[10], tenant = args[7], service = args[8], tier = args[9], name = job.name,
     limits = args[11], id = job.id, queue = queue, route = job.queue, blocked = memory.reported ~= "" and memory.reported or "-",
-    key = Tasks.key_of(args[7], args[8])}
+    put = memory.since and Rates.int_text(memory.since), key = Tasks.key_of(args[7], args[8])}
   Copies.copy_parked(ctx, tag, next_serial, Rates.int_text(task.seq), memory, keep_ms)
   -- A call that is sent again finds the task here.
   if not Tasks.add_message(ctx, task, args[14]) then return 1 end
