@@ -105,11 +105,9 @@ def read_head(tag: str, text: str | None) -> TaskHead | None:
     if match is None:
         return None
     seq, attempts, deaths, *words, queue = match.groups()
-    if queue.startswith(PARKED_QUEUES):
-        queue, _, route = queue.partition(" ")
-    else:
-        route = ""
-    return TaskHead(tag, int(seq), int(attempts), int(deaths), *words, queue, route)
+    is_parked = queue.startswith(PARKED_QUEUES)
+    place = queue.partition(" ")[::2] if is_parked else (queue, "")
+    return TaskHead(tag, int(seq), int(attempts), int(deaths), *words, *place)
 
 
 def is_tenants(key: str) -> bool:

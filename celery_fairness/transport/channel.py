@@ -38,6 +38,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
+from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.store.spin import Spin
@@ -48,7 +49,7 @@ from celery_fairness.transport.options import settings_of
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queue_ops import QueueOperationsMixin
-from celery_fairness.transport.queue_shares import QueueShares, own_wakeup_list
+from celery_fairness.transport.queue_shares import QueueShares
 from celery_fairness.transport.scan_cursor import ScanCursor
 from celery_fairness.transport.session import SETTLE_AT_MOST, Claimant, Session, session_of
 from celery_fairness.util.log_fields import about
@@ -113,9 +114,9 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         """This process's session with the channel's Redis."""
         client = self.connection.client
         settings = settings_of(client.transport_options)
-        prefix = f"{self.global_keyprefix}{{{settings.namespace}}}:"
+        names = Names(settings.namespace, self.global_keyprefix)
         address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
-        session = session_of(self._connection_key(), prefix, settings, address, self._own_client)
+        session = session_of(self._connection_key(), names, settings, address, self._own_client)
         self.connection.cycle.serve(session)
         return session
 
@@ -232,15 +233,15 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self, connection: Any, fair: list[str], queues_without_room: list[str], seconds: float
     ) -> None:
         """Wait for wake-ups of queues that may be claimed from, and for messages of stock ones."""
-        prefix = self.session.prefix
-        keys = [f"{prefix}wakeup:{queue}" for queue in fair]
+        names = self.session.names
+        keys = [names.of("wakeup", queue) for queue in fair]
         keys += [
-            f"{prefix}wakeup_leftover:{queue}"
+            names.of("wakeup_leftover", queue)
             for queue in fair
             if queue not in self.scan_cursor.skipped_tenants
         ]
         if queues_without_room:
-            keys.append(own_wakeup_list(prefix, self.claimant.owner))
+            keys.append(names.of("wakeup_worker", self.claimant.owner))
         keys += [
             self.global_keyprefix + self._q_for_pri(queue, priority)
             for priority in self.priority_steps

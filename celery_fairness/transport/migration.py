@@ -107,7 +107,7 @@ def _expect_known(installation: Installation, channel: Any, queue: str) -> None:
     binding = channel.global_keyprefix + channel.keyprefix_queue % queue
     if client.exists(binding, *_lists(channel, queue)):
         return
-    if client.hexists(_queue_table(channel), f"moved {queue}"):
+    if client.hexists(channel.session.names.queue_limits, f"moved {queue}"):
         return
     known = {*installation.settings.queues, *installation.app_queues()}
     known.update(name for worker in living(installation.reader) for name in worker.queues)
@@ -139,7 +139,7 @@ def adopt(channel: Any, queues: list[str]) -> int:
     client = Redis(connection_pool=channel.pool)
     lists = [(queue, key) for queue in queues for key in _lists(channel, queue)]
     with client.pipeline(transaction=False) as pipe:
-        pipe.hmget(_queue_table(channel), [f"moved {queue}" for queue in queues])
+        pipe.hmget(channel.session.names.queue_limits, [f"moved {queue}" for queue in queues])
         for _, key in lists:
             # The oldest entries stand at the end.
             pipe.lrange(key, -AT_MOST, -1)
@@ -202,7 +202,7 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
                 moved += calls.read_put(answer) not in (Put.GONE, Put.STAYS)
     finally:
         if quarantined:
-            there = f"{channel.session.prefix}quarantined:{queue}"
+            there = channel.session.names.of("quarantined", queue)
             logger.error(
                 "%d entries of %s cannot be read and are in %s now: %r",
                 quarantined,
@@ -235,7 +235,7 @@ def to_fair(channel: Any, queue: str, progress: Progress | None = None) -> Moved
         progress: Called after each step with the number of moved tasks.
     """
     client: Any = Redis(connection_pool=channel.pool)
-    client.hdel(_queue_table(channel), f"moved {queue}")
+    client.hdel(channel.session.names.queue_limits, f"moved {queue}")
     moved = 0
 
     def read(command: str, *args: int) -> list[Any]:
@@ -285,7 +285,7 @@ def to_stock(channel: Any, queue: str, progress: Progress | None = None) -> Move
     claimant, moved = Claimant(), 0
     held_by: set[str] = set()
     client: Any = Redis(connection_pool=channel.pool)
-    client.hset(_queue_table(channel), f"moved {queue}", "redis")
+    client.hset(channel.session.names.queue_limits, f"moved {queue}", "redis")
     waits_until: float | None = None
     while True:
         args = calls.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
@@ -353,8 +353,3 @@ def _lists(channel: Any, queue: str) -> list[str]:
         channel.global_keyprefix + channel._q_for_pri(queue, priority)
         for priority in channel.priority_steps
     ]
-
-
-def _queue_table(channel: Any) -> str:
-    """Return the key of the hash with a field ``moved QUEUE`` for each queue on ``redis://``."""
-    return f"{channel.session.prefix}queue_limits"

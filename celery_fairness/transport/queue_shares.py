@@ -15,11 +15,6 @@ from celery_fairness.transport.lease_table import LeaseTable
 OWN_WAKEUP_MS = 2000
 
 
-def own_wakeup_list(prefix: str, owner: str) -> str:
-    """Return the key of the list by which a process wakes a claimant of its own."""
-    return f"{prefix}wakeup_worker:{owner}"
-
-
 class QueueShares:
     """The shares of one process.
 

@@ -28,9 +28,10 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.keys import Names
 from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.options import rules_of
-from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares, own_wakeup_list
+from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares
 from celery_fairness.transport.renewals import Call, Renewals
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.util.threads import native_lock
@@ -81,11 +82,11 @@ class Session:
     """
 
     def __init__(
-        self, address: Address, make: Callable[[], Any], prefix: str, settings: Settings
+        self, address: Address, make: Callable[[], Any], names: Names, settings: Settings
     ) -> None:
         self.settings = settings
         self.rules = rules_of(settings)
-        self.prefix = prefix
+        self.names, self.prefix = names, names.prefix
         self.address = address
         self._client, self._client_of_thread = make(), make()
         self.forget()
@@ -192,7 +193,7 @@ class Session:
 
     def ring(self, owner: str) -> None:
         """Wake one claimant of this process. If the call fails, it sleeps on."""
-        bell = own_wakeup_list(self.prefix, owner)
+        bell = self.names.of("wakeup_worker", owner)
         with contextlib.suppress(RedisError, OSError), self._client.pipeline() as pipe:
             pipe.rpush(bell, 1).pexpire(bell, OWN_WAKEUP_MS).execute()
 
@@ -334,17 +335,17 @@ _sessions_lock = threading.Lock()
 
 def session_of(
     place: tuple[str, ...],
-    prefix: str,
+    names: Names,
     settings: Settings,
     address: Address,
     make: Callable[[], Any],
 ) -> Session:
     """Return this process's session with a Redis, made at the first call."""
-    key = place, prefix, repr(settings)
+    key = place, names.prefix, repr(settings)
     with _sessions_lock:
         session = _sessions.get(key)
         if session is None:
-            session = _sessions[key] = Session(address, make, prefix, settings)
+            session = _sessions[key] = Session(address, make, names, settings)
         return session
 
 

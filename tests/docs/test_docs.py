@@ -393,7 +393,14 @@ def test_the_names_of_keys_stand_in_one_module_and_in_the_pages():
         for file in LUA.rglob("*.lua")
         for found in re.findall(r'(?:prefix|keys\[1\]) \.\. "[a-z_]+:?"', file.read_text())
     ]
+    of_kinds = set()
+    for file in (ROOT / "celery_fairness").rglob("*.py"):
+        if file.name != "keys.py":
+            spelled += re.findall(r"""prefix(?:\}| \+ f?["'])[a-z][a-z_]+:?""", file.read_text())
+        of_kinds |= set(re.findall(r"""\b(?:names|keys)\.of\(["']([a-z_]+)""", file.read_text()))
     assert spelled == []
+    assert len(of_kinds) > 8
+    assert sorted(of_kinds - documented_keys()) == []
 
 
 def test_a_name_of_a_key_that_is_misspelled_is_an_error():
