@@ -12,11 +12,11 @@ from celery_fairness.app.parts import Parts
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.check import Progress, check
 from celery_fairness.control.events import EventsApi
-from celery_fairness.control.limits_api import LimitsApi
-from celery_fairness.control.queues_api import QueuesApi
-from celery_fairness.control.stats_api import StatsApi
-from celery_fairness.control.tasks_api import TasksApi
-from celery_fairness.control.tenants_api import TenantsApi
+from celery_fairness.control.limits import LimitsApi
+from celery_fairness.control.queues import QueuesApi
+from celery_fairness.control.stats import StatsApi
+from celery_fairness.control.tasks import TasksApi
+from celery_fairness.control.tenants import TenantsApi
 from celery_fairness.control.views import Check
 from celery_fairness.limiter.protocol import Limiter
 

@@ -1,10 +1,10 @@
 """Why the tasks of all queues wait, and how many of them free places could start now.
 
-A scrape judges a fixed number of tenants, so its cost does not grow with them. It judges those of
+A scrape checks a fixed number of tenants, so its cost does not grow with them. It checks those of
 the queues with the most waiting tasks first, and one of each queue if possible. If a queue has more
 tenants, its numbers are estimates, which add up to its waiting tasks.
 
-Invariant: no call judges more than :data:`CALL_TENANTS` tenants.
+Invariant: no call checks more than :data:`CALL_TENANTS` tenants.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from celery_fairness.control.scan import Command
 from celery_fairness.control.views import TenantShare
 from celery_fairness.util.durations import Milliseconds, seconds
 
-#: How many tenants one scrape judges, and one call at most.
+#: How many tenants one scrape checks, and one call at most.
 TENANTS, CALL_TENANTS = 300, 60
-#: Queues whose tenants are counted before the scrape decides how many of them it judges.
+#: Queues whose tenants are counted before the scrape decides how many of them it checks.
 COUNTED_QUEUES = 100
-#: The reason of tasks whose tenants were not judged.
-NOT_JUDGED = "not_judged"
+#: The reason of tasks whose tenants were not checked.
+NOT_CHECKED = "not_checked"
 READY = "ready"
 
 
@@ -35,15 +35,15 @@ class QueueBacklog:
 
     Attributes:
         waiting: How many they are.
-        is_judged: Whether a tenant was judged.
-        is_complete: Whether all tenants were judged, so that no number is an estimate.
+        is_checked: Whether a tenant was checked.
+        is_complete: Whether all tenants were checked, so that no number is an estimate.
         reasons: Tasks by tier and reason.
         oldest_seconds: The longest wait by reason.
-        tenants: The tenants that were judged, with their shares.
+        tenants: The tenants that were checked, with their shares.
     """
 
     waiting: int
-    is_judged: bool = False
+    is_checked: bool = False
     is_complete: bool = False
     reasons: dict[tuple[str, str], int] = field(default_factory=dict)
     oldest_seconds: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def backlogs(
     Args:
         installation: The installation.
         waiting: The number of waiting tasks by queue.
-        budget: How many tenants are judged.
+        budget: How many tenants are checked.
     """
     queues = sorted((each for each in waiting if waiting[each]), key=lambda each: -waiting[each])
     found = {each: QueueBacklog(waiting[each]) for each in queues}
@@ -71,10 +71,10 @@ def backlogs(
     for call in _calls(plan):
         answer = installation.redis.backlog(call)
         for row in answer["queues"]:
-            _judge(found[row[0]], row, answer["now"])
+            _check(found[row[0]], row, answer["now"])
     for each in found.values():
-        if not each.is_judged:
-            each.reasons = {("", NOT_JUDGED): each.waiting}
+        if not each.is_checked:
+            each.reasons = {("", NOT_CHECKED): each.waiting}
     return found
 
 
@@ -90,7 +90,7 @@ def _tenant_counts(installation: Installation, queues: Sequence[str]) -> dict[st
 
 
 def _plan(tenants: Mapping[str, int], budget: int) -> dict[str, int]:
-    """Return how many tenants of each queue are judged."""
+    """Return how many tenants of each queue are checked."""
     plan = dict.fromkeys(list(tenants)[:budget], 1)
     left = budget - len(plan)
     for queue in plan:
@@ -111,13 +111,13 @@ def _calls(plan: Mapping[str, int]) -> Iterator[dict[str, int]]:
         yield call
 
 
-def _judge(queue: QueueBacklog, row: Sequence[Any], now_ms: int) -> None:
+def _check(queue: QueueBacklog, row: Sequence[Any], now_ms: int) -> None:
     _, active, blocked, of_active, of_blocked = row
     parts = [
         (int(total), list(rows)) for total, rows in ((active, of_active), (blocked, of_blocked))
     ]
     rows = [each for _, some in parts for each in some]
-    queue.is_judged = bool(rows)
+    queue.is_checked = bool(rows)
     queue.is_complete = all(len(some) >= total for total, some in parts)
     counts: Counter[tuple[str, str]] = Counter()
     estimates: dict[tuple[str, str], float] = {}

@@ -21,9 +21,9 @@ from celery_fairness.config.tenants import id_part
 from celery_fairness.control.find_task import MessageNames, Place, find
 from celery_fairness.control.forecast import Positions, wait_for_limit
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.judging import Judged, limits_of
 from celery_fairness.control.keys import TaskHead, whole_of
 from celery_fairness.control.scan import Reader, server_now
+from celery_fairness.control.task_limits import CheckedLimit, limits_of
 from celery_fairness.control.views import Blocker, Explanation
 
 #: Callers whose own callers are read.
@@ -53,11 +53,11 @@ def explain(installation: Installation, place: Place) -> Explanation:
             *(task.tag, "tasks" if parked else settings.fairness_by, settings.priority_scope)
         )
         positions = None if answer is None else Positions(answer, task, settings)
-    judged = tuple(limits_of(installation, task, positions.rows if positions else ()))
-    limits = tuple(each.shown for each in judged)
+    checked = tuple(limits_of(installation, task, positions.rows if positions else ()))
+    limits = tuple(each.shown for each in checked)
     if place.due_ms is not None:
         due_in = max(0.0, (place.due_ms - server_now(reader)) / 1000)
-        by = _put_back_by(reader, task, judged)
+        by = _put_back_by(reader, task, checked)
         return explained(limits=limits, due_in_seconds=due_in, put_back_by=by)
     if positions is None:
         # It has started or ended since it was found.
@@ -67,7 +67,7 @@ def explain(installation: Installation, place: Place) -> Explanation:
     enforced = settings.enforcement is Enforcement.ON
     blocked: list[Blocker] = []
     opened: list[float | None] = []
-    for each in judged:
+    for each in checked:
         starts_in = None
         if enforced and each.blocked_by in ("", "concurrency", "rate"):
             starts_in = wait_for_limit(reader, each.limit, each.state, positions.before(each.limit))
@@ -85,13 +85,13 @@ def explain(installation: Installation, place: Place) -> Explanation:
     )
 
 
-def _put_back_by(reader: Reader, task: TaskHead, judged: Iterable[Judged]) -> str:
+def _put_back_by(reader: Reader, task: TaskHead, checked: Iterable[CheckedLimit]) -> str:
     """Return the key of the limit that rescheduled a task.
 
     A key stores only its first rescheduled tasks. For the others the record has the limit that
     rejected the task.
     """
-    for key in (each.limit.key for each in judged if each.limit.on_limit == "reschedule"):
+    for key in (each.limit.key for each in checked if each.limit.on_limit == "reschedule"):
         there = reader.keys.of("rescheduled", whole_of(key))
         if reader.read("ZSCORE", there, f"{task.seq} {task.queue}") is not None:
             return key

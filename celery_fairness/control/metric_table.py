@@ -48,9 +48,9 @@ UP = _gauge("fairness_up", "1 if the last scrape could read Redis, otherwise 0."
 SCRAPE_AGE = _gauge(
     "fairness_scrape_age_seconds", "Time since the numbers of this answer were read."
 )
-JUDGED = _gauge(
-    "fairness_scrape_judged_ratio",
-    "Part of the waiting tasks whose tenants the scrape judged; below 1, others are estimated.",
+CHECKED = _gauge(
+    "fairness_scrape_checked_ratio",
+    "Part of the waiting tasks whose tenants the scrape checked; below 1, others are estimated.",
 )
 WAITING = _gauge(
     "fairness_tasks_waiting",
@@ -76,7 +76,7 @@ LOAD = _gauge(
 )
 OLDEST = _gauge(
     "fairness_oldest_wait_seconds",
-    "Wait of the oldest task that waits for a reason, among the tenants that were judged.",
+    "Wait of the oldest task that waits for a reason, among the tenants that were checked.",
     ("queue", "reason"),
 )
 WAITS = _histogram(

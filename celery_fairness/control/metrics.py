@@ -111,15 +111,15 @@ def read_load(installation: Installation, queue: str) -> QueueLoad:
         return parked[0] if parked else _load(PARKED, 0, 0, 0, False)
     reader = installation.reader
     waiting = int(reader.read("HGET", reader.keys.waiting, queue) or 0)
-    judged = backlogs(installation, {queue: waiting}).get(queue, QueueBacklog(0, True, True))
+    checked = backlogs(installation, {queue: waiting}).get(queue, QueueBacklog(0, True, True))
     running = _Running(installation, queue)
     places = worker_places(living(installation.reader))[queue]
-    is_estimated = running.is_estimated or not judged.is_complete
-    return _load(queue, judged.startable, running.by_queue()[queue], places, is_estimated)
+    is_estimated = running.is_estimated or not checked.is_complete
+    return _load(queue, checked.startable, running.by_queue()[queue], places, is_estimated)
 
 
 def read_loads(installation: Installation) -> tuple[QueueLoad, ...]:
-    """Return how busy the workers of each queue are that was judged, by queue.
+    """Return how busy the workers of each queue are that was checked, by queue.
 
     Raises:
         LimiterUnavailable: Redis does not answer.
@@ -220,17 +220,17 @@ class _Scrape:
         return tuple(self._family(metric) for metric in table.METRICS)
 
     def loads(self) -> Iterator[QueueLoad]:
-        """Yield the loads of the queues that have a label of their own and were judged."""
+        """Yield the loads of the queues that have a label of their own and were checked."""
         startable: Counter[str] = Counter()
         running: Counter[str] = Counter()
         places: Counter[str] = Counter()
         estimated, unknown = set(), {OTHER}
-        for queue, judged in self._backlogs.items():
+        for queue, checked in self._backlogs.items():
             label = self._label(queue)
-            startable[label] += judged.startable
-            if not judged.is_judged:
+            startable[label] += checked.startable
+            if not checked.is_checked:
                 unknown.add(label)
-            if not judged.is_complete:
+            if not checked.is_complete:
                 estimated.add(label)
         for queue, tasks in self._running.by_queue().items():
             running[self._label(queue)] += tasks
@@ -254,20 +254,20 @@ class _Scrape:
         return Family(metric=metric, samples=tuple(samples))
 
     def _add_backlogs(self) -> None:
-        judged = sum(each.waiting for each in self._backlogs.values() if each.is_complete)
+        checked = sum(each.waiting for each in self._backlogs.values() if each.is_complete)
         waiting = sum(each.waiting for each in self._backlogs.values())
-        # If a queue has more tenants, only those that were judged count.
-        judged += sum(
+        # If a queue has more tenants, only those that were checked count.
+        checked += sum(
             min(each.waiting, sum(tenant.waiting for tenant in each.tenants))
             for each in self._backlogs.values()
             if not each.is_complete
         )
-        self._add(table.JUDGED, judged / waiting if waiting else 1.0)
+        self._add(table.CHECKED, checked / waiting if waiting else 1.0)
         for queue, backlog in self._backlogs.items():
             label = self._label(queue)
             for (tier, reason), tasks in backlog.reasons.items():
                 self._add(table.WAITING, tasks, label, _label(tier), reason)
-            if backlog.is_judged:
+            if backlog.is_checked:
                 self._add(table.STARTABLE, backlog.startable, label)
             for reason, waits in backlog.oldest_seconds.items():
                 oldest = self._samples[table.OLDEST]

@@ -1,7 +1,7 @@
 """The rows of a status: queues, why their tasks wait, and the shares of their tenants.
 
-The functions ``overview`` and ``inspect_queue`` of the library count and judge. This module gives
-their answers a public form, and computes what each tenant is entitled to.
+The functions ``overview`` and ``inspect_queue`` of the library count and check the limits. This
+module gives their answers a public form, and computes what each tenant is entitled to.
 
 Invariant: a status makes one call and at most :data:`PAGES_AT_MOST` more for each of its queues,
 however many tenants and tasks there are.

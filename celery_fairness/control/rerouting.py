@@ -65,7 +65,7 @@ class Rerouting:
         return key.rpartition(":")[0] if self._settings.tier_scope == "service" else key
 
     def _tier(self, key: str, known: str = "") -> str | None:
-        """Return the tier by which a claim judges the tasks of a key; None if nothing is known.
+        """Return the tier by which a claim checks the tasks of a key; None if nothing is known.
 
         Args:
             key: Key of a tenant's tier limit.

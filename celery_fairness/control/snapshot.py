@@ -1,7 +1,7 @@
 """Reads the snapshot of a key that the function ``inspect`` of the library returns.
 
-The library judges: it computes each number and each time by the rules of the next claim. This
-module only gives the answer its public form.
+The library checks the limits: it computes each number and each time by the rules of the next claim.
+This module only gives the answer its public form.
 """
 
 from __future__ import annotations

@@ -41,17 +41,17 @@ def verdict_of(
         claims: Whether its Redis is the broker. At a gate only parked tasks and slots are counted.
     """
     busy_places = {each.owner: each.leases for each in owners}
-    judged = [_Judged(each, workers, busy_places) for each in queues if each.waiting]
-    troubles = [*_open_workers(workers), *_not_taken(judged)]
-    troubles += [line for each in judged for line in each.delays()]
-    waits = [line for each in judged for line in each.reasons()]
+    checked = [_CheckedQueue(each, workers, busy_places) for each in queues if each.waiting]
+    troubles = [*_open_workers(workers), *_not_taken(checked)]
+    troubles += [line for each in checked for line in each.delays()]
+    waits = [line for each in checked for line in each.reasons()]
     waits += _dead_letters(queues)
-    ruled_out = tuple(_ruled_out(judged, workers, index))
+    ruled_out = tuple(_ruled_out(checked, workers, index))
     lines = [*troubles, *waits]
     if not lines:
         runs = any(each.running for each in queues)
         idle = "nothing waits or runs" if claims else NOTHING_AT_A_GATE
-        line = "all tenants get their share" if runs or judged else idle
+        line = "all tenants get their share" if runs or checked else idle
         return Verdict(level="ok", line=line, ruled_out=ruled_out)
     return Verdict(
         level="trouble" if troubles else "busy",
@@ -61,7 +61,7 @@ def verdict_of(
     )
 
 
-class _Judged:
+class _CheckedQueue:
     """A queue with waiting tasks, and the workers that take it."""
 
     def __init__(
@@ -128,8 +128,8 @@ def not_enforced(others: int, workers: int) -> str:
     return f"{others} of {workers} {noun} {verb} not enforce limits"
 
 
-def _not_taken(judged: Sequence[_Judged]) -> Iterator[str]:
-    queues = [each for each in judged if not each.takers]
+def _not_taken(checked: Sequence[_CheckedQueue]) -> Iterator[str]:
+    queues = [each for each in checked if not each.takers]
     if queues:
         names = named([each.name for each in queues])
         waiting = sum(each.queue.waiting for each in queues)
@@ -143,13 +143,13 @@ def _dead_letters(queues: Sequence[QueueStatus]) -> Iterator[str]:
 
 
 def _ruled_out(
-    judged: Sequence[_Judged], workers: Sequence[WorkerStatus], index: float | None
+    checked: Sequence[_CheckedQueue], workers: Sequence[WorkerStatus], index: float | None
 ) -> Iterator[str]:
     if workers and not not_enforcing(workers):
         yield "every worker enforces limits"
-    if judged and all(each.takers for each in judged):
+    if checked and all(each.takers for each in checked):
         yield "every queue with waiting tasks has a worker"
-    if judged and not any(each.queue.blocked_tasks.get("paused") for each in judged):
+    if checked and not any(each.queue.blocked_tasks.get("paused") for each in checked):
         yield "no waiting task is of a paused tenant"
     if index is not None and index >= FAIR:
         yield f"the tenants hold what they are entitled to (Jain's index {index:.2f})"

@@ -54,7 +54,7 @@ class Exposition:
         return content_type, encoder(self._registry)
 
     def loads(self, queue: str | None = None) -> bytes:
-        """Return the load of one queue, or of all queues that a scrape judges, as JSON.
+        """Return the load of one queue, or of all queues that a scrape checks, as JSON.
 
         Raises:
             LimiterUnavailable: Redis does not answer.

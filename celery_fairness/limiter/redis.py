@@ -165,14 +165,14 @@ class RedisLimiter:
             *(self._broker, "1" if request.is_new else "", self._now_text()),
         )
         answer = self._call(calls.ACQUIRE, args)
-        numbers, (judged, key, action) = calls.read_acquire(answer)
+        numbers, (tier, key, action) = calls.read_acquire(answer)
         code, held, limit, retry_after_ms, version = numbers
         number = None if limit < 0 else limit
         if code > 0:
-            return Admitted(request.lease, judged, number, held, code == 2, version)
+            return Admitted(request.lease, tier, number, held, code == 2, version)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         return Rejected(
-            _REJECTIONS[code], wait, judged, number, held, version, key, BY_LETTER[action]
+            _REJECTIONS[code], wait, tier, number, held, version, key, BY_LETTER[action]
         )
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal[Lease]:
@@ -327,19 +327,19 @@ class RedisLimiter:
             page: Indexes of the first active and of the first blocked tenant.
             taken: Slots that the tenants of earlier pages use up, by key.
         """
-        args = (*self._judging(), *page, json.dumps(taken or {}))
+        args = (*self._checking(), *page, json.dumps(taken or {}))
         return self._ask(calls.INSPECT_QUEUE, queue, *args)
 
     def backlog(self, most: Mapping[str, int]) -> Mapping[str, Any]:
         """Return why the tasks of queues wait, as the function ``backlog`` has it.
 
         Args:
-            most: How many tenants of each queue are judged.
+            most: How many tenants of each queue are checked.
         """
-        return self._ask(calls.BACKLOG, *self._judging(), *chain.from_iterable(most.items()))
+        return self._ask(calls.BACKLOG, *self._checking(), *chain.from_iterable(most.items()))
 
-    def _judging(self) -> tuple[Any, ...]:
-        """Return the arguments of a function that judges tenants."""
+    def _checking(self) -> tuple[Any, ...]:
+        """Return the arguments of a function that checks tenants."""
         rules = self._rules
         tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
         return rules.lease_ms, *tiers, self._now_text()

@@ -35,6 +35,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import pack
@@ -43,7 +44,6 @@ from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.store.spin import Spin
 from celery_fairness.transport.envelope import FairMessage, task_name_of
-from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import settings_of
 from celery_fairness.transport.publish import PublishMixin

@@ -24,7 +24,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.control.check import Progress
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.queues_api import QueuesApi
+from celery_fairness.control.queues import QueuesApi
 from celery_fairness.control.workers import living
 from celery_fairness.errors import NotFound, suggestion
 from celery_fairness.scheduler import calls

@@ -24,9 +24,9 @@ from redis.exceptions import OutOfMemoryError as MemoryLimit
 
 from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.lease_table import Held
 from celery_fairness.scheduler.types import Claim, Claimed, Verdict
 from celery_fairness.transport.envelope import message_of
-from celery_fairness.transport.lease_table import Held
 from celery_fairness.transport.session import Claimant
 from celery_fairness.util.log_fields import about
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from celery_fairness.transport.lease_table import LeaseTable
+from celery_fairness.scheduler.lease_table import LeaseTable
 
 #: How long an unread wake-up of one process stays, in ms: longer than a channel sleeps.
 OWN_WAKEUP_MS = 2000

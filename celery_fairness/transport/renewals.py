@@ -20,9 +20,9 @@ from time import monotonic
 from typing import Any
 
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Renewal, Rules
 from celery_fairness.store.connection import Connection
-from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices

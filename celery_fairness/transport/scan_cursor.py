@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from celery_fairness.scheduler.lease_table import LeaseTable
 from celery_fairness.scheduler.types import Claim, SkippedTasks
-from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.queue_shares import QueueShares
 from celery_fairness.transport.task_filter import NOTHING, TaskFilter
 

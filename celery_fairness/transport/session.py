@@ -25,11 +25,11 @@ from redis.exceptions import RedisError
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.keys import Names
-from celery_fairness.transport.lease_table import Held, LeaseTable
 from celery_fairness.transport.options import rules_of
 from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares
 from celery_fairness.transport.renewals import Call, Renewals

@@ -17,7 +17,7 @@ def eta_ms(eta: Any) -> int:
 def expires_ms(expires: Any) -> int:
     """Return the time at which a message expires, in ms since 1970; 0 if there is none.
 
-    A time without a time zone also gives 0: only the worker, in its own zone, can judge it.
+    A time without a time zone also gives 0: only the worker, in its own zone, can check it.
     """
     when = _time(expires)
     return 0 if when is None or when.tzinfo is None else max(1, _ms(when))

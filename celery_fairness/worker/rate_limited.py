@@ -16,7 +16,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.holding import Holding
-from celery_fairness.control.limits_api import LimitsApi
+from celery_fairness.control.limits import LimitsApi
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.util.log_fields import about

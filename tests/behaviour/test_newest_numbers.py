@@ -130,7 +130,7 @@ def test_a_call_with_a_number_of_0_stops_itself_and_nobody_else(at_work: Shop) -
     assert never.get(timeout=RESULT_SECONDS) == "done"
 
 
-def test_a_task_without_a_rate_is_judged_by_none_that_others_say(at_work: Shop) -> None:
+def test_a_task_without_a_rate_is_checked_by_none_that_others_say(at_work: Shop) -> None:
     rated = send(at_work, "rated", said(rate="1/PT1H"))
     assert rated.get(timeout=RESULT_SECONDS) == "done"
     late = send(at_work, "late", said(rate="1/PT1H"))

@@ -294,7 +294,7 @@ def test_an_outage_gives_a_slot_more_time_and_a_freeze_takes_its_sample_away() -
     assert not verdict_on(*parts).holds
     assert verdict_on(*parts, outage(2.5, 4)).holds
     verdict = verdict_on(*parts, frozen(2.5, 4, "w.2"))
-    assert (verdict.after_child, verdict.not_judged) == ([], 1)
+    assert (verdict.after_child, verdict.not_checked) == ([], 1)
 
 
 @pytest.mark.parametrize("stopped_at", [0.9, 9.0])
@@ -309,19 +309,19 @@ def test_a_worker_that_was_asked_to_end_has_no_free_place(stopped_at: float) -> 
     begun = [*ran(0.5, None, "a"), *ran(1.1, 8, "c", tenant="two", pid=2), *ran(8, 9, "b", pid=2)]
     begun += ran(9, 10, "a", pid=2)
     verdict = verdict_on(ready, stop, first, second, other, begun, killed(1, "child"))
-    assert (verdict.not_judged == 1) is (stopped_at < 1)
+    assert (verdict.not_checked == 1) is (stopped_at < 1)
     assert verdict.holds is (stopped_at < 1)
 
 
-@pytest.mark.parametrize(("places", "not_judged"), [(1, 1), (2, 0)])
-def test_a_slot_that_is_back_where_no_place_is_free_is_not_judged(
-    places: int, not_judged: int
+@pytest.mark.parametrize(("places", "not_checked"), [(1, 1), (2, 0)])
+def test_a_slot_that_is_back_where_no_place_is_free_is_not_checked(
+    places: int, not_checked: int
 ) -> None:
     ready: ledger.Event = {"event": "ready", "at": 0, "worker": "w.1", "pid": 1, "places": places}
     parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child")]
     other = [sent(0, "z"), ran(2.1, 6, "z", tenant="free", pid=2)]
     verdict = verdict_on(ready, *parts, *other, ran(6.1, 7, "b"), ran(7, 8, "a"))
-    assert (verdict.not_judged, verdict.holds) == (not_judged, not_judged == 1)
+    assert (verdict.not_checked, verdict.holds) == (not_checked, not_checked == 1)
 
 
 def test_an_outage_that_follows_before_a_slot_could_be_back_gives_it_more_time_too() -> None:

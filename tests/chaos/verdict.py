@@ -93,7 +93,7 @@ class Verdict:
         early_again: Early-acked tasks whose body began more than once.
         after_child: Slots after a child was killed.
         after_worker: Slots after a worker was killed.
-        not_judged: Slots of killed processes that a freeze or a second death fell into.
+        not_checked: Slots of killed processes that a freeze or a second death fell into.
         resumes: Work after outages.
         leftovers: What Redis and RabbitMQ know at the end.
         crashed: Workers that ended by an error with the package in its traceback.
@@ -113,7 +113,7 @@ class Verdict:
     early_again: list[str]
     after_child: list[Wait]
     after_worker: list[Wait]
-    not_judged: int
+    not_checked: int
     resumes: list[Wait]
     leftovers: Mapping[str, str]
     crashed: list[str]
@@ -155,7 +155,7 @@ def judge(
     ]
     found = list(excesses(frozen_apart, limits))
     of_outages = [each for each in found if _in_outage(story, each)]
-    slots, not_judged = slots_back(story, limits)
+    slots, not_checked = slots_back(story, limits)
     crashes = [event for event in story.gone if event["status"] != 0]
     starts = Counter((e.id, e.retries) for e in story.attempts if not e.late)
     return Verdict(
@@ -172,7 +172,7 @@ def judge(
         early_again=sorted({task_id for (task_id, _), amount in starts.items() if amount > 1}),
         after_child=[wait for wait in slots if wait.what == "child"],
         after_worker=[wait for wait in slots if wait.what == "worker"],
-        not_judged=not_judged,
+        not_checked=not_checked,
         resumes=resumes(story),
         leftovers=leftovers or {},
         crashed=[event["worker"] for event in crashes if event["ours"]],
@@ -254,7 +254,7 @@ def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wai
     Looked at are tenants that may run one task, whose task was killed while another was due. Where
     every worker runs all that it may, a slot that is back shows nowhere.
     """
-    waits, not_judged = [], 0
+    waits, not_checked = [], 0
     for kill in story.kills:
         at, what = kill["at"], kill["what"]
         bound = CHILD_SECONDS if what == "child" else story.lease_seconds + SLACK_SECONDS
@@ -271,10 +271,10 @@ def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wai
                 died_too = story.death(kill["worker"], -1, at)
                 disturbed = disturbed or died_too <= over
             if next_at - at > bound and (disturbed or not story.has_free_place(over)):
-                not_judged += 1
+                not_checked += 1
                 continue
             waits.append(Wait(what, at, next_at - at, bound, _outage_after(story, at, over)))
-    return waits, not_judged
+    return waits, not_checked
 
 
 def _killed_by(kill: Mapping[str, object], attempt: Attempt) -> bool:

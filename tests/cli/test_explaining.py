@@ -132,7 +132,7 @@ def test_a_task_behind_its_tenants_limit_says_who_holds_it(run, shop):
     ]
 
 
-def test_a_tenant_whose_name_is_written_as_a_hash_is_judged_by_its_own_tier(run, shop, fairness):
+def test_a_tenant_whose_name_is_written_as_a_hash_is_checked_by_its_own_tier(run, shop, fairness):
     from celery_fairness.config.tenants import key_part
 
     fairness.tenants.set_tier("a b", "free", concurrency=0)

@@ -11,9 +11,9 @@ from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.control import metric_table as table
 from celery_fairness.control import metrics
-from celery_fairness.control.backlog import CALL_TENANTS, NOT_JUDGED, TENANTS, backlogs
+from celery_fairness.control.backlog import CALL_TENANTS, NOT_CHECKED, TENANTS, backlogs
 from celery_fairness.control.metrics import POWERS, QUEUES
-from celery_fairness.control.stats_api import MINUTE_MS
+from celery_fairness.control.stats import MINUTE_MS
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
@@ -484,7 +484,7 @@ def test_a_queue_with_many_tenants_is_estimated_and_adds_up(shop, fairness):
     waiting = read(fairness, table.WAITING)
     assert sum(waiting.values()) == 2 * tenants
     assert waiting["celery", "free", "ready"] == pytest.approx(tenants, abs=1)
-    judged = read(fairness, table.JUDGED)[()]
+    judged = read(fairness, table.CHECKED)[()]
     assert judged == pytest.approx(CALL_TENANTS / tenants, abs=0.01)
     assert fairness.stats.load("celery").is_estimated
 
@@ -509,9 +509,9 @@ def test_every_queue_has_a_judged_tenant_as_far_as_there_are_enough(shop, fairne
         parts_of(fairness).installation,
         {f"q{number:03}": 1 for number in range(1, queues)} | {"q000": 4},
     )
-    assert sum(each.is_judged for each in found.values()) == TENANTS
+    assert sum(each.is_checked for each in found.values()) == TENANTS
     waiting = read(fairness, table.WAITING)
-    assert sum(tasks for (_, _, why), tasks in waiting.items() if why == NOT_JUDGED) == 20
+    assert sum(tasks for (_, _, why), tasks in waiting.items() if why == NOT_CHECKED) == 20
     assert len(read(fairness, table.LOAD)) >= TENANTS
     assert sum(waiting.values()) == queues + 3
 

@@ -136,13 +136,13 @@ def test_a_redis_that_dies_meanwhile_is_one_clear_line(run, send, redis_server, 
     send("42")
     if to == "fairredis":
         assert run("queue", "migrate", "mail", "--to", "redis").exit_code == 0
-    step = migration._queue_table
+    connect = migration.Redis
 
-    def die(channel):
+    def die(**options):
         redis_server.kill()
-        return step(channel)
+        return connect(**options)
 
-    monkeypatch.setattr(migration, "_queue_table", die)
+    monkeypatch.setattr(migration, "Redis", die)
     done = run("queue", "migrate", "mail", "--to", to)
     assert done.exit_code == 69
     assert done.output.startswith("celery fairness: redis://127.0.0.1:")

@@ -10,8 +10,8 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.control import stats_api
-from celery_fairness.control.stats_api import KEPT, MINUTE_MS
+from celery_fairness.control import stats
+from celery_fairness.control.stats import KEPT, MINUTE_MS
 from celery_fairness.control.views import MinuteCount, WaitCount
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
@@ -40,7 +40,7 @@ def claim(shop, now_ms, queues=("celery",), rules=RULES):
 def now(monkeypatch) -> int:
     """This moment in ms, at which the minutes are read too: the minute does not end between."""
     now = int(time.time()) * 1000
-    monkeypatch.setattr(stats_api, "server_now", lambda _reader: now)
+    monkeypatch.setattr(stats, "server_now", lambda _reader: now)
     return now
 
 

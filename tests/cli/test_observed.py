@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_fairness.control import observed as module
-from celery_fairness.control import stats_api
+from celery_fairness.control import stats
 from celery_fairness.control.observed import HOUR_MS
 from celery_fairness.control.views import ObservedTenant, ObservedTier, WorkerStatus
 from celery_fairness.scheduler import calls
@@ -144,7 +144,7 @@ def test_the_command_names_what_counts_if_nothing_was_counted(shop, fairness, ru
 
 def test_the_first_minute_of_an_hour_has_its_own_counts_too(shop, fairness, now, monkeypatch):
     first = now // HOUR_MS * HOUR_MS
-    monkeypatch.setattr(stats_api, "server_now", lambda _reader: first)
+    monkeypatch.setattr(stats, "server_now", lambda _reader: first)
     shop.client.hset(shop.key(f"stats:{first // 60_000}"), "started free celery", 7)
     note(shop, now, 0, a="1 2")
     ((counted,),) = (each.counts for each in fairness.stats.minutes(1))

@@ -175,7 +175,7 @@ def test_s44_rlr004_d04_an_override_says_single_numbers_and_the_others_are_as_be
     )
 
 
-def test_s44_rlr004_d04_it_lowers_and_raises_what_runs_already_is_judged_by(
+def test_s44_rlr004_d04_it_lowers_and_raises_what_runs_already_is_checked_by(
     limiter: Limiter, override: Override
 ) -> None:
     leases = [admitted(limiter.acquire(ask(TWO))).lease for _ in range(2)]

@@ -18,11 +18,11 @@ from celery_fairness import errors
 from celery_fairness.cli.nouns import nouns
 from celery_fairness.control.event_types import TYPES
 from celery_fairness.control.events import EventsApi
-from celery_fairness.control.limits_api import LimitsApi
-from celery_fairness.control.queues_api import QueuesApi
-from celery_fairness.control.stats_api import StatsApi
-from celery_fairness.control.tasks_api import TasksApi
-from celery_fairness.control.tenants_api import TenantsApi
+from celery_fairness.control.limits import LimitsApi
+from celery_fairness.control.queues import QueuesApi
+from celery_fairness.control.stats import StatsApi
+from celery_fairness.control.tasks import TasksApi
+from celery_fairness.control.tenants import TenantsApi
 from celery_fairness.store.keys import Names
 from celery_fairness.util.log_fields import FIELDS
 from celery_fairness.worker import outcome_writer as lost

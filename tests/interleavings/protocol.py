@@ -182,7 +182,7 @@ def acquire(world: World, worker: Worker, local: bool = False, repeated: bool = 
     if rules.arrival_ends_the_record:
         delete_record(world, task)
     closed = closed_key(world, task) is not None or is_behind(world, task)
-    if promotion and not rules.promotions_are_judged_again:
+    if promotion and not rules.promotions_are_checked_again:
         closed = False
     if closed or local:
         if promotion and not is_on_hold(world, task) and not local:

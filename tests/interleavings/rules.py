@@ -18,7 +18,7 @@ class Rules:
     #: `sent` without the claimed lease of its name changes nothing.
     late_sent_is_a_no_op: bool = True
     #: A promoted copy is judged at the gate, so it is rejected during a pause or a cool-down.
-    promotions_are_judged_again: bool = True
+    promotions_are_checked_again: bool = True
     #: A copy that comes to a gate ends its promotion lease and its reservation in the same call.
     arrival_ends_the_promotion: bool = True
     #: A copy that comes to a gate deletes the waiting or claimed record of its tag.

@@ -42,7 +42,7 @@ BROKEN = {
     "copies_are_checked": ("one task", "a body starts twice"),
     "a_start_makes_others_stale": ("one task", "a body starts twice"),
     "late_sent_is_a_no_op": ("one task", "a task is lost"),
-    "promotions_are_judged_again": ("one task", "a body starts during a hold"),
+    "promotions_are_checked_again": ("one task", "a body starts during a hold"),
     "arrival_ends_the_promotion": ("one task", OWN_LIMIT),
     "arrival_ends_the_record": ("one task", "a task waits at open limits"),
     "park_asks_limits_again": ("one task", "a task waits at open limits"),

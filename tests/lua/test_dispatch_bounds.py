@@ -163,7 +163,7 @@ class TestByWhoseRules:
         assert self.is_open(client)
 
     @pytest.mark.parametrize("published", [False, True])
-    def test_it_is_judged_by_the_news_of_now(self, dispatch, client, end_one, published):
+    def test_it_is_checked_by_the_news_of_now(self, dispatch, client, end_one, published):
         self.closed(dispatch, client)
         if published:
             dispatch.publish_tiers(free=1)

@@ -9,7 +9,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.stats_api import KEPT, MINUTE_MS
+from celery_fairness.control.stats import KEPT, MINUTE_MS
 from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.store.keys import Names

@@ -244,7 +244,7 @@ class TestTriedAgain:
         shop.end()
         assert shop.exists() == []
 
-    def test_it_is_judged_anew_and_waits_another_time(self, shop):
+    def test_it_is_checked_anew_and_waits_another_time(self, shop):
         shop.put("a", AGAIN, times=2)
         shop.claim()
         first = shop.later()

@@ -46,7 +46,7 @@ def test_limits_of_two_queues_whose_names_read_alike_together_are_two(shop):
     assert (shop.held("qx"), shop.held("x")) == (1, 1)
 
 
-def test_a_key_that_a_task_has_twice_is_judged_by_its_numbers_once(shop):
+def test_a_key_that_a_task_has_twice_is_checked_by_its_numbers_once(shop):
     shop.override("x", rates=((9, 3_000),), throttle=(2, 1_000))
     shop.put("a", Limit("x", 1), Limit("x", 3))
     assert shop.claim()[0] == [1]

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 from celery.worker.consumer import Consumer
 
+from celery_fairness.scheduler.lease_table import LeaseTable
 from celery_fairness.scheduler.types import SkippedTasks
-from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.worker.claim_step import ClaimStep, _end_bodies
 from celery_fairness.worker.reconnect import PAUSE_SECONDS

@@ -11,8 +11,8 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request, create_request_cls
 
+from celery_fairness.scheduler.lease_table import LeaseTable
 from celery_fairness.scheduler.types import Claimed, Verdict
-from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.worker.claimed_request import ClaimedRequestMixin
 from tests.unit.test_gated_request import Message, Pool
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from celery_fairness.scheduler.lease_table import LeaseTable
 from celery_fairness.scheduler.types import Claimed, Verdict
-from celery_fairness.transport.lease_table import LeaseTable
 from celery_fairness.transport.session import Claimant
 
 TASK = Claimed("tag.1", "jobs", 1, "tenant:42", 0, "{}")

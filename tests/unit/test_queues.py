@@ -18,9 +18,9 @@ from celery_fairness.errors import HeaderInvalid, KeyMissing, SettingsError, got
 from celery_fairness.message.headers import parse_header
 from celery_fairness.message.partition import partition_of, queue_limits_text, unnamed_partition
 from celery_fairness.message.stamp import Message
+from celery_fairness.scheduler.lease_table import LeaseTable
 from celery_fairness.scheduler.types import Claimed
 from celery_fairness.transport.envelope import waiting_of
-from celery_fairness.transport.lease_table import LeaseTable
 from tests.support.parts import parts_of
 
 HOSTILE = ["a b", "x\ny", "a,b|c", "ü", "h_1", "a:b", "x" * 300, "{}", "\0", " "]

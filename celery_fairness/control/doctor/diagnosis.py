@@ -38,7 +38,7 @@ from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.readiness import ServerNotReady
 
 if TYPE_CHECKING:
-    from celery_fairness.control.stats_api import StatsApi
+    from celery_fairness.control.stats import StatsApi
 
 #: The checks that need no other worker.
 _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (

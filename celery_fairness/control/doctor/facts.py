@@ -30,7 +30,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.connection import mapping_of
 
 if TYPE_CHECKING:
-    from celery_fairness.control.stats_api import StatsApi
+    from celery_fairness.control.stats import StatsApi
 
 Answer = TypeVar("Answer")
 

@@ -183,8 +183,8 @@ end
 -- Gives a limit the numbers by which a call checks it now: its own, or an override that people set. A claim keeps the
 -- limit in `rules.limits`, because no number changes within its call.
 function Limits.set_numbers(ctx, limit, rules)
-  if limit.is_judged then return limit end
-  limit.is_judged = true
+  if limit.is_checked then return limit end
+  limit.is_checked = true
   Limits.set_own_numbers(ctx, limit, rules)
   Config.replace(limit, Config.has_overrides(ctx, rules) and Config.override_of(ctx, limit.key, rules))
   if rules.limits then rules.limits[limit.spec] = limit end
@@ -200,7 +200,7 @@ function Limits.limits_now(ctx, specs, rules)
   for spec in string.gmatch(specs, "[^,]+") do
     local limit = rules.limits and rules.limits[spec] or Limits.read_limit(spec)
     limits[#limits + 1] = limit
-    if limit.asks and not limit.is_judged then keys[#keys + 1] = limit.key end
+    if limit.asks and not limit.is_checked then keys[#keys + 1] = limit.key end
   end
   Limits.read_declared(ctx, keys, rules)
   for index = 1, #limits do Limits.set_numbers(ctx, limits[index], rules) end

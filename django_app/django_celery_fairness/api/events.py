@@ -10,7 +10,7 @@ from ninja import Query, Router
 from celery_fairness import Fairness
 from celery_fairness.control.event_types import TYPES, WATCHED, EventPage
 from celery_fairness.control.events import LONGEST_PAGE
-from celery_fairness.control.stats_api import KEPT
+from celery_fairness.control.stats import KEPT
 from celery_fairness.control.views import Minute, Rejections, Status
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.schemas import READ, Error

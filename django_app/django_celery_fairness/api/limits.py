@@ -21,7 +21,7 @@ from django.utils import timezone
 from ninja import Router
 
 from celery_fairness import Fairness
-from celery_fairness.control.limits_api import PAGE_LENGTH
+from celery_fairness.control.limits import PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.errors import NotFound
 from celery_fairness.wiring import wired

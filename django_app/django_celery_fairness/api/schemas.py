@@ -25,7 +25,7 @@ from pydantic import (
 from celery_fairness.config.rates import MAX_RATE_LIMIT, Rate
 from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
 from celery_fairness.control.holding import REASON_CHARACTERS
-from celery_fairness.control.limits_api import LONGEST_PAGE
+from celery_fairness.control.limits import LONGEST_PAGE
 from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.views import QueueLimit
 from celery_fairness.util.value import Value

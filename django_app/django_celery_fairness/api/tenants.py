@@ -13,7 +13,7 @@ from ninja import Router
 
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import NAME
-from celery_fairness.control.limits_api import PAGE_LENGTH
+from celery_fairness.control.limits import PAGE_LENGTH
 from celery_fairness.control.ojs_views import Pagination
 from django_celery_fairness.api.audit import ADDED, CHANGED, DELETED, wrote
 from django_celery_fairness.api.auth import access

@@ -65,7 +65,7 @@ def test_a_tenants_tier_and_own_number_are_in_force_when_save_returns(fairness):
     assert limit(fairness, "acme") == 1
 
 
-def test_a_worker_that_remembers_the_tier_before_is_judged_by_the_new_one(fairness):
+def test_a_worker_that_remembers_the_tier_before_is_checked_by_the_new_one(fairness):
     """Its first question after the commit already: what it remembers does not count."""
 
     def first_acquire() -> tuple[str, int | None]:

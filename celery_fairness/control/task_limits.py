@@ -17,7 +17,7 @@ from celery_fairness.control.views import Blocker, TaskLimit
 from celery_fairness.scheduler.types import SYSTEM
 
 
-class Judged(NamedTuple):
+class CheckedLimit(NamedTuple):
     """One limit of a task, and whether it blocks the task.
 
     Attributes:
@@ -75,7 +75,7 @@ class Judged(NamedTuple):
 
 def limits_of(
     installation: Installation, task: TaskHead, running: Iterable[Row]
-) -> Iterator[Judged]:
+) -> Iterator[CheckedLimit]:
     """Check the limit of a task's tenant, those that it brings, and that of its whole queue.
 
     Args:
@@ -87,22 +87,22 @@ def limits_of(
     enforced = installation.settings.enforcement is Enforcement.ON
     of_queue = [row for row in running if row.queue == task.queue]
 
-    def judged(state: Inspection, local: int | None) -> Judged:
+    def checked(state: Inspection, local: int | None) -> CheckedLimit:
         if local is None or not enforced:
-            return Judged(state)
+            return CheckedLimit(state)
         held = _fewest_held(of_queue, state.key) if local else 0
-        return Judged(state, local, held if held is not None and held >= local else None)
+        return CheckedLimit(state, local, held if held is not None and held >= local else None)
 
     if task.key != SYSTEM:
-        yield Judged(inspector.of_waiting(task.key, task.tenant))
+        yield CheckedLimit(inspector.of_waiting(task.key, task.tenant))
     for each in map(inspector.of_limit, read_limits(task.limits)):
-        yield judged(each, each.local_limit)
+        yield checked(each, each.local_limit)
     text = reader.read("HGET", reader.keys.queue_limits, f"queue {task.queue}")
     if text:
         row = read_row(text)
         numbers = QueueNumbers() if row.parts else row.numbers
         state = inspector.of_limit(numbers.limit(row.key, WHOLE))
-        yield judged(state, numbers.local)
+        yield checked(state, numbers.local)
 
 
 def _fewest_held(rows: Iterable[Row], key: str) -> int | None:

@@ -11,7 +11,7 @@ from celery_fairness.control.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.control.holding import Holding, lasts_ms, person
 from celery_fairness.control.inspect import Inspector
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.limits_api import UNSET, LimitsApi, Unset
+from celery_fairness.control.limits import UNSET, LimitsApi, Unset
 from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.purging import purge_tenant
 from celery_fairness.control.rerouting import Rerouting

@@ -102,7 +102,7 @@ class StatsApi:
         return read_load(self._installation, queue)
 
     def loads(self) -> tuple[QueueLoad, ...]:
-        """Return the same of each queue whose tenants a scrape judges, by queue."""
+        """Return the same of each queue whose tenants a scrape checks, by queue."""
         return read_loads(self._installation)
 
     def doctor(self) -> Diagnosis:

@@ -8,7 +8,7 @@ from celery_fairness.config.fields import whole
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import PASSES, Place, dead, find, letter
 from celery_fairness.control.installation import Installation
-from celery_fairness.control.limits_api import LONGEST_PAGE, PAGE_LENGTH, PAGES
+from celery_fairness.control.limits import LONGEST_PAGE, PAGE_LENGTH, PAGES
 from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.purging import cancel_tasks
 from celery_fairness.control.scan import Reader
