@@ -129,8 +129,8 @@ MISTAKES = (
     ),
     Mistake(
         "a tenant runs one more task",
-        "full = limit <= held",
-        "full = limit < held",
+        "math.max(0, limit - held)",
+        "math.max(0, limit - held + 1)",
         "limits",
         seed=2,
     ),

@@ -40,9 +40,7 @@ local function tenant_state_of(it, key, tier, tenant)
     found.limit = Config.has_overrides(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
   end
   found.held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
-  if found.limit >= 0 and (found.limit == 0 or rules.enforcement == "on") then
-    found.free = math.max(0, found.limit - found.held)
-  end
+  if found.limit == 0 or rules.enforcement == "on" then found.free = Tenants.free_slots(found.limit, found.held) end
   it.tenant_states[key] = found
   return found
 end

@@ -34,6 +34,11 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   }, flags, epoch
 end
 
+-- Returns how many more tasks a tenant may start by the limit of its tier. The limit -1 is unlimited.
+function Tenants.free_slots(limit, held)
+  return limit < 0 and math.huge or math.max(0, limit - held)
+end
+
 -- Returns a verdict with these fields:
 -- - open: one more task may start
 -- - full: no task would start if limits were enforced
@@ -56,7 +61,7 @@ function Tenants.check(ctx, key, rules, queue)
   local full, held = limit == 0, nil
   if limit > 0 and rules.enforcement ~= "off" then
     held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
-    full = limit <= held
+    full = Tenants.free_slots(limit, held) == 0
   end
   local open = rules.lets_all_start or not full or limit > 0 and rules.enforcement == "observe"
   return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,

@@ -71,7 +71,8 @@ local function acquire(keys, args)
   rules.parked = flags.parked
   local promoted_keys = memory.seq and Promotions.arrive(ctx, of_worker, message, serial)
   if promoted_keys then held = Limits.held_of(ctx, key, rules) end
-  local counts, full, closed = ctx.prefix .. Keys.COUNTERS, enforcement ~= "off" and limit >= 0 and held >= limit, nil
+  local counts, closed = ctx.prefix .. Keys.COUNTERS, nil
+  local full = enforcement ~= "off" and Tenants.free_slots(limit, held) == 0
   if enforcement ~= "off" then
     closed = specs ~= "" and Limits.check(ctx, specs, rules) or nil
     if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then
