@@ -7,9 +7,13 @@ settle in one of the scenes.
 Commands stand for time here. Most of the time of a call is that of its commands, about a
 microsecond each with the Lua around it. The time itself varies by more than 3 % from run to run.
 
-Weakness: the fields ``run_times`` and ``checked`` of the clock are values and no flags, so they are
-not here. The flag ``parked`` saves commands of gates, which no scene runs. Claims read
-``tenant_published`` because ``doctor`` needs it in any case. It saves one command of a claim.
+Not measured here:
+
+- ``run_times`` of the clock is a value and no flag.
+- ``parked`` saves commands of gates, which no scene runs.
+- ``tenant_published`` saves one command of a claim, of 33, and ``doctor`` needs it in any case.
+- ``tiers`` of a claim saves 2.0 % of the commands, and the decoding of each tier's row with them.
+- ``virtual`` of a claim has the time to which the claim has moved a queue. So it is no cache.
 """
 
 from __future__ import annotations
@@ -44,6 +48,8 @@ CACHES = {
     "held": ("if rules.held then rules.held[key] = held end", ""),
     "limits": ("if rules.limits then rules.limits[limit.spec] = limit end", ""),
     "holds": ("if rules.holds == nil then", "do"),
+    "rows": ("rules.rows = rules.rows or {}", "rules.rows = {}"),
+    "checked": ("if enforces and rules.checked == rules.version then return 0 end", ""),
 }
 THREE = (Limit("api", 50), Limit("mail", 40, ((100, 1000),)), Limit("disk", 30))
 #: Keys whose numbers somebody has overridden.

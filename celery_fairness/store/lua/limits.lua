@@ -148,26 +148,9 @@ function Limits.read_limit(spec)
     asks = not is_whole and (counts or rates ~= "" or throttle ~= "")}
 end
 
--- Reads the numbers that keys declare. No call changes these numbers after it has read them.
-function Limits.read_declared(ctx, keys, rules)
-  rules.declared = rules.declared or {}
-  local asked, names = {}, {}
-  for index = 1, #keys do
-    local key = keys[index]
-    if rules.declared[key] == nil and #names < Rates.KEYS_AT_ONCE then
-      rules.declared[key] = false
-      asked[#asked + 1], names[#names + 1] = key, ctx.prefix .. Keys.DECLARED .. key
-    end
-  end
-  if #names == 0 then return end
-  local texts = redis.call("MGET", unpack(names))
-  for index = 1, #names do rules.declared[asked[index]] = texts[index] end
-end
-
 -- Gives a limit the newest numbers of its key, for each kind of number that the limit has.
-function Limits.use_newest(ctx, limit, rules)
-  Limits.read_declared(ctx, {limit.key}, rules)
-  local concurrency, rates, throttle = Config.read_declared(rules.declared[limit.key])
+function Limits.use_newest(ctx, limit)
+  local concurrency, rates, throttle = Config.read_declared(redis.call("GET", ctx.prefix .. Keys.DECLARED .. limit.key))
   if limit.counts then limit.concurrency = tonumber(concurrency) or limit.concurrency end
   if limit.has_rates and rates ~= "" then limit.rates = rates end
   if limit.has_throttle and throttle ~= "" then limit.throttle = throttle end
@@ -176,7 +159,7 @@ end
 -- Gives a limit the numbers that it has without an override: the newest of its key, or those of its queue.
 function Limits.set_own_numbers(ctx, limit, rules)
   if limit.of_queue then Config.use_queue_numbers(ctx, limit, rules) end
-  if limit.asks then Limits.use_newest(ctx, limit, rules) end
+  if limit.asks then Limits.use_newest(ctx, limit) end
   return limit
 end
 
@@ -196,14 +179,8 @@ function Limits.limit_now(ctx, spec, rules)
 end
 
 function Limits.limits_now(ctx, specs, rules)
-  local limits, keys = {}, {}
-  for spec in string.gmatch(specs, "[^,]+") do
-    local limit = rules.limits and rules.limits[spec] or Limits.read_limit(spec)
-    limits[#limits + 1] = limit
-    if limit.asks and not limit.is_checked then keys[#keys + 1] = limit.key end
-  end
-  Limits.read_declared(ctx, keys, rules)
-  for index = 1, #limits do Limits.set_numbers(ctx, limits[index], rules) end
+  local limits = {}
+  for spec in string.gmatch(specs, "[^,]+") do limits[#limits + 1] = Limits.limit_now(ctx, spec, rules) end
   return limits
 end
 

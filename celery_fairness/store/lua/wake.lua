@@ -107,7 +107,6 @@ function Wake.free_keys(ctx, ended, rules)
   end
   -- Usually something waits only at one of the first keys.
   local left = Wake.count_waiters(ctx, keys)
-  if left > 0 then Limits.read_declared(ctx, limits, rules) end
   for index = 1, #keys do
     if left == 0 then return end
     if Wake.check_waiters(ctx, keys[index], rules) then left = left - 1 end
