@@ -18,7 +18,7 @@ from celery_fairness.scheduler import calls
 
 #: Rows or heads in one call.
 BATCH = 500
-#: Waiting tasks in one group.
+#: Waiting tasks in one group, and tasks that one call cancels.
 TOGETHER = 50
 #: Number of searches. A task that changed its place during the first one is found in the second.
 PASSES = 2
@@ -89,7 +89,12 @@ def _text(value: Any) -> str:
 
 def find(reader: Reader, task_id: str) -> list[Place]:
     """Return the tasks of an id, the oldest first. A retry has the id of the first attempt."""
-    return _places(reader.call(calls.FIND, [key_part(task_id)]))
+    first: Any = 0
+    rows: list[Sequence[Any]] = []
+    while first != "":
+        first, *page = reader.call(calls.FIND, [key_part(task_id), str(first)])
+        rows += page
+    return _places(rows)
 
 
 def dead(

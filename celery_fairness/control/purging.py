@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control.find_task import waiting_tasks
+from celery_fairness.control.find_task import TOGETHER, waiting_tasks
 from celery_fairness.control.installation import Installation
+from celery_fairness.control.scan import batches
 from celery_fairness.scheduler import calls
 
 
 def cancel_tasks(installation: Installation, tags: Sequence[str]) -> int:
     """Cancel tasks if they still wait; return the number that did."""
-    if not tags:
-        return 0
-    args = calls.cancel_args(tags, installation.lease_ms)
-    return sum(calls.read_done(installation.reader.call(calls.CANCEL, args)))
+    cancelled = 0
+    for some in batches(tags, TOGETHER):
+        args = calls.cancel_args(some, installation.lease_ms)
+        cancelled += sum(calls.read_done(installation.reader.call(calls.CANCEL, args)))
+    return cancelled
 
 
 def purge_tenant(installation: Installation, tenant: str) -> int:

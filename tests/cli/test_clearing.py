@@ -345,6 +345,26 @@ def test_all_messages_of_one_id_are_cancelled_and_one_that_runs_is_told(run, sho
     assert json.loads(run("status", "--json").stdout)["queues"][0]["later"] == 0
 
 
+def test_many_messages_of_one_id_are_found_and_cancelled_in_pages(run, shop, fairness, monkeypatch):
+    for number in range(120):
+        send(shop, "42", "same", tag=f"tag{number:03}")
+    pages = []
+    run_script = type(parts_of(fairness).limiter.connection).run
+
+    def counted(self, name, prefix, args, *rest):
+        answer = run_script(self, name, prefix, args, *rest)
+        if name == calls.FIND:
+            pages.append(len(answer) - 1)
+        if name == calls.CANCEL:
+            assert len(answer) <= 50
+        return answer
+
+    monkeypatch.setattr(type(parts_of(fairness).limiter.connection), "run", counted)
+    assert run("task", "cancel", "same").exit_code == 0
+    assert pages == [50, 50, 20]
+    assert not any(each["waiting"] for each in json.loads(run("status", "--json").stdout)["queues"])
+
+
 @pytest.mark.parametrize("verb", ["cancel", "requeue", "purge"])
 def test_an_answer_that_is_lost_on_the_way_is_the_same_when_it_is_asked_again(
     fairness, shop, monkeypatch, verb
