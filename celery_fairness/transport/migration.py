@@ -32,7 +32,7 @@ from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiti
 from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
-from celery_fairness.transport.session import Claimant
+from celery_fairness.transport.session import Claimant, Session
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.value import Value
 from celery_fairness.wiring import wired
@@ -298,7 +298,7 @@ def to_stock(channel: Any, queue: str, progress: Progress | None = None) -> Move
             waits_until = None
         if not claim.sleep_ms:
             continue
-        held_by = set(map(calls.as_text, session.call(calls.HOLDERS, [queue])))
+        held_by = _holders(session, queue)
         if not held_by:
             break
         # Leases end by a clock that only calls move.
@@ -331,6 +331,16 @@ def _move_claimed(channel: Any, queue: str, tasks: Sequence[Claimed]) -> int:
             ends = [Settle(task.lease, Verdict.HEAD, begun=False) for task in rest]
             session.call(calls.SETTLE, calls.settle_args(ends, session.rules))
     return moved
+
+
+def _holders(session: Session, queue: str) -> set[str]:
+    """Return the owners that hold tasks of ``queue``."""
+    cursor, owners = "0", set[str]()
+    while True:
+        cursor, *page = map(calls.as_text, session.call(calls.HOLDERS, [queue, cursor]))
+        owners.update(page)
+        if cursor == "0":
+            return owners
 
 
 def _move(channel: Any, queue: str, message: str, lease: str = "", tag: str = "") -> int:
