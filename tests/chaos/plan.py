@@ -54,6 +54,8 @@ Kind = Literal["kill worker", "kill child", "stop", "freeze", "cut", "pause", "r
 #: Faults of Redis come one after the other.
 OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart", "clock")
 
+#: The part of a run in which Redis has no fault yet. So some workers die without an outage.
+QUIET_PART = 0.2
 PAUSE_SECONDS = 3.0
 #: The longest that a restarted Redis stays away, in seconds.
 AWAY_SECONDS = 2.0
@@ -149,7 +151,8 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
     for is_redis in (False, True):
         kinds = [kind for kind in everything if (kind in OF_REDIS) == is_redis]
         random.shuffle(kinds)
-        each = plan.seconds / max(1, len(kinds))
+        begin = QUIET_PART * plan.seconds if is_redis else 0.0
+        each = (plan.seconds - begin) / max(1, len(kinds))
         paused = frozen = 0
         for number, kind in enumerate(kinds):
             seconds = 0.0
@@ -167,7 +170,7 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
                     else random.uniform(0.1, 0.6) * longest
                 )
                 frozen += 1
-            at = (number + random.uniform(0.0, 0.6)) * each
+            at = begin + (number + random.uniform(0.0, 0.6)) * each
             found.append(Fault(at, kind, seconds, random.random(), random.random()))
     return sorted(found, key=lambda fault: fault.at)
 

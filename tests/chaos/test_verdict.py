@@ -15,7 +15,7 @@ from redis import Redis
 from celery_fairness.config.policy import RateLimitPolicy
 from tests.chaos import ledger
 from tests.chaos.audit import leftovers
-from tests.chaos.plan import FULL, PACES, QUICK, Pace, faults, next_job, scaled
+from tests.chaos.plan import FULL, OF_REDIS, PACES, QUICK, Pace, faults, next_job, scaled
 from tests.chaos.story import Story
 from tests.chaos.verdict import (
     FROZEN,
@@ -23,6 +23,7 @@ from tests.chaos.verdict import (
     PROCESS_DIED,
     REDELIVERED,
     SENT_TWICE,
+    SLACK_SECONDS,
     UNEXPLAINED,
     Verdict,
     judge,
@@ -506,6 +507,14 @@ def test_every_plan_has_its_amounts() -> None:
         for kind in plan.amounts:
             assert kinds.count(kind) >= (kills if kind.startswith("kill") else others)
     assert all(amount >= 1 for amount in scaled(QUICK, 0.01).amounts.values())
+
+
+def test_workers_die_without_an_outage_at_the_start_of_a_run() -> None:
+    for plan in (FULL, QUICK):
+        first = min(fault.at for fault in faults(plan, 1) if fault.kind in OF_REDIS)
+        assert first > plan.lease_seconds + SLACK_SECONDS
+        kills = [fault for fault in faults(plan, 1) if fault.kind == "kill worker"]
+        assert any(fault.at + plan.lease_seconds + SLACK_SECONDS < first for fault in kills)
 
 
 def test_some_pauses_and_freezes_are_longer_than_a_lease() -> None:
