@@ -60,9 +60,11 @@ def is_on_hold(world: World, task: int) -> bool:
 
 
 def is_behind(world: World, task: int) -> bool:
-    """Return whether a newcomer must wait behind another task. They share a key."""
+    """Return whether a newcomer must wait behind a task that is blocked at one of its keys."""
+    keys = world.scenario.keys[task]
     others = (each for number, each in enumerate(world.tasks) if number != task)
-    return world.tasks[task].newcomer and any(each.record == WAITS for each in others)
+    is_blocked = any(each.record == WAITS and each.blocked_at in keys for each in others)
+    return world.tasks[task].newcomer and is_blocked
 
 
 def wake(world: World, keys: tuple[int, ...]) -> None:
