@@ -218,7 +218,7 @@ TYPES: Mapping[str, EventType] = {
             "task.started",
             (*_OF_TASK, "key", "attempt", "owner", "waited_seconds"),
             "during a trace, a task was claimed `waited_seconds` after its put or its time, or "
-            "started at a gate",
+            "started at a gate, that long after it was first parked",
             "trace",
         ),
         EventType(

@@ -89,12 +89,15 @@ def _text(value: Any) -> str:
 
 def find(reader: Reader, task_id: str) -> list[Place]:
     """Return the tasks of an id, the oldest first. A retry has the id of the first attempt."""
-    first: Any = 0
-    rows: list[Sequence[Any]] = []
-    while first != "":
-        first, *page = reader.call(calls.FIND, [key_part(task_id), str(first)])
-        rows += page
-    return _places(rows)
+    found: list[Place] = []
+    seen: set[str] = set()
+    last: Any = None
+    while last != "":
+        last, *rows = reader.call(calls.FIND, [key_part(task_id), str(last or "")])
+        page = [place for place in _places(rows) if place.task.tag not in seen]
+        seen.update(place.task.tag for place in page)
+        found = page + found
+    return found
 
 
 def dead(

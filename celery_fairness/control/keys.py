@@ -15,7 +15,7 @@ from celery_fairness.scheduler.types import SYSTEM
 ORDER_LENGTH = 17
 
 _WORD = "([^ ]*)"
-#: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT BLOCKED ID QUEUE
+#: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT BLOCKED ID QUEUE [ROUTE]
 _HEAD = re.compile(
     rf"(\d+) (\d+) (\d+) [^ ]+ \d {_WORD} {_WORD} {_WORD} {_WORD} {_WORD} [^ ]* {_WORD} [^ ]* (.*)",
     re.DOTALL,
@@ -47,7 +47,7 @@ class TaskHead(NamedTuple):
             ``-`` if the task has started since, and "" without such an event. It is
             ``STATE|OWNER`` if the task has ended while no worker could write its result.
         queue: Its queue, or the queue of the parked tasks of its broker.
-        route: The queue from which a parked task came, "" for any other task.
+        route: The routing key with which a parked task is published again. "" for other tasks.
     """
 
     tag: str

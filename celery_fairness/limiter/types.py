@@ -171,7 +171,7 @@ class Promoted:
         copy: The copy of its message. Only this serial may be published. It is the name of the
             lease that keeps the task's slots for the copy.
         message: The parked message.
-        waited_ms: How long it was parked. None if that is not known.
+        waited_ms: How long ago it was first parked. None if that is not known.
         limit: The key of the limit for which it waited. "" if there was none.
     """
 

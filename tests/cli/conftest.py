@@ -59,7 +59,7 @@ class Installation:
 
     def find(self, task_id: str) -> list[tuple[str, str]]:
         """Return tag and state of each task of an id."""
-        _, *rows = self.run(calls.FIND, [key_part(task_id), "0"])
+        _, *rows = self.run(calls.FIND, [key_part(task_id), ""])
         return [(row[0], row[1]) for row in rows]
 
     def fill(self) -> None:

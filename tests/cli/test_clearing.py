@@ -15,7 +15,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Verdict, Waiting
+from celery_fairness.scheduler.types import Rules, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.cli.clearing import bury, send, tag_of
@@ -362,6 +362,25 @@ def test_many_messages_of_one_id_are_found_and_cancelled_in_pages(run, shop, fai
     monkeypatch.setattr(type(parts_of(fairness).limiter.connection), "run", counted)
     assert run("task", "cancel", "same").exit_code == 0
     assert pages == [50, 50, 20]
+
+
+def test_no_message_of_an_id_is_missed_if_older_ones_end_meanwhile(
+    run, shop, fairness, monkeypatch
+):
+    for number in range(120):
+        send(shop, "42", "same", tag=f"tag{number:03}")
+    run_script = type(parts_of(fairness).limiter.connection).run
+    unlimited = iter([Rules(default_limit=None)])
+
+    def meanwhile(self, name, prefix, args, *rest):
+        answer = run_script(self, name, prefix, args, *rest)
+        for rules in unlimited if name == calls.FIND else ():
+            for task in shop.claim(want=30, rules=rules):
+                shop.settle(task)
+        return answer
+
+    monkeypatch.setattr(type(parts_of(fairness).limiter.connection), "run", meanwhile)
+    assert run("task", "cancel", "same").exit_code == 0
     assert not any(each["waiting"] for each in json.loads(run("status", "--json").stdout)["queues"])
 
 

@@ -17,7 +17,7 @@ class Rules:
     a_start_makes_others_stale: bool = True
     #: `sent` without the claimed lease of its name changes nothing.
     late_sent_is_a_no_op: bool = True
-    #: A promoted copy is judged at the gate, so it is rejected during a pause or a cool-down.
+    #: A promoted copy is checked at the gate, so it is rejected during a pause or a cool-down.
     promotions_are_checked_again: bool = True
     #: A copy that comes to a gate ends its promotion lease and its reservation in the same call.
     arrival_ends_the_promotion: bool = True

@@ -67,7 +67,7 @@ class Dispatch:
 
     def find(self, tag) -> tuple[str, TaskHead] | None:
         """Return the state and the head of a task that was put without an id of its own."""
-        _, *rows = self.run(calls.FIND, [tag, "0"])
+        _, *rows = self.run(calls.FIND, [tag, ""])
         return (rows[0][1], read_head(tag, rows[0][4])) if rows else None
 
     def letters(self, queue="q"):

@@ -417,7 +417,7 @@ def test_the_tags_of_an_id_lose_the_task_that_ended_and_no_other(dispatch, clien
     tasks = dispatch.claim().tasks
     dispatch.settle([each for each in tasks if tag_of(each.lease) == ended])
     left = [each for each in tags if each != ended]
-    _, *rows = dispatch.run(calls.FIND, ["same", "0"])
+    _, *rows = dispatch.run(calls.FIND, ["same", ""])
     assert [row[0] for row in rows] == left
     assert client.hget(PREFIX + "ids", "same") == " ".join(left)
     dispatch.settle([each for each in tasks if tag_of(each.lease) != ended])

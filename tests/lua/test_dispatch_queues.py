@@ -7,6 +7,7 @@ from redis import ResponseError
 
 from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import Dispatch
 
 
@@ -69,3 +70,23 @@ def test_what_nobody_could_read_is_refused_before_anything_is_written(
     with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a spec"):
         dispatch.run(calls.SET_QUEUE_LIMIT, args)
     assert client.keys("*") == []
+
+
+def test_the_holders_of_a_queues_tasks_come_in_pages(dispatch):
+    dispatch.rules = Rules(default_limit=None)
+    owners = {f"w{number}" for number in range(70)}
+    for owner in owners:
+        for queue in ("q", "other"):
+            for _ in range(10):
+                # A table of short rows has one page.
+                dispatch.put("a", queue=queue, kind="x" * 100)
+        args = calls.claim_args(owner, 1, 10, ["q"], dispatch.rules, str(dispatch.now))
+        assert len(calls.read_claim(dispatch.run(calls.CLAIM, args)).tasks) == 10
+    assert dispatch.claim(want=100, queues=("other",)).tasks
+    cursor, found, pages = "0", set(), 0
+    while pages == 0 or cursor != "0":
+        cursor, *page = dispatch.run(calls.HOLDERS, ["q", cursor])
+        found.update(page)
+        pages += 1
+    assert found == owners
+    assert pages > 1

@@ -2,9 +2,9 @@
   The record of a task: its head in `tasks` and its message in `messages`, both by its tag. Every other table
   holds the tag. The message is written once, as the producer sent it, and a claim reads it once.
 
-  A head has fourteen fields with one space between them:
+  A head has fourteen fields with one space between them, and that of a parked task has a route too:
 
-    seq attempt deaths cost rank tenant service tier name limits put blocked id queue
+    seq attempt deaths cost rank tenant service tier name limits put blocked id queue [route]
 
   seq      its place among all tasks of the installation; a task that began to wait earlier has the smaller
   attempt  how often it was claimed, without the claim of a lease that it has now
@@ -22,7 +22,7 @@
            STATE|OWNER of a task that ended without a worker (settle.lua)
   id       its task id as it is written in keys; "" if the message's headers have none
   queue    in which it waits, or waited when it was claimed. That of a parked task has a space after it, and then its
-           route: the queue of its broker from which it came
+           route: the routing key with which it is published again
 
   `ids` has the tags by the task id, also of tasks that a gate has parked. A retry has the id of the first attempt,
   so an id may have several.
@@ -70,7 +70,7 @@ function Tasks.write(ctx, task)
     .. " " .. task.queue .. (task.route and " " .. task.route or ""))
 end
 
--- Returns the queue of a task as people see it. A parked task is shown with the queue from which it came.
+-- Returns the queue of a task as people see it. A parked task is shown with its route.
 function Tasks.shown_queue(task)
   return task.route or task.queue
 end

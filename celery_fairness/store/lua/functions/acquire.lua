@@ -49,6 +49,7 @@ local function acquire(keys, args)
     kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
   if specs ~= "" then Config.check_again(ctx, Config.declare(ctx, specs, is_new)) end
   local copy = ctx.prefix .. Keys.COPY .. message
+  rules.limits = {}
   local each_limit = specs ~= "" and Limits.limits_now(ctx, specs, rules) or {}
   local limits = Rates.of_one_key(each_limit)
 
@@ -125,7 +126,7 @@ local function acquire(keys, args)
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, specs)
   local ends_at = Rates.int_text(rules.logical + of_worker.lease_ms)
   if not Leases.hold(ctx, lease, its_keys, specs, job or Leases.UNKNOWN, rules, ends_at) then return starts end
-  if memory.since then Stats.count_parked(ctx, rules, memory) end
+  if memory.since and job then Stats.count_parked(ctx, rules, memory) end
   Events.emit_admitted(ctx, job, memory)
   if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key, memory.since, rules.now) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)

@@ -14,7 +14,7 @@
   args[9]  tier          str  the tenant's tier as the caller holds it
   args[10] rank          int  0 to 9; 9 goes first
   args[11] limits        str  those beside the tier's, or ""
-  args[12] job           str  "ID NAME QUEUE" of the task; its broker gets it back in this queue
+  args[12] job           str  "ID NAME QUEUE" of the task; QUEUE is the routing key with which it is published again
   args[13] expires_ms    str  server time from which it does not start any more, or ""
   args[14] message       str  as it is published again
   args[15] frozen_ms     str  "" in production (server TIME); set only by tests
@@ -45,7 +45,8 @@ register("park", {}, function(keys, args)
   end
   Lanes.enqueue(ctx, queue, task, true, now)
   -- A newcomer must not start before this task. So its lane waits at its limit at once, as the next claim would put it.
-  local rules = {logical = logical, now = now, enforcement = "on", parked = "1", limited = "1", promotes = true}
+  local rules = {logical = logical, now = now, enforcement = "on", parked = "1", limited = "1", promotes = true,
+    limits = {}}
   local lane = Lanes.lane_of(task)
   if task.limits == "" or Lanes.group_of(ctx, queue, task.key, lane) then return 1 end
   local rejected = Limits.check(ctx, task.limits, rules)
