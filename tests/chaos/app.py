@@ -78,7 +78,9 @@ class SeenRequest(_Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Write it down."""
         retries = self._request_dict["retries"]
-        ledger.write("accepted", id=self.id, retries=retries, pid=pid, worker=WORKER)
+        again = bool(self.delivery_info.get("redelivered"))
+        facts = {"id": self.id, "retries": retries, "pid": pid, "worker": WORKER}
+        ledger.write("accepted", redelivered=again, **facts)
         super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:

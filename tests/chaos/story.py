@@ -94,6 +94,11 @@ class Story:
         for attempt in self.attempts:
             self.attempts_of[attempt.id].append(attempt)
             self.of_tenant[attempt.tenant].append(attempt)
+        #: When a broker delivered a message again, by the id and the retries of its task.
+        self.redeliveries: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for event in kinds["accepted"]:
+            if event.get("redelivered"):
+                self.redeliveries[event["id"], event["retries"]].append(event["at"])
         self._accepted: dict[str, list[Event]] = defaultdict(list)
         sent_back: dict[tuple[str, str], list[float]] = defaultdict(list)
         for event in kinds["sent back"]:

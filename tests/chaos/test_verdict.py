@@ -68,7 +68,7 @@ def ran(
     }
     about = {"tenant": tenant, "late": late, "redelivered": redelivered}
     found: list[ledger.Event] = [
-        {"event": "accepted", "at": begun, **facts},
+        {"event": "accepted", "at": begun, "redelivered": redelivered, **facts},
         {"event": "start", "at": begun, **about, **facts},
     ]
     if over is not None:
@@ -381,6 +381,14 @@ def test_a_gate_runs_a_copy_twice_only_if_its_broker_delivers_it_again(
     first[1]["message"] = again[1]["message"] = "m"
     verdict = verdict_on(sent(0, "a"), first, again)
     assert (verdict.duplicates, verdict.holds) == ({"a": why}, redelivered)
+
+
+@pytest.mark.parametrize(("at", "why"), [(2.5, REDELIVERED), (0.5, UNEXPLAINED)])
+def test_a_message_that_came_again_may_be_parked_before_it_runs_again(at: float, why: str) -> None:
+    first, again = ran(1, 2, "a"), ran(3, 4, "a", worker="w.2")
+    first[1]["message"] = again[1]["message"] = "m"
+    came, _ = ran(at, None, "a", worker="w.2", redelivered=True)
+    assert verdict_on(sent(0, "a"), first, [came], again).duplicates == {"a": why}
 
 
 @pytest.mark.parametrize(("second", "why"), [("m", PROCESS_DIED), ("n", SENT_TWICE)])

@@ -243,7 +243,10 @@ def _why_again(story: Story, attempts: list[Attempt]) -> str:
         begun = attempt.begun - SETTLE_SECONDS
         if any(outage.meets(begun, settled.over) for outage in story.outages):
             return OUTAGE
-    if any(each.message and each.redelivered for each in attempts):
+    # A gate may have parked the message that came again, and then its copy is a new message.
+    first_end = min(each.over for each in attempts)
+    again = story.redeliveries[attempts[0].id, attempts[0].retries]
+    if attempts[0].message and any(at > first_end for at in again):
         return REDELIVERED
     return UNEXPLAINED
 
