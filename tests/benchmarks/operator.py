@@ -1,8 +1,10 @@
 """The questions of an operator during an incident, with a hundred thousand tasks waiting.
 
-The figures are the server's own: the time of all functions that one question calls, the time of all
-commands, of which most run inside these functions, and the longest call from the slow log. Each is
-the shortest of three runs, because others may use the machine during one run.
+The figures are the server's own, each the shortest of three runs:
+
+- the time of all functions that one question calls
+- the time of all commands, most of which run inside these functions
+- the longest call, from the slow log
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tests.support.redis_server import RedisServer
 
 #: What one question may take of the server, and the longest of its calls, in ms.
 ALL_MS, ONE_MS = 20.0, 5.0
-#: How often each question is asked.
+#: Runs of each question. Others may use the machine during one of them.
 RUNS = 3
 #: The tasks of the small installation with which commands are compared.
 FEW = 10
@@ -133,11 +135,15 @@ def _growth(server: RedisServer, tasks: int) -> Row:
 
 def _commands(client: Any, ask: Callable[[], Any]) -> int:
     """Return how many commands a question runs, inside functions and outside."""
+    return _commands_and_answer(client, ask)[0]
+
+
+def _commands_and_answer(client: Any, ask: Callable[[], Any]) -> tuple[int, Any]:
     client.config_resetstat()
-    ask()
+    answer = ask()
     others = {"cmdstat_config|resetstat", "cmdstat_info", "cmdstat_ping", "cmdstat_hello"}
     stats = client.info("commandstats")
-    return sum(each["calls"] for name, each in stats.items() if name not in others)
+    return sum(each["calls"] for name, each in stats.items() if name not in others), answer
 
 
 def _largest_chunk(client: Any) -> list[str]:
@@ -148,11 +154,10 @@ def _largest_chunk(client: Any) -> list[str]:
     for batch in batches(names, KEYS):
         rest = [word for key in batch for word in (key, "0")]
         while rest:
-            words, answers = rest, list[Any]()
-            commands = _commands(client, lambda: answers.append(_check(client, words)))  # noqa: B023
+            words = rest
+            commands, (rest, _) = _commands_and_answer(client, partial(_check, client, words))
             if commands > most:
                 most, largest = commands, words
-            rest = answers[0][0]
     return largest
 
 

@@ -1,4 +1,4 @@
-"""What a gate cannot do, seen on workers: docs/explanation/gate.md lists it."""
+"""Workers show what a gate cannot do. docs/explanation/gate.md lists it."""
 
 from __future__ import annotations
 
