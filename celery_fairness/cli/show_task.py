@@ -126,8 +126,8 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
     reasons = by.in_force.reasons if by.in_force is not None else ()
     why = f"; {reasons[0].text}" if reasons and reasons[0].by_people else ""
     found = [Sentence(printable(f"blocked by {by.key}: {by.reason}, {held}{soon}{why}"), "notice")]
-    for ancestor in by.ancestors:
-        text = f"{printable(ancestor)}, which called it, holds a slot of {by.key}"
+    for caller in by.callers:
+        text = f"{printable(caller)}, which called it, holds a slot of {by.key}"
         found.append(Sentence(f"{text}: if that waits for its result, neither ends", "danger"))
     yield from found[:-1]
     yield found[-1]._replace(holders=by.holders)

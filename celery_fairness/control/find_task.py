@@ -41,14 +41,12 @@ class Place(NamedTuple):
         task: The head of its record.
         message: Its message.
         owner: Process that runs it, or "" if none does.
-        due_ms: Its eta by the server's clock, or None without one.
     """
 
     state: str
     task: TaskHead
     message: str
     owner: str = ""
-    due_ms: float | None = None
 
     @property
     def names(self) -> MessageNames:
@@ -65,7 +63,7 @@ class Place(NamedTuple):
     @property
     def queue(self) -> str:
         """Its queue; the one to which a parked task goes back."""
-        return self.task.route if self.task.is_parked else self.task.queue
+        return self.task.shown_queue
 
 
 def headers_of(message: str | None) -> Mapping[str, Any]:
@@ -114,10 +112,10 @@ def dead(
 
 def _places(rows: Iterable[Sequence[Any]]) -> list[Place]:
     found = []
-    for tag, state, owner, due, head, message in rows:
+    for tag, state, owner, head, message in rows:
         task = read_head(tag, head)
         if task is not None:
-            found.append(Place(state, task, message, owner, float(due) if due else None))
+            found.append(Place(state, task, message, owner))
     return found
 
 

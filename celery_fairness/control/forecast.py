@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.control.keys import Row, TaskHead, read_row
-from celery_fairness.control.ojs_views import Inspection
-from celery_fairness.control.scan import Reader, logical_now
+from celery_fairness.control.scan import Reader
+from celery_fairness.control.snapshot import KeyState
 from celery_fairness.limiter.types import HeldLease
 
 #: Steps of a binary search for a time, which make it exact enough.
@@ -119,7 +119,7 @@ def _longer(holders: Iterable[HeldLease]) -> float:
     return max(1.0, sum(age for age, _ in both) / usual) if usual else 1.0
 
 
-def wait_for_slot(state: Inspection, limit: int, before: Before) -> float | None:
+def wait_for_slot(state: KeyState, limit: int, before: Before) -> float | None:
     """Return the seconds until a key has a slot for a task, or None if unknown."""
     free = limit - state.held
     if before.tasks < free:
@@ -134,9 +134,15 @@ def wait_for_slot(state: Inspection, limit: int, before: Before) -> float | None
     return wait_for_ends(holders, limit, before.tasks + 1 - free, before.takes)
 
 
-def wait_for_limit(reader: Reader, limit: Limit, state: Inspection, before: Before) -> float | None:
-    """Return the seconds until a limit lets a task start after others, or None if unknown."""
-    by_starts = _wait_for_rates(reader, limit, before.tasks)
+def wait_for_limit(
+    reader: Reader, state: KeyState, before: Before, logical_ms: float
+) -> float | None:
+    """Return the seconds until a limit lets a task start after others, or None if unknown.
+
+    ``logical_ms`` is the logical time of the snapshot.
+    """
+    limit = state.limit
+    by_starts = _wait_for_rates(reader, limit, before.tasks, logical_ms)
     if limit.concurrency is None:
         return by_starts
     by_slots = wait_for_slot(state, limit.concurrency, before)
@@ -209,14 +215,14 @@ def _seconds_until(
     return last
 
 
-def _wait_for_rates(reader: Reader, limit: Limit, before: int) -> float:
+def _wait_for_rates(reader: Reader, limit: Limit, before: int, logical: float) -> float:
     """Return the seconds until the rates and the throttle of a limit allow a start; 0 is now.
 
     Tasks that go ``before`` are expected to start as soon as they may.
     """
     keys = reader.keys
     count, ideal = reader.read("HMGET", keys.of("window", limit.key), "count", "ideal")
-    waits_ms, logical = [0.0], logical_now(reader)
+    waits_ms = [0.0]
     for starts, period_ms in limit.rates:
         # A window allows a start when the start that is ``starts`` places earlier has left it. That
         # may be a task that goes before and has not started yet, so count whole periods (rounds)
@@ -247,16 +253,15 @@ class Positions:
         self._answer = answer
         self._by_runtime = settings.fairness_by == "runtime"
         self._enforced = settings.enforcement is Enforcement.ON
-        rows = (read_row(*row) for row in answer.get("rows") or ())
-        #: Running tasks, or a sample of them.
-        self.rows = [row for row in rows if row is not None]
-        its = [row for row in self.rows if row.queue == task.queue]
+        read = (read_row(*row) for row in answer.get("rows", ()))
+        rows = [row for row in read if row is not None]
+        its = [row for row in rows if row.queue == task.queue]
         means = {key: mean for key, mean in (answer.get("means") or {}).items() if mean >= 0}
         self._holders = [_holder(row, float(answer["logical"]), means) for row in its]
         #: Number of the slots that tasks of the queue hold.
-        self._held = len(its) and max(1, len(its) * answer["running"] // len(self.rows))
+        self._held = len(its) and max(1, len(its) * answer["running"] // len(rows))
         of_name: defaultdict[str, list[float]] = defaultdict(list)
-        for row in self.rows:
+        for row in rows:
             if row.mean_ms is not None:
                 of_name[row.task.name].append(row.mean_ms / 1000)
         #: How long tasks of a name hold their slots, in seconds.
@@ -292,7 +297,7 @@ class Positions:
 
     def before(self, limit: Limit) -> Before:
         """Return the tasks before it at one of its limits, whose numbers apply."""
-        place = self._answer["limits"].get(limit.key)
+        place = self._answer["turns"].get(limit.key)
         if place is None:
             # It is the limit of the whole queue.
             return self._before_in_queue() or Before(0)

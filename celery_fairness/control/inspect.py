@@ -1,4 +1,4 @@
-"""Inspects keys: those that operators name, those that exist, and those of a task's limits.
+"""Inspects keys: those that operators name, and those that exist.
 
 The function ``inspect`` of the library returns all facts of one moment.
 """
@@ -14,7 +14,6 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import (
     KEY_CHARACTERS,
     KEY_PATTERN,
-    Reserved,
     normalise,
     read_tier_key,
     reserved,
@@ -74,19 +73,6 @@ class Inspector:
         """Return the state of a tenant's key without a call of the resolver."""
         return self._look(tier_key(tenant, service), tenant, tier)
 
-    def of_limit(self, limit: Limit) -> Inspection:
-        """Return the state of the key of a task's limit, with the numbers of this limit."""
-        return self._look(limit.key, limit=limit.text)
-
-    def of_waiting(self, key: str, written: str) -> Inspection:
-        """Return the state of a tenant with waiting tasks, with its tier's limit alone.
-
-        Args:
-            key: Key of its tier limit.
-            written: The tenant in its form in keys.
-        """
-        return self._look(key, Reserved(written), self._settings.default_tier, limit=key)
-
     def _of_text(self, key: str, declared: Limit | None, first: int) -> Inspection:
         kind, _, name = key.partition(":")
         if key == SYSTEM and self._installation.claims:
@@ -139,13 +125,12 @@ class Inspector:
         tier: str = "",
         *,
         unknown: str = "",
-        limit: str = "",
         declared: Limit | None = None,
         first: int = 0,
     ) -> Inspection:
         app = "" if declared is None else declared.numbers
-        answer = self._installation.redis.look(key, who, tier, limit, app, first)
-        return read_inspection(key, answer, unknown=unknown, declared=declared is not None)
+        answer = self._installation.redis.look(key, who, tier, app, first)
+        return read_inspection(answer, unknown=unknown, declared=declared is not None)
 
 
 def typed_key(

@@ -25,11 +25,6 @@ _ROW = re.compile(
 )
 
 
-def whole_of(key: str) -> str:
-    """Return the key of the whole queue for a partition's key, and any other key unchanged."""
-    return ":".join(key.split(":")[:2]) if key.startswith("queue:") else key
-
-
 class TaskHead(NamedTuple):
     """The head of a task's record.
 
@@ -74,6 +69,11 @@ class TaskHead(NamedTuple):
     def is_parked(self) -> bool:
         """Whether a gate has parked it."""
         return self.queue.startswith(PARKED_QUEUES)
+
+    @property
+    def shown_queue(self) -> str:
+        """Its queue; the one to which a parked task goes back."""
+        return self.route if self.is_parked else self.queue
 
 
 class Row(NamedTuple):

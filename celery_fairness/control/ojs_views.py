@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, computed_field, model_serializer
 
-from celery_fairness.config.limit_spec import Limit
 from celery_fairness.control.limit_in_force import LimitInForce
 from celery_fairness.limiter.types import HeldLease, KeyHolds, WaitedLimit, WaitingLane
 from celery_fairness.util.value import Value
@@ -199,13 +198,7 @@ class Inspection(KeyFacts):
 
     ``str()`` of it has a line for the key, its limit in force, and each lease. The dump has only
     the fields of the Open Job Spec, up to ``override``.
-
-    Attributes:
-        numbers: The numbers of the key, or those of one limit of a task. An override counts, a
-            pause does not.
     """
-
-    numbers: Limit
 
     @model_serializer
     def _dump(self) -> dict[str, Any]:  # type: ignore[override]  # plain: it has other fields

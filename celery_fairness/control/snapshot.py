@@ -1,4 +1,4 @@
-"""Reads the snapshot of a key that the function ``inspect`` of the library returns.
+"""Reads the snapshots of keys that the functions ``inspect`` and ``explain`` return.
 
 The library checks the limits: it computes each number and each time by the rules of the next claim.
 This module only gives the answer its public form.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.config.limit_spec import BY_LETTER, Limit, read_limits
 from celery_fairness.config.rates import Rate, ojs_rate
-from celery_fairness.control.limit_in_force import LimitReason, limit_in_force
+from celery_fairness.control.limit_in_force import LimitInForce, LimitReason, limit_in_force
 from celery_fairness.control.ojs_views import (
     Concurrency,
     Inspection,
@@ -30,28 +30,77 @@ from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 UNCHANGED = "-"
 
 
-def read_inspection(
-    key: str, answer: Mapping[str, Any], *, unknown: str = "", declared: bool = False
-) -> Inspection:
-    """Read the answer of the function for a key in its form in Redis.
+class KeyState(NamedTuple):
+    """What a snapshot of any key has.
+
+    Attributes:
+        key: The key.
+        limit: Its numbers; an override counts, a pause does not.
+        in_force: Its concurrency now, with the reasons for it.
+        held: Number of its live leases.
+        leases: Some of them, the oldest first.
+        blocked_by: Why it lets no task start: ``concurrency``, ``rate``, ``throttle``, ``paused``
+            or ``cool-down``. "" if one may start.
+        opens_in_seconds: Time until it is available by itself. None if that needs the end of a
+            lease or an operator.
+        holds: Its pause and its cool-down.
+        override: The numbers that an operator has set, or None.
+    """
+
+    key: str
+    limit: Limit
+    in_force: LimitInForce
+    held: int
+    leases: tuple[HeldLease, ...]
+    blocked_by: str
+    opens_in_seconds: float | None
+    holds: KeyHolds
+    override: Override | None
+
+
+def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> KeyState:
+    """Read a snapshot of a key.
 
     Args:
-        key: The key.
+        answer: The snapshot.
+        now_ms: The time of the snapshot by the server's clock.
+        unknown: Why the caller does not know the tenant's tier.
+    """
+    key, opens_ms = answer["key"], answer.get("opens_ms")
+    holds = _holds(key, answer, now_ms)
+    override = _override(key, answer["override"]) if "override" in answer else None
+    own = LimitReason(**{"limit": None, **answer["reason"]}) if "reason" in answer else None
+    if unknown:
+        # The tier's number may be stricter than any other number of the key.
+        own = LimitReason(kind="unknown", limit=None, why=unknown)
+    action = BY_LETTER[answer.get("on_limit") or "w"]
+    return KeyState(
+        key=key,
+        limit=Limit(key, *_numbers(answer["numbers"]), action),
+        in_force=limit_in_force(own, holds, override),
+        held=answer["held"],
+        leases=tuple(map(_lease, answer.get("leases", ()))),
+        blocked_by=answer.get("blocked_by", ""),
+        opens_in_seconds=None if opens_ms is None else seconds(opens_ms),
+        holds=holds,
+        override=override,
+    )
+
+
+def read_inspection(
+    answer: Mapping[str, Any], *, unknown: str = "", declared: bool = False
+) -> Inspection:
+    """Read the answer of the function ``inspect``.
+
+    Args:
         answer: The answer.
         unknown: Why the caller does not know the tenant's tier. It counts if Redis does not
             know the tier either.
         declared: Whether the app declares a limit of the key.
     """
-    holds = _holds(key, answer)
-    numbers = _numbers(answer["numbers"])
-    action = BY_LETTER[answer.get("on_limit") or "w"]
-    override = _override(key, answer["override"]) if "override" in answer else None
-    opens_ms = answer.get("opens_ms")
     unknown = "" if "tier" in answer else unknown
-    own = LimitReason(**{"limit": None, **answer["reason"]}) if "reason" in answer else None
-    if unknown:
-        # The tier's number may be stricter than any other number of the key.
-        own = LimitReason(kind="unknown", limit=None, why=unknown)
+    state = read_state(answer, answer["now"], unknown)
+    holds = state.holds
 
     def at(wait_ms: int) -> datetime | None:
         # Never before the end of a pause or a cool-down.
@@ -69,21 +118,20 @@ def read_inspection(
         starts, period_ms, wait_ms = answer["throttle"]
         window = Rate(starts, seconds(period_ms)).to_ojs()
         throttle = ThrottleState(**window, next_allowed_at=at(wait_ms))
+    limit = 0 if holds.paused else state.limit.concurrency
     facts = {
-        "key": key,
-        "concurrency": Concurrency(limit=0 if holds.paused else numbers[0], active=answer["held"]),
+        "concurrency": Concurrency(limit=limit, active=state.held),
         "rate": rate,
         "throttle": throttle,
-        "override": override,
-        "in_force": limit_in_force(own, holds, override),
-        "numbers": Limit(key, *numbers, action),
+        "override": state.override,
+        "in_force": state.in_force,
         "known": answer["known"] or declared,
         "unknown": unknown,
-        "leases": tuple(map(_lease, answer.get("leases", ()))),
+        "leases": state.leases,
         "waiting": tuple(WaitingLane(*each) for each in answer.get("waiting", ())),
         "waited": tuple(map(_waited, answer.get("waited", ()))),
         "holds": holds,
-        "opens_in_seconds": None if opens_ms is None else seconds(opens_ms),
+        "opens_in_seconds": state.opens_in_seconds,
     }
     # The other facts have the same names in the answer.
     return Inspection.model_validate({**answer, **facts})
@@ -112,8 +160,7 @@ def key_holds_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyHolds:
     )
 
 
-def _holds(key: str, answer: Mapping[str, Any]) -> KeyHolds:
-    now_ms = answer["now"]
+def _holds(key: str, answer: Mapping[str, Any], now_ms: int) -> KeyHolds:
     pause = answer.get("pause", {"ends_ms": now_ms})
     stopped = Stopped(
         Milliseconds(int(answer.get("cool_ms", 0))),

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from celery_fairness.config.limit_spec import WHOLE, Limit, read_limits
-from celery_fairness.config.queue_limits import QueueNumbers, read_row
-from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.inspect import Inspector
-from celery_fairness.control.installation import Installation
-from celery_fairness.control.keys import Row, TaskHead
-from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.control.snapshot import KeyState, read_state
 from celery_fairness.control.views import Blocker, TaskLimit
-from celery_fairness.scheduler.types import SYSTEM
 
 
 class CheckedLimit(NamedTuple):
@@ -23,18 +15,13 @@ class CheckedLimit(NamedTuple):
     Attributes:
         state: The state of its key, with the numbers of this limit.
         local: Tasks at once in one process. None is unlimited.
-        full: The least number of slots that a process holds, if every process is at ``local``. None
-            if a process may have a free slot.
+        local_held: The least number of slots that a process holds, if every process is at
+            ``local``. None if a process may have a free slot.
     """
 
-    state: Inspection
+    state: KeyState
     local: int | None = None
-    full: int | None = None
-
-    @property
-    def limit(self) -> Limit:
-        """The limit, with the numbers that apply."""
-        return self.state.numbers
+    local_held: int | None = None
 
     @property
     def blocked_by(self) -> str:
@@ -44,11 +31,11 @@ class CheckedLimit(NamedTuple):
     @property
     def shown(self) -> TaskLimit:
         """The public form of it."""
-        limit = self.limit
-        blocked_by = self.blocked_by or ("local" if self.full is not None else "")
+        state, limit = self.state, self.state.limit
+        blocked_by = self.blocked_by or ("local" if self.local_held is not None else "")
         return TaskLimit(
-            *(self.state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
-            *(limit.on_limit, self.state.held, blocked_by, self.state.in_force),
+            *(state.key, limit.concurrency, self.local, limit.rates, limit.throttle),
+            *(limit.on_limit, state.held, blocked_by, state.in_force),
         )
 
     def blockers(self, starts_in: float | None, in_turn: float | None) -> Iterator[Blocker]:
@@ -60,57 +47,22 @@ class CheckedLimit(NamedTuple):
         """
         state, holders = self.state, self.state.leases
         if self.blocked_by:
-            numbers = (state.held, self.limit.concurrency)
+            numbers = (state.held, state.limit.concurrency)
             yield Blocker(
                 *(state.key, self.blocked_by, *numbers, state.opens_in_seconds, holders),
                 starts_in_seconds=starts_in,
                 in_force=state.in_force,
             )
-        if self.full is not None:
+        if self.local_held is not None:
             yield Blocker(
-                *(state.key, "local", self.full, self.local, None, holders),
+                *(state.key, "local", self.local_held, self.local, None, holders),
                 starts_in_seconds=in_turn if self.local else None,
             )
 
 
-def limits_of(
-    installation: Installation, task: TaskHead, running: Iterable[Row]
-) -> Iterator[CheckedLimit]:
-    """Check the limit of a task's tenant, those that it brings, and that of its whole queue.
-
-    Args:
-        installation: The installation.
-        task: The task.
-        running: Running tasks, or a sample of them.
-    """
-    inspector, reader = Inspector(installation), installation.reader
-    enforced = installation.settings.enforcement is Enforcement.ON
-    of_queue = [row for row in running if row.queue == task.queue]
-
-    def checked(state: Inspection, local: int | None) -> CheckedLimit:
-        if local is None or not enforced:
-            return CheckedLimit(state)
-        held = _fewest_held(of_queue, state.key) if local else 0
-        return CheckedLimit(state, local, held if held is not None and held >= local else None)
-
-    if task.key != SYSTEM:
-        yield CheckedLimit(inspector.of_waiting(task.key, task.tenant))
-    for each in map(inspector.of_limit, read_limits(task.limits)):
-        yield checked(each, each.local_limit)
-    text = reader.read("HGET", reader.keys.queue_limits, f"queue {task.queue}")
-    if text:
-        row = read_row(text)
-        numbers = QueueNumbers() if row.parts else row.numbers
-        state = inspector.of_limit(numbers.limit(row.key, WHOLE))
-        yield checked(state, numbers.local)
-
-
-def _fewest_held(rows: Iterable[Row], key: str) -> int | None:
-    """Return the slots of a key in the process that holds the fewest; None if none runs a task.
-
-    A process that runs no task of the queue cannot be seen here.
-    """
-    held: Counter[str] = Counter()
-    for row in rows:
-        held[row.owner] += key in row.keys
-    return min(held.values(), default=None)
+def read_limits_of(answer: Mapping[str, Any]) -> tuple[CheckedLimit, ...]:
+    """Read the limits of a task from the answer of the function ``explain``."""
+    return tuple(
+        CheckedLimit(read_state(row, answer["now"]), row.get("local_limit"), row.get("local_held"))
+        for row in answer.get("limits", ())
+    )

@@ -47,10 +47,12 @@ class TasksApi:
             NotFound: No task of this id waits, runs or is a dead letter. At a gate, none is parked.
         """
         places = _places(self._installation.reader, task_id, _STATES)
-        if not places:
+        places.sort(key=lambda place: _STATES.index(place.state))
+        # A task may end after it was found.
+        each = (explain(self._installation, place) for place in places)
+        found = next(filter(None, each), None)
+        if found is None:
             raise NotFound("task", task_id, self._nowhere)
-        place = min(places, key=lambda place: _STATES.index(place.state))
-        found = explain(self._installation, place)
         if found.state in ("running", "dead"):
             return found
         workers = not_enforcing(living(self._installation.reader))

@@ -566,9 +566,9 @@ class Blocker:
         limit: Its concurrency, or that of one process. None is unlimited.
         opens_in_seconds: Time until it is available by itself. None if that needs the end of a
             lease or an operator.
-        holders: The first hundred leases, the oldest first.
-        ancestors: Ids of the tasks that hold leases and called this task, directly or indirectly.
-            If one of them waits for this task's result, neither ends.
+        holders: The first leases, the oldest first. All limits of a task share a hundred.
+        callers: Ids of the task that called this one, and of the first of its callers, if they hold
+            leases. If one of them waits for this task's result, neither ends.
         starts_in_seconds: Estimated time until this limit alone would let the task start. None if
             unknown.
         in_force: The concurrency, and the reasons for it. None for a queue's limit of one process.
@@ -580,7 +580,7 @@ class Blocker:
     limit: int | None
     opens_in_seconds: float | None = None
     holders: tuple[HeldLease, ...] = ()
-    ancestors: tuple[str, ...] = ()
+    callers: tuple[str, ...] = ()
     starts_in_seconds: float | None = None
     in_force: LimitInForce | None = None
 

@@ -131,9 +131,8 @@ class RedisLimiter:
         try:
             self.connection.load_library(self.prefix)
             # This call writes nothing and checks the schema.
-            self.connection.execute(
-                calls.INSPECT, self.prefix, self._look_args("", "", "", "", "", 0)
-            )
+            args = ("", "", "", *self._checking(), "", 0)
+            self.connection.execute(calls.INSPECT, self.prefix, args)
         except LibraryUnusable:
             raise
         except NoPermissionError as error:
@@ -273,7 +272,6 @@ class RedisLimiter:
         key: str,
         tenant: str = "",
         tier: str = "",
-        limit: str = "",
         app: str = "",
         first: int = 0,
     ) -> Mapping[str, Any]:
@@ -283,20 +281,12 @@ class RedisLimiter:
             key: The key.
             tenant: The tenant whose key it is. "" if it is no tenant's.
             tier: The tenant's tier, by the cache of this process. "" if unknown.
-            limit: The text of a limit of a task, to see its numbers. The key itself shows the limit
-                of the tenant's tier alone. "" shows the numbers of the key.
             app: The numbers that this app declares for the key, as text.
             first: Index of the first lease in the answer.
         """
-        return self._ask(calls.INSPECT, *self._look_args(key, tenant, tier, limit, app, first))
-
-    def _look_args(
-        self, key: str, tenant: str, tier: str, limit: str, app: str, first: int
-    ) -> tuple[Any, ...]:
         tenant_key = self._tenant_key(tenant) if tenant else ""
-        lease_ms, default_tier = self._rules.lease_ms, self._rules.default_tier
-        known = (lease_ms, tier, default_tier, self._tiers_text(), self._rules.enforcement)
-        return key, tenant_key, *known, limit, app, first, self._now_text()
+        args = (key, tenant_key, tier, *self._checking(), app, first)
+        return self._ask(calls.INSPECT, *args)
 
     def _tiers_text(self) -> str:
         return json.dumps(
@@ -339,7 +329,7 @@ class RedisLimiter:
         return self._ask(calls.BACKLOG, *self._checking(), *chain.from_iterable(most.items()))
 
     def _checking(self) -> tuple[Any, ...]:
-        """Return the arguments of a function that checks tenants."""
+        """Return the arguments by which a function checks limits and tenants."""
         rules = self._rules
         tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
         return rules.lease_ms, *tiers, self._now_text()
@@ -353,13 +343,12 @@ class RedisLimiter:
         begin = (self._rules.lease_ms, self._now_text(), self._rules.enforcement)
         return self._ask(calls.TOTALS, *begin, *limits)
 
-    def position(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
-        """Return the place of a task, the answer of ``explain``; None if it waits no more.
+    def explain(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
+        """Return the snapshot of a task: the answer of ``explain``; None if its tag is not known.
 
         That function describes the arguments.
         """
-        tiers = (self._rules.default_tier, self._tiers_text())
-        args = (tag, fairness_by, scope, *tiers, self._rules.lease_ms, self._now_text())
+        args = (tag, fairness_by, scope, *self._checking())
         return self._ask(calls.EXPLAIN, *args) or None
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:

@@ -219,23 +219,23 @@ def test_people_are_told(load, fairness, run):
     assert "held for" in run("limit", "show", "tenant:42").output
 
 
-def test_an_ancestor_that_holds_the_slot_is_named(load, fairness, run):
+def test_a_caller_that_holds_the_slot_is_named(load, fairness, run):
     made = load(4, {"work": 4_000})
     one = write_limits((Limit("api", 1),))
     ids = ["grandparent", "parent", "child", "stranger"]
     for number, each in enumerate(ids[:3]):
         headers = {"id": each, "task": "work"}
         if number:
-            headers |= {"parent_id": ids[number - 1], "root_id": "gone"}
+            headers |= {"parent_id": ids[number - 1], "root_id": ids[0]}
         made.put("42", each, limits="" if number == 1 else one, message=headers)
     made.put("42", "stranger", limits=one)
     made.play(1_000)
     (blocker,) = fairness.tasks.explain("child").blocked_by
-    assert blocker.ancestors == ("grandparent",)
+    assert blocker.callers == ("grandparent",)
     assert [each.task_id for each in blocker.holders] == ["grandparent"]
     line = "grandparent, which called it, holds a slot of api: if that waits for its result, "
     assert line + "neither ends" in run("task", "explain", "child").output
-    assert fairness.tasks.explain("stranger").blocked_by[0].ancestors == ()
+    assert fairness.tasks.explain("stranger").blocked_by[0].callers == ()
 
 
 def test_who_has_more_weight_goes_before(load, fairness):

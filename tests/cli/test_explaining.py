@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.errors import NotFound
 from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
@@ -18,7 +21,7 @@ from celery_fairness.scheduler.types import Verdict, Waiting
 from celery_fairness.store.library import build, load
 from celery_fairness.util.ids import new_lease_id
 from tests.cli.clearing import bury, send, tag_of
-from tests.cli.conftest import RULES
+from tests.cli.conftest import RULES, Installation
 from tests.support.parts import parts_of
 
 ONE = write_limits((Limit("api", 1),))
@@ -252,5 +255,63 @@ def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
     message = json.dumps({"headers": headers, "routing_key": "celery"})
     assert limiter.park(ask("waits"), message) is Parking.PARKED
     blocked_by = fairness.tasks.explain("waits").blocked_by
-    ancestors = {blocker.key: blocker.ancestors for blocker in blocked_by}
-    assert ancestors == {"tenant:42": (caller,), "api": (caller,)}
+    callers = {blocker.key: blocker.callers for blocker in blocked_by}
+    assert callers == {"tenant:42": (caller,), "api": (caller,)}
+
+
+@pytest.fixture
+def meanwhile(
+    fairness: Fairness, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], None]], list[str]]:
+    """Return a function: it lets something happen once, after the next call of a function.
+
+    The list that it returns gets the names of the functions that are called.
+    """
+    connection = type(parts_of(fairness).limiter.connection)
+    run_function = connection.run
+
+    def happens(act: Callable[[], None]) -> list[str]:
+        names: list[str] = []
+
+        def run(self: Any, name: str, *args: Any) -> Any:
+            answer = run_function(self, name, *args)
+            names.append(name)
+            if len(names) == 1:
+                act()
+            return answer
+
+        monkeypatch.setattr(connection, "run", run)
+        return names
+
+    return happens
+
+
+def test_all_facts_of_an_explanation_are_of_one_moment(
+    shop: Installation,
+    fairness: Fairness,
+    meanwhile: Callable[[Callable[[], None]], list[str]],
+) -> None:
+    send(shop, "41", "holds", limits=ONE)
+    (holds,) = shop.claim()
+    send(shop, "42", "waits", limits=ONE)
+
+    def ends() -> None:
+        shop.settle(holds)
+        assert len(shop.claim()) == 1
+
+    names = meanwhile(ends)
+    found = fairness.tasks.explain("waits")
+    assert (found.state, found.owner, found.limits) == ("running", "worker-1", ())
+    # No other call returns a fact of the task.
+    assert names == [calls.FIND, calls.EXPLAIN]
+
+
+def test_a_task_that_ends_while_it_is_explained_is_not_found(
+    shop: Installation,
+    fairness: Fairness,
+    meanwhile: Callable[[Callable[[], None]], list[str]],
+) -> None:
+    send(shop, "42", "waits")
+    meanwhile(lambda: shop.settle(*shop.claim()))
+    with pytest.raises(NotFound):
+        fairness.tasks.explain("waits")

@@ -199,6 +199,15 @@ def test_what_a_limit_has_put_back_says_which(run, shop, client):
     assert "from now: api has rescheduled it" in run("task", "explain", "waits").output
 
 
+def test_the_limit_that_has_put_back_is_told_though_another_one_was_closed_too(shop, fairness):
+    limits = write_limits((Limit("db", 1), Limit("api", 1, on_limit="reschedule")))
+    send(shop, "41", "holds", limits=limits)
+    send(shop, "42", "waits", limits=limits)
+    assert len(shop.claim()) == 1
+    # The event of the rejection names the first closed limit.
+    assert fairness.tasks.explain("waits").put_back_by == "api"
+
+
 def test_what_a_partition_or_a_queue_has_put_back_says_which(shop, fairness):
     fairness.queues.set_limit("emails", rate="1/PT1M", on_limit="reschedule")
     declare(fairness, reports={"rate": "1/PT1M", "on_limit": "reschedule", "by_args": ["id"]})

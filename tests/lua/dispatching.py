@@ -68,12 +68,12 @@ class Dispatch:
     def find(self, tag) -> tuple[str, TaskHead] | None:
         """Return the state and the head of a task that was put without an id of its own."""
         _, *rows = self.run(calls.FIND, [tag, ""])
-        return (rows[0][1], read_head(tag, rows[0][4])) if rows else None
+        return (rows[0][1], read_head(tag, rows[0][3])) if rows else None
 
     def letters(self, queue="q"):
         """Return the messages of the dead letters, the newest first."""
         _, *rows = self.run(calls.LETTERS, [queue, "0", "100"])
-        return [row[5] for row in rows]
+        return [row[4] for row in rows]
 
     def settle(self, tasks, verdict=Verdict.DONE):
         ends = [Settle(task.lease, verdict) for task in tasks]

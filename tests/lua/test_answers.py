@@ -48,8 +48,8 @@ class Limiter:
 
     def inspect(self):
         tiers = json.dumps({"basic": ("1", 1.0), "free": ("0", 1.0)})
-        of_tenant = ("tenant:42", "tenant:42", LEASE_MS, "basic", "free", tiers)
-        return json.loads(self.run(calls.INSPECT, (), *of_tenant, "on", "", "", 0, self.now)[0])
+        of_tenant = ("tenant:42", "tenant:42", "basic", LEASE_MS, "free", tiers)
+        return json.loads(self.run(calls.INSPECT, (), *of_tenant, "on", self.now, "", 0)[0])
 
 
 @pytest.fixture

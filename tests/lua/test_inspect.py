@@ -54,13 +54,18 @@ class World:
         if verdict is Verdict.HEAD:
             self.waits[task.lease.rsplit(".", 2)[0]] = keys
 
-    def args(self, key, word="", first=0):
-        tiers = json.dumps({"free": ("unlimited", 1.0)})
-        tenant = key if key.startswith("tenant:") else ""
-        return (key, tenant, LEASE_MS, "free", "free", tiers, "on", word, "", first, self.now)
+    def checking(self):
+        """Return the arguments by which a function checks limits."""
+        return LEASE_MS, "free", json.dumps({"free": ("unlimited", 1.0)}), "on", self.now
 
-    def look(self, key, word="", first=0, made=None):
-        return json.loads(self.run(calls.INSPECT, self.args(key, word, first), made))
+    def look(self, key, first=0, made=None):
+        tenant = key if key.startswith("tenant:") else ""
+        args = (key, tenant, "free", *self.checking(), "", first)
+        return json.loads(self.run(calls.INSPECT, args, made))
+
+    def explain(self, tag):
+        args = (tag, "tasks", "tenant", *self.checking())
+        return json.loads(self.run(calls.EXPLAIN, args))
 
     def counted(self, key):
         return sum(key in keys for keys in self.waits.values())
@@ -104,12 +109,8 @@ def value_of(answer):
 @pytest.mark.parametrize(
     ("function", "args", "made"),
     [
-        (calls.INSPECT, World(None).args("api"), library()),
-        (
-            calls.EXPLAIN,
-            ("t2", "tasks", "tenant", "free", '{"free": ["", 1]}', LEASE_MS, NOW),
-            library(),
-        ),
+        (calls.INSPECT, ("api", "", "", *World(None).checking(), "", 0), library()),
+        (calls.EXPLAIN, ("t2", "tasks", "tenant", *World(None).checking()), library()),
         ("check", (LEASE_MS, "free", "1", NOW, "leases:api", "0"), check_library()),
     ],
     ids=["inspect", "explain", "check"],
@@ -203,9 +204,10 @@ def test_what_keeps_the_next_start_away_and_until_when(world, limits, stop, expe
         world.run(calls.STOP, args)
     found = world.look("api")
     assert (found.get("blocked_by"), found.get("opens_ms")) == expected
-    # A limit of a task is judged alike.
-    judged = world.look("api", limits)
-    assert (judged.get("blocked_by"), judged.get("opens_ms")) == expected
+    # A task that waits shows its limit alike.
+    world.put("t2", limits=limits)
+    _, shown = world.explain("t2")["limits"]
+    assert (shown["key"], shown.get("blocked_by"), shown.get("opens_ms")) == ("api", *expected)
 
 
 def test_an_override_of_0_opens_with_its_end(world):

@@ -189,7 +189,7 @@ def test_what_people_see_of_waiting_tasks_ends_too(dispatch, make_limiter, clock
 
     def seen():
         (row,) = limiter.inspect_queue("q")["tenants"]
-        place = limiter.position("t1", "tasks", "tenant")
+        place = limiter.explain("t1", "tasks", "tenant")
         # The last of a turn is how many tasks may still start.
         return row[1], row[7], place["turn"]["mine"][-1]
 

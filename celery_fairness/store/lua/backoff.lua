@@ -92,6 +92,12 @@ function Backoff.queue_wide_key(key)
   return string.match(key, "^queue:[^:]+") or key
 end
 
+-- Returns whether a key has put back a task, if the task is one of the first that the key remembers.
+function Backoff.has_rescheduled(ctx, key, task)
+  local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.queue_wide_key(key)
+  return redis.call("ZSCORE", there, Schedule.member_of(task) .. " " .. task.queue) ~= false
+end
+
 -- Remembers a task that a key has put back.
 function Backoff.remember_rescheduled(ctx, key, queue, task, wait, rules)
   local there = ctx.prefix .. Keys.RESCHEDULED .. Backoff.queue_wide_key(key)

@@ -13,14 +13,14 @@ function Find.state_of(ctx, task)
   return redis.call("ZSCORE", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) and "dead" or "ended", ""
 end
 
--- Adds {tag, state, owner, due_ms, head, message} of each tag that is known to `rows`.
+-- Adds {tag, state, owner, head, message} of each tag that is known to `rows`.
 function Find.add_rows(ctx, tags, rows)
   for index = 1, #tags do
     local tag = tags[index]
     local head = redis.call("HGET", ctx.prefix .. Keys.TASKS, tag)
     if head then
-      local state, owner, due = Find.state_of(ctx, Tasks.read_head(tag, head))
-      rows[#rows + 1] = {tag, state, owner, due or "", head, Tasks.message_of(ctx, tag)}
+      local state, owner = Find.state_of(ctx, Tasks.read_head(tag, head))
+      rows[#rows + 1] = {tag, state, owner, head, Tasks.message_of(ctx, tag)}
     end
   end
   return rows

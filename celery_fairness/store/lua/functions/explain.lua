@@ -1,29 +1,39 @@
 --[[
-  explain: the place of a waiting task among all that may start before it, as one snapshot. The function writes nothing.
-
-  It checks no limit: inspect.lua returns why a limit blocks the task.
+  explain: one snapshot of a task: where it is, its limits, and its place among all that may start before it. The
+  function writes nothing, so a replica can answer too.
 
   A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, and about
-  how many there are. All positions of a call share one budget of lanes and groups.
+  how many there are. All positions of a call share one budget of lanes and groups, and all limits one of leases.
 
   args[1]  tag           str  of the task
   args[2]  fairness_by   str  what a task charges, "tasks", "cost" or "runtime"
   args[3]  scope         str  what a rank orders, the tasks of a "tenant" or of a "queue"
-  args[4]  default_tier  str  for a tier that is not known
-  args[5]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
-  args[6]  lease_ms      int  how long a lease lives without a renewal
-  args[7]  frozen_ms     str  "" in production (server TIME); set only by tests
+  args[4]  lease_ms      int  how long a lease lives without a renewal
+  args[5]  default_tier  str  for a tier that is not known
+  args[6]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
+  args[7]  enforcement   str  "on", "observe" or "off"
+  args[8]  frozen_ms     str  "" in production (server TIME); set only by tests
 
-  Returns JSON, or "" if the task does not wait in a lane. A field without a value is left out.
-  - now, logical  the server's time and the logical time, in ms
-  - in_lane       how many tasks are before it with its priority and limits
-  - is_least      true if there are more lanes than the call counts, so that in_lane is a lower bound
-  - tenants_ahead how many active tenants are before its own
-  - running       how many tasks run
-  - rows          [TAG, ROW, HEAD] of some running tasks
-  - means         the mean seconds by tenant's key, if tasks cost run time
-  - turn          its position among the tenants of its queue
-  - limits        its position by key. The position at its tenant's key has only `mine`
+  Returns JSON, or "" if the tag is not known. A field without a value is left out. Every task has these fields:
+  - now, logical   the server's time and the logical time, in ms
+  - state, owner   as find.lua returns them
+  - due            the time for which it waits
+  - head           as tasks.lua writes it
+
+  A task that waits, or waits for its time, has these fields too:
+  - limits         a snapshot of each of its limits (snapshot.lua). That of its tenant comes first, and that of its
+                   queue last. `local_held` is how many slots each process has at least, if none may take another.
+  - rescheduled_by the key of the limit that has rescheduled it
+
+  A task that waits in a lane has these fields too:
+  - in_lane        how many tasks are before it with its priority and limits
+  - is_least       true if there are more lanes than the call counts, so that in_lane is a lower bound
+  - tenants_ahead  how many active tenants are before its own
+  - running        how many tasks run
+  - rows           [TAG, ROW, HEAD] of some running tasks
+  - means          the mean seconds by tenant's key, if tasks cost run time
+  - turn           its position among the tenants of its queue
+  - turns          its position by the key of a limit. The position at its tenant's key has only `mine`
 
   A position has these fields:
   - mine    the turn of its tenant
@@ -39,13 +49,15 @@
   - LIMIT   how many of its tasks run at once, or -1
 ]]
 -- The samples of all positions have this many units. A unit is one lane, which takes about a microsecond.
-local UNITS_AT_MOST = 1500
+local UNITS_AT_MOST = 1000
 local UNITS_OF_TENANT = 14
 -- Groups of all positions. One group takes about four microseconds, and so does the list of the groups at a limit.
 local GROUPS_AT_MOST = 200
 -- Lanes of its own tenant, and running tasks. Each takes about two microseconds.
 local OLDER_LANES_AT_MOST = 300
 local RUNNING_AT_MOST = 300
+-- Leases of all limits. Each takes about eight microseconds.
+local LEASES_AT_MOST = 100
 -- The first lanes of a turn stand for all, and the first tasks have the cost and the name of all.
 local LANES_OF_TURN, FIRST_TASKS = 20, 2
 
@@ -220,27 +232,103 @@ local function add_running(it, answer)
   -- The sample shows how many of the rows are those of claimed tasks.
   local sampled = math.min(#flat / 2, RUNNING_AT_MOST)
   answer.running = #rows > 0 and math.floor(all * #rows / sampled + 0.5) or 0
-  answer.rows, answer.means = #rows > 0 and rows or nil, next(means) and means or nil
+  answer.rows, answer.means = Snapshot.list(rows), next(means) and means or nil
 end
 
-register("explain", {"no-writes"}, function(keys, args)
-  local ctx = {prefix = keys[1]}
-  local task = Tasks.read(ctx, args[1])
-  if not task or Find.state_of(ctx, task) ~= "waiting" then return "" end
-  local logical, now = Clock.read_clock(ctx, tonumber(args[6]), args[7])
-  local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[4], tiers = cjson.decode(args[5]),
-    read = {}, now = now, group = Lanes.group_of(ctx, task.queue, task.key, Lanes.lane_of(task)), left = 0, positions = 1}
+-- Returns the slots of a key in the process that holds the fewest, or nil if no task of the queue runs. It sees no
+-- process that runs none of them.
+local function least_held(it, key, rows)
+  local held, least = {}, nil
+  for index = 1, #rows do
+    local tag, text, head = unpack(rows[index])
+    if Tasks.read_head(tag, head).queue == it.task.queue then
+      local row = Tasks.read_row(text)
+      local has = string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true)
+      held[row.owner] = (held[row.owner] or 0) + (has and 1 or 0)
+    end
+  end
+  for _, number in pairs(held) do least = math.min(least or number, number) end
+  return least
+end
+
+-- Adds a snapshot of a limit.
+local function add_limit(it, answer, found, limit, reason)
+  Snapshot.check(it.ctx, found, limit, reason, it.rules)
+  if it.rules.enforcement ~= "on" then found.local_limit = nil end
+  -- With a limit of 0 no process starts the task.
+  local most = found.local_limit
+  local least = most == 0 and 0 or most and least_held(it, found.key, answer.rows or {})
+  if least and least >= most then found.local_held = least end
+  answer.limits[#answer.limits + 1] = found
+end
+
+-- Adds a snapshot of each limit of the task.
+local function add_limits(it, answer)
+  local ctx, task, rules, specs = it.ctx, it.task, it.rules, {}
+  local row = Config.queue_row(ctx, task.queue, rules)
+  for spec in string.gmatch(task.limits, "[^,]+") do specs[#specs + 1] = spec end
+  if row then specs[#specs + 1] = row.spec end
+  local most = math.ceil(LEASES_AT_MOST / (#specs + 1))
+  if task.key ~= Tasks.SYSTEM then
+    local tenant_key = "tenant:" .. task.tenant
+    local found = Snapshot.of_key(ctx, task.key, tenant_key, 0, most, rules)
+    Snapshot.add_tier(ctx, found, tenant_key, it.default_tier, it.default_tier, it.tiers, it.read, it.now)
+    add_limit(it, answer, found, Snapshot.limit_of_tier(found))
+  end
+  for index = 1, #specs do
+    local limit, reason = Snapshot.limit_of_task(ctx, specs[index], rules)
+    if row and index == #specs and not row.parts then limit.of_process = row.of_process end
+    add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", 0, most, rules), limit, reason)
+  end
+end
+
+-- Returns the key of the limit that has rescheduled the task. A key stores only its first rescheduled tasks. For the
+-- others the head has the limit that rejected the task.
+local function rescheduled_by(it, limits)
+  local task = it.task
+  for index = 1, #limits do
+    local key = limits[index].key
+    if limits[index].on_limit == "r" and Backoff.has_rescheduled(it.ctx, key, task) then return key end
+  end
+  -- A parked task may also wait because its broker did not take it.
+  return not task.route and string.match(task.blocked, "^[^|]*|(.*)$") or nil
+end
+
+-- Adds the place of the task among all that may start before it.
+local function add_place(it, answer, scope)
+  local task = it.task
+  it.group, it.left, it.positions = Lanes.group_of(it.ctx, task.queue, task.key, Lanes.lane_of(task)), 0, 1
   for _ in string.gmatch(task.limits, "[^,]+") do it.positions = it.positions + 1 end
   local of_class, all, is_least = count_older(it)
-  local answer = {now = now, logical = logical, in_lane = of_class, is_least = is_least or nil,
-    tenants_ahead = count_active(it, args[3]), limits = {}}
-  add_running(it, answer)
+  answer.in_lane, answer.is_least, answer.tenants_ahead = of_class, is_least or nil, count_active(it, scope)
   answer.turn = place_among_active(it, all)
   local own = turn_of(it, task.key, 0, it.group, task.queue)
   own[3] = all
-  answer.limits[task.key] = {mine = own}
+  answer.turns = {[task.key] = {mine = own}}
   for key in string.gmatch("," .. task.limits, ",([^|,]+)|") do
-    if not answer.limits[key] then answer.limits[key] = place_at_limit(it, key, of_class) end
+    if not answer.turns[key] then answer.turns[key] = place_at_limit(it, key, of_class) end
   end
+end
+
+register("explain", {"no-writes"}, function(keys, args)
+  local ctx, tag = {prefix = keys[1]}, args[1]
+  local head = redis.call("HGET", ctx.prefix .. Keys.TASKS, tag)
+  if not head then return "" end
+  local task = Tasks.read_head(tag, head)
+  local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[4]), args[8])
+  local state, owner, due = Find.state_of(ctx, task)
+  local answer = {now = now, logical = logical, state = state, owner = owner, due = tonumber(due), head = head}
+  if state ~= "waiting" and state ~= "later" then return cjson.encode(answer) end
+  local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked, held = {}}
+  local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[5], tiers = cjson.decode(args[6]),
+    read = {}, now = now, rules = rules}
+  if state == "waiting" then
+    add_running(it, answer)
+    add_place(it, answer, args[3])
+  end
+  answer.limits = {}
+  add_limits(it, answer)
+  answer.rescheduled_by = due and rescheduled_by(it, answer.limits)
+  answer.limits = Snapshot.list(answer.limits)
   return cjson.encode(answer)
 end)

@@ -5,10 +5,10 @@
   args[2]  last    str  where the page ends, "" for the newest messages
 
   Returns {next, ROW, …}. `next` is where the page before ends, or "" if there is none. Old messages end first, so pages
-  go from the newest on, and skip none. A row is that of one message, `{tag, state, owner, due_ms, head, message}`. The
+  go from the newest on, and skip none. A row is that of one message, `{tag, state, owner, head, message}`. The
   oldest of a page comes first.
   - state is `waiting`, `later`, `running`, `dead` or `ended`. A task that ended waits until its result is written.
-  - owner is the process that runs it, or "". due_ms is the time for which it waits, or "".
+  - owner is the process that runs it, or "".
 ]]
 -- A producer may use one id for thousands of tasks, and each message may be large.
 local PAGE = 50

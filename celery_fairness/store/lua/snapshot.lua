@@ -1,0 +1,154 @@
+--[[
+  snapshot: what a key has at the moment: its leases, its numbers, and why it lets no task start.
+
+  It has the rules of the next claim, because limits.lua and config.lua check for both. It writes nothing. Times
+  are in ms, and a field without a value is left out. `celery_fairness/control/snapshot.py` names what each field
+  means.
+]]
+-- One call looks at most at this many ended leases.
+local ENDED_AT_MOST = 1000
+
+-- Returns an array that is an array in JSON too, even if it is empty.
+function Snapshot.list(items)
+  return #items > 0 and items or nil
+end
+
+local function pairs_of(windows)
+  local found = {}
+  for starts, period_ms in Rates.windows_of(windows) do found[#found + 1] = {starts, period_ms} end
+  return found
+end
+
+-- Returns numbers in the form of the answer.
+function Snapshot.numbers_of(limit)
+  return {concurrency = limit.concurrency, rates = Snapshot.list(pairs_of(limit.rates)),
+    throttle = pairs_of(limit.throttle)[1]}
+end
+
+-- Returns how many leases live, how many have ended and still stand in the table, and which these are.
+local function count_leases(ctx, key, logical)
+  local leases, gone, unswept = ctx.prefix .. Keys.LEASES .. key, {}, 0
+  local held = redis.call("ZCARD", leases)
+  local ended = held == 0 and {} or redis.call(
+    "ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf", Rates.int_text(logical), "LIMIT", 0, ENDED_AT_MOST)
+  local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
+  for index = 1, #ended do
+    if its[index] then gone[ended[index]], unswept = true, unswept + 1 end
+  end
+  return held - unswept, unswept, gone
+end
+
+-- Returns a lease with what its row has of its task.
+local function lease_of(ctx, id, logical)
+  local ends = redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, id)
+  local lease = {id = id, ends_ms = math.max(0, tonumber(ends or logical) - logical)}
+  local row, tag = Tasks.read_running(ctx, id)
+  local task = row and Tasks.read(ctx, tag)
+  if task then
+    lease.state, lease.queue = row.state, Tasks.shown_queue(task)
+    lease.charged, lease.limits = task.key, task.limits
+    lease.task_id = task.id ~= "" and task.id or tag
+  elseif row then
+    -- The broker has the copy of a promoted task.
+    lease.state, lease.charged, lease.task_id = row.state, string.match(row.keys, "^[^,]+"), row.id ~= "" and row.id or tag
+  else
+    row = Tasks.read_held(ctx, id)
+    if not row then return lease end
+    lease.queue, lease.task_id, lease.limits = row.queue, row.id, row.charge
+  end
+  local at, usual = string.match(row.since, "^@(%d+)~?(%d*)")
+  lease.owner, lease.task = row.owner ~= "-" and row.owner or "", row.name
+  lease.held_ms, lease.usual_ms = math.max(0, logical - at), tonumber(usual)
+  return lease
+end
+
+-- Returns at most `most` of the leases that live, the oldest first. `first` is the index of the first one.
+local function leases_of(ctx, key, first, most, gone, logical)
+  local shown, found = redis.call("ZRANGE", ctx.prefix .. Keys.LEASES .. key, first, first + most - 1), {}
+  for index = 1, #shown do
+    if not gone[shown[index]] then found[#found + 1] = lease_of(ctx, shown[index], logical) end
+  end
+  return found
+end
+
+-- Returns the pause of a key, or of the whole tenant. The pause that ends last counts.
+local function pause_of(ctx, key, of_all, rules)
+  local of, lasts, text = key, Config.paused_ms(ctx, key, rules)
+  if of_all ~= "" and of_all ~= key and Config.is_of_all(of_all) then
+    local of_tenant, its_text = Config.paused_ms(ctx, of_all, rules)
+    if of_tenant > lasts then of, lasts, text = of_all, of_tenant, its_text end
+  end
+  if lasts == 0 then return nil end
+  local since, by = string.match(text, "^(%d+) (.*)$")
+  return {kind = "paused", limit = 0, ends_ms = lasts < math.huge and rules.now + lasts or nil,
+    since_ms = tonumber(since), by = by, pause_of = of ~= key and of or nil}
+end
+
+-- Returns the snapshot of a key without its limit. `tenant_key` is "" if the key is no tenant's. The snapshot has at
+-- most `most` leases from the index `first` on.
+function Snapshot.of_key(ctx, key, tenant_key, first, most, rules)
+  local held, unswept, gone = count_leases(ctx, key, rules.logical)
+  rules.held[key] = held
+  local cooled = redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key)
+  local cool_ms = math.max(0, tonumber(cooled or 0) - rules.logical)
+  return {key = key, held = held, ended_unswept = unswept, leases = leases_of(ctx, key, first, most, gone, rules.logical),
+    pause = pause_of(ctx, key, tenant_key, rules), cool_ms = cool_ms > 0 and cool_ms or nil,
+    override = Config.override_of(ctx, key, rules)}
+end
+
+-- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
+-- tier adds nothing. `tiers` are those of the caller, and `read` is what this call has read of the tier table.
+function Snapshot.add_tier(ctx, found, tenant_key, tier, default_tier, tiers, read, now)
+  local waits = redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. found.key, "tier")
+  local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency", "ends_ms")
+  if record[3] and tonumber(record[3]) <= now then record[2] = "" end
+  if waits and waits ~= "" then tier = waits end
+  found.published, found.own_number = record[1] ~= false, record[1] ~= false and record[2] ~= ""
+  if tier == "" and not record[1] then return end
+  local tier_now, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read, now)
+  found.tier, found.weight, found.entitled = tier_now, weight, limit >= 0 and limit or nil
+end
+
+-- Returns the limit of a tenant's tier and the reason for it. If the key is no tenant's, the limit has no number.
+function Snapshot.limit_of_tier(found)
+  local kind = found.own_number and "own" or "tier"
+  return {key = found.key, concurrency = found.entitled, rates = "", throttle = ""},
+    found.tier and {kind = kind, limit = found.entitled, tier = found.tier}
+end
+
+-- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.
+function Snapshot.limit_of_task(ctx, spec, rules)
+  local limit, kind = Limits.set_own_numbers(ctx, Limits.read_limit(spec), rules), "tasks"
+  local row = Config.row_of_key(ctx, limit.key, rules)
+  if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
+  if limit.of_queue and not limit.of_parts then limit.of_process = nil end
+  return limit, {kind = kind, limit = limit.concurrency}
+end
+
+-- Returns why no task may start now, and after how long one may. The time is nil if it takes a person, or the end
+-- of a lease.
+local function blocked_by(ctx, limit, own, found, rules)
+  local stops, cool_ms, override = 0, found.cool_ms or 0, found.override
+  if found.pause then stops = found.pause.ends_ms and found.pause.ends_ms - rules.now or math.huge end
+  if limit.concurrency == 0 then
+    local ends = override and own ~= 0 and override.ends_ms
+    stops = math.max(stops, ends and ends - rules.now or math.huge)
+  end
+  if stops > 0 then return "paused", stops < math.huge and math.max(stops, cool_ms) or nil end
+  if cool_ms > 0 then return "cool-down", cool_ms end
+  local wait, _, why = Limits.wait_ms(ctx, limit, rules)
+  if why == "full" then return "concurrency", nil end
+  return why, why and wait
+end
+
+-- Adds the numbers of a limit of the key, the reason for its concurrency, and why it lets no task start. An override
+-- replaces its numbers.
+function Snapshot.check(ctx, found, limit, reason, rules)
+  local own = limit.concurrency
+  Config.replace(limit, found.override)
+  found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
+  found.local_limit, found.on_limit = limit.of_process, limit.on_limit
+  found.numbers, found.reason = Snapshot.numbers_of(limit), reason
+  for index = 1, #found.leases do found.leases[index].limits = nil end
+  found.leases = Snapshot.list(found.leases)
+end
