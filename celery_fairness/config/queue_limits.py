@@ -55,9 +55,9 @@ class QueueNumbers(NamedTuple):
         local = "" if self.local is None else self.local
         return f"{self.limit('').numbers}|{self.on_limit[0]}|{local}"
 
-    def limit(self, key: str, of: str = "") -> Limit:
+    def limit(self, key: str) -> Limit:
         """Return a limit of ``key`` with these numbers."""
-        return Limit(key, self.concurrency, self.rates, self.throttle, self.on_limit, of=of)
+        return Limit(key, self.concurrency, self.rates, self.throttle, self.on_limit)
 
 
 def read_numbers(text: str) -> QueueNumbers:

@@ -128,9 +128,11 @@ def wait_for_slot(state: KeyState, limit: int, before: Before) -> float | None:
         return wait_for_ends(state.leases, state.held, before.tasks + 1 - free, before.takes)
     if before.takes is None:
         return None
-    # Other tasks take the free slots at once, and hold them for the usual time.
+    # Other tasks take the free slots at once, and hold them for the usual time. The leases may be a
+    # sample, so the free slots are one too.
     taken = HeldLease("", 0.0, held_seconds=0.0, usual_seconds=before.takes)
-    holders = (*state.leases, *(taken for _ in range(free)))
+    part = len(state.leases) / state.held if state.held else 1.0
+    holders = (*state.leases, *(taken for _ in range(ceil(free * part))))
     return wait_for_ends(holders, limit, before.tasks + 1 - free, before.takes)
 
 
@@ -220,6 +222,8 @@ def _wait_for_rates(reader: Reader, limit: Limit, before: int, logical: float) -
 
     Tasks that go ``before`` are expected to start as soon as they may.
     """
+    if not limit.rates and not limit.throttle:
+        return 0.0
     keys = reader.keys
     count, ideal = reader.read("HMGET", keys.of("window", limit.key), "count", "ideal")
     waits_ms = [0.0]
@@ -256,7 +260,7 @@ class Positions:
         read = (read_row(*row) for row in answer.get("rows", ()))
         rows = [row for row in read if row is not None]
         its = [row for row in rows if row.queue == task.queue]
-        means = {key: mean for key, mean in (answer.get("means") or {}).items() if mean >= 0}
+        means = answer.get("means", {})
         self._holders = [_holder(row, float(answer["logical"]), means) for row in its]
         #: Number of the slots that tasks of the queue hold.
         self._held = len(its) and max(1, len(its) * answer["running"] // len(rows))

@@ -31,11 +31,11 @@ UNCHANGED = "-"
 
 
 class KeyState(NamedTuple):
-    """What a snapshot of any key has.
+    """The state of a key, as a snapshot has it.
 
     Attributes:
         key: The key.
-        limit: Its numbers; an override counts, a pause does not.
+        limit: Its numbers. An override counts, a pause does not.
         in_force: Its concurrency now, with the reasons for it.
         held: Number of its live leases.
         leases: Some of them, the oldest first.

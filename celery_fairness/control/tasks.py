@@ -46,17 +46,24 @@ class TasksApi:
         Raises:
             NotFound: No task of this id waits, runs or is a dead letter. At a gate, none is parked.
         """
-        places = _places(self._installation.reader, task_id, _STATES)
-        places.sort(key=lambda place: _STATES.index(place.state))
-        # A task may end after it was found.
-        each = (explain(self._installation, place) for place in places)
-        found = next(filter(None, each), None)
+        found = None
+        for _ in range(PASSES):
+            # A task may end after it was found, and be put again.
+            found = found or self._explain(task_id)
         if found is None:
             raise NotFound("task", task_id, self._nowhere)
         if found.state in ("running", "dead"):
             return found
         workers = not_enforcing(living(self._installation.reader))
         return found.model_copy(update={"not_enforcing": workers})
+
+    def _explain(self, task_id: str) -> Explanation | None:
+        places = [
+            each for each in find(self._installation.reader, task_id) if each.state in _STATES
+        ]
+        places.sort(key=lambda place: _STATES.index(place.state))
+        explained = (explain(self._installation, place) for place in places)
+        return next(filter(None, explained), None)
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits: in its lane, at a limit, until its time, or parked by a gate.

@@ -566,9 +566,10 @@ class Blocker:
         limit: Its concurrency, or that of one process. None is unlimited.
         opens_in_seconds: Time until it is available by itself. None if that needs the end of a
             lease or an operator.
-        holders: The first leases, the oldest first. All limits of a task share a hundred.
-        callers: Ids of the task that called this one, and of the first of its callers, if they hold
-            leases. If one of them waits for this task's result, neither ends.
+        holders: Leases, the oldest first. If the limits that block the task have more than a
+            hundred, each shows an even sample.
+        callers: Ids of the task that called this one, and of the first of its callers, if they are
+            among the holders. If one of them waits for this task's result, neither ends.
         starts_in_seconds: Estimated time until this limit alone would let the task start. None if
             unknown.
         in_force: The concurrency, and the reasons for it. None for a queue's limit of one process.

@@ -344,9 +344,9 @@ class RedisLimiter:
         return self._ask(calls.TOTALS, *begin, *limits)
 
     def explain(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
-        """Return the snapshot of a task: the answer of ``explain``; None if its tag is not known.
+        """Return the snapshot of a task; None if its tag is not known.
 
-        That function describes the arguments.
+        The function ``explain`` describes it and the arguments.
         """
         args = (tag, fairness_by, scope, *self._checking())
         return self._ask(calls.EXPLAIN, *args) or None

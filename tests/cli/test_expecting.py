@@ -238,6 +238,28 @@ def test_a_caller_that_holds_the_slot_is_named(load, fairness, run):
     assert fairness.tasks.explain("stranger").blocked_by[0].callers == ()
 
 
+@pytest.mark.parametrize("others", [0, 11])
+def test_a_limit_with_many_holders_is_expected_alike_beside_other_limits(load, fairness, others):
+    """The holders of the limit run longer than the other tasks, and began one after the other."""
+    made = load(300, {"work": 20_000, "short": 1_000})
+    more = (Limit(f"other{number}", 1_000) for number in range(others))
+    limits = write_limits((Limit("api", 40), *more))
+    steps = iter(range(1_000))
+
+    def come():
+        step = next(steps)
+        if step % 5 == 0:
+            made.put(f"u{step % 7}", f"work{step}", limits=limits)
+        for number in range(20):
+            made.put("s", f"short{step}.{number}", kind="short")
+
+    made.play(61_000, come)
+    for number in range(25):
+        made.put("z", f"before{number}", limits=limits)
+    made.put("z", "last", limits=limits)
+    agree(fairness, made, "last", by=1.2)
+
+
 def test_who_has_more_weight_goes_before(load, fairness):
     made = load(2, {"work": 1_000})
     fairness.tenants.publish_tiers([Tier("free", None), Tier("pro", None, weight=5.0)])

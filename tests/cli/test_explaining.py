@@ -13,6 +13,7 @@ from redis import Redis
 
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import NotFound
 from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
@@ -265,10 +266,11 @@ def meanwhile(
 ) -> Callable[[Callable[[], None]], list[str]]:
     """Return a function: it lets something happen once, after the next call of a function.
 
-    The list that it returns gets the names of the functions that are called.
+    The list that it returns gets the names of the functions that are called, and of the commands
+    that read tables.
     """
     connection = type(parts_of(fairness).limiter.connection)
-    run_function = connection.run
+    run_function, read_table = connection.run, connection.read
 
     def happens(act: Callable[[], None]) -> list[str]:
         names: list[str] = []
@@ -280,30 +282,44 @@ def meanwhile(
                 act()
             return answer
 
+        def read(self: Any, command: str, *args: Any) -> Any:
+            names.append(" ".join(map(str, (command, *args))))
+            return read_table(self, command, *args)
+
         monkeypatch.setattr(connection, "run", run)
+        monkeypatch.setattr(connection, "read", read)
         return names
 
     return happens
 
 
-def test_all_facts_of_an_explanation_are_of_one_moment(
+def test_all_facts_of_an_explanation_come_from_one_call(
     shop: Installation,
     fairness: Fairness,
     meanwhile: Callable[[Callable[[], None]], list[str]],
 ) -> None:
+    fairness.queues.set_limit("celery", global_limit=5, local_limit=2)
     send(shop, "41", "holds", limits=ONE)
-    (holds,) = shop.claim()
+    assert len(shop.claim()) == 1
     send(shop, "42", "waits", limits=ONE)
+    names = meanwhile(lambda: None)
+    found = fairness.tasks.explain("waits")
+    assert [each.key for each in found.limits] == ["tenant:42", "api", "queue:celery"]
+    assert [each.key for each in found.blocked_by] == ["api"]
+    assert names[:2] == [calls.FIND, calls.EXPLAIN]
+    # The others read which workers live.
+    assert [name for name in names[2:] if "workers" not in name and name != "TIME"] == []
 
-    def ends() -> None:
-        shop.settle(holds)
-        assert len(shop.claim()) == 1
 
-    names = meanwhile(ends)
+def test_a_task_that_starts_while_it_is_explained_runs(
+    shop: Installation,
+    fairness: Fairness,
+    meanwhile: Callable[[Callable[[], None]], list[str]],
+) -> None:
+    send(shop, "42", "waits", limits=ONE)
+    meanwhile(lambda: shop.claim())
     found = fairness.tasks.explain("waits")
     assert (found.state, found.owner, found.limits) == ("running", "worker-1", ())
-    # No other call returns a fact of the task.
-    assert names == [calls.FIND, calls.EXPLAIN]
 
 
 def test_a_task_that_ends_while_it_is_explained_is_not_found(
@@ -315,3 +331,65 @@ def test_a_task_that_ends_while_it_is_explained_is_not_found(
     meanwhile(lambda: shop.settle(*shop.claim()))
     with pytest.raises(NotFound):
         fairness.tasks.explain("waits")
+
+
+def test_a_task_that_is_tried_again_while_it_is_explained_waits(
+    shop: Installation,
+    fairness: Fairness,
+    meanwhile: Callable[[Callable[[], None]], list[str]],
+) -> None:
+    send(shop, "42", "tried")
+    (task,) = shop.claim()
+
+    def is_tried_again() -> None:
+        send(shop, "42", "tried", tag="again")
+        shop.settle(task)
+
+    meanwhile(is_tried_again)
+    assert fairness.tasks.explain("tried").state == "waiting"
+
+
+@pytest.mark.parametrize("others", [0, 2, 15])
+def test_a_caller_is_named_among_many_holders(
+    shop: Installation, fairness: Fairness, others: int
+) -> None:
+    fairness.tenants.publish_tiers([Tier("free", None)])
+    more = (Limit(f"other{number}", 500) for number in range(others))
+    limits = write_limits((Limit("api", 60), *more))
+    free = replace(RULES, default_limit=None)
+    for number in range(59):
+        send(shop, "42", f"holds{number}", limits=limits)
+    while shop.claim(rules=free):
+        pass
+    send(shop, "42", "caller", limits=limits)
+    assert len(shop.claim(rules=free)) == 1
+    headers = {"id": "waits", "task": "shop.work", "parent_id": "caller", "root_id": "waits"}
+    message = json.dumps({"body": "", "headers": headers})
+    waiting = Waiting(
+        *("celery", "tag", "42"), message=message, task_id="waits", kind="shop.work", limits=limits
+    )
+    shop.run(calls.PUT, calls.put_args(waiting))
+    (blocker,) = fairness.tasks.explain("waits").blocked_by
+    assert (blocker.key, len(blocker.holders), blocker.callers) == ("api", 60, ("caller",))
+
+
+def test_limits_with_many_holders_show_an_even_sample(
+    shop: Installation, fairness: Fairness
+) -> None:
+    fairness.tenants.publish_tiers([Tier("free", None)])
+    keys = [f"key{number}" for number in range(4)]
+    limits = write_limits(Limit(key, 60) for key in keys)
+    free = replace(RULES, default_limit=None)
+    for number in range(60):
+        send(shop, "42", f"holds{number:02}", limits=limits)
+    while shop.claim(rules=free):
+        pass
+    send(shop, "42", "waits", limits=limits)
+    blocked = fairness.tasks.explain("waits").blocked_by
+    assert [each.key for each in blocked] == keys
+    for each in blocked:
+        begun = [int(holder.task_id.removeprefix("holds")) for holder in each.holders]
+        # All leases of one claim have one time, so the order within ten of them is any.
+        assert [number // 10 for number in begun] == sorted(number // 10 for number in begun)
+        assert 25 <= len(set(begun)) <= 26
+        assert all(3 <= sum(number // 10 == ten for number in begun) <= 6 for ten in range(6))

@@ -8,11 +8,13 @@ import re
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.message.partition import partition_limit_text
+from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
+from celery_fairness.message.headers import Copy
+from celery_fairness.message.partition import partition_limit_text, queue_limits_text
 from tests.cli.clearing import send
 from tests.cli.test_explaining import ONE, by_no_limit, shop, told
 from tests.cli.test_queue_limits import declare
-from tests.contract.test_parked import ask, park
+from tests.contract.test_parked import ask, park, promote
 from tests.support.parts import parts_of
 
 __all__ = ["shop"]
@@ -120,28 +122,61 @@ def test_a_local_limit_of_none_is_told(run, shop, fairness):
 
 
 def test_a_local_limit_keeps_where_each_process_holds_as_much(run, shop, fairness):
-    fairness.queues.set_limit("emails", local_limit=1)
+    # A hyphen has a meaning in a pattern.
+    queue = "e-mails"
+    fairness.queues.set_limit(queue, local_limit=1)
     for number in range(4):
-        send(shop, f"u{number}", f"t{number}", queue="emails")
+        send(shop, f"u{number}", f"t{number}", queue=queue)
     for owner in ("worker-1", "worker-2"):
-        assert len(shop.claim(owner=owner, queue="emails", want=1)) == 1
+        assert len(shop.claim(owner=owner, queue=queue, want=1)) == 1
     found = fairness.tasks.explain("t3")
     (blocker,) = found.blocked_by
-    assert (blocker.key, blocker.reason) == ("queue:emails", "local")
+    assert (blocker.key, blocker.reason) == (f"queue:{queue}", "local")
     assert (blocker.held, blocker.limit, len(blocker.holders)) == (1, 1, 2)
-    fairness.queues.set_limit("emails", local_limit=2)
+    # A process that runs only tasks of another queue may not take this one.
+    send(shop, "u9", "other")
+    assert len(shop.claim(owner="worker-3")) == 1
+    assert [each.reason for each in fairness.tasks.explain("t3").blocked_by] == ["local"]
+    fairness.queues.set_limit(queue, local_limit=2)
     assert fairness.tasks.explain("t3").blocked_by == ()
 
 
 def test_a_local_limit_of_partitions_is_of_each(shop, fairness):
     declare(fairness, emails={"local_limit": 1, "by_args": ["customer_id"]})
-    for number in range(4):
-        word = partition_limit_text(f"queue:emails:{number % 2}")
+    for number, part in enumerate(("10", "1", "10")):
+        word = partition_limit_text(f"queue:emails:{part}")
         send(shop, f"u{number}", f"t{number}", queue="emails", limits=word)
     assert len(shop.claim(queue="emails", want=1)) == 1
     assert fairness.tasks.explain("t1").blocked_by == ()
     (blocker,) = fairness.tasks.explain("t2").blocked_by
-    assert (blocker.key, blocker.reason) == ("queue:emails:0", "local")
+    assert (blocker.key, blocker.reason) == ("queue:emails:10", "local")
+
+
+@pytest.mark.parametrize("local_limit", [0, 1])
+def test_no_parked_task_waits_for_a_local_limit(client, redis_url, make_fairness, local_limit):
+    client.flushdb()
+    fairness = make_fairness(url=redis_url, fairness={"tier_on_limit": "wait"})
+    declare(fairness, emails={"global_limit": 2, "local_limit": local_limit, "by_args": ["c"]})
+    limiter, limits = parts_of(fairness).limiter, queue_limits_text("emails", "queue:emails:1")
+
+    def request(name):
+        lease = Lease(f"{name}.1", f"tenant:{name},queue:emails:1,queue:emails")
+        job = Job(name, "shop.work", "emails")
+        return SlotRequest(lease, name, "free", Copy(name), f"{name}-next", limits, job)
+
+    running, parked = [request("a"), request("b")], [request("c"), request("d")]
+    for each in running:
+        limiter.acquire(each)
+    for each in parked:
+        message = {"headers": {"id": each.copy.message}, "routing_key": "emails"}
+        assert limiter.park(each, json.dumps(message)) is Parking.PARKED
+    limiter.release([each.lease for each in running])
+    assert len(promote(limiter, 1)) == 1
+    found = fairness.tasks.explain("d")
+    assert (found.state, found.blocked_by) == ("parked", ())
+    assert [each.local for each in found.limits] == [None, None, None]
+    # So the next promotion is its own.
+    assert [each.copy.message for each in promote(limiter, 1)] == ["d"]
 
 
 @pytest.mark.parametrize("enabled", ["observe", False])
@@ -205,6 +240,9 @@ def test_the_limit_that_has_put_back_is_told_though_another_one_was_closed_too(s
     send(shop, "42", "waits", limits=limits)
     assert len(shop.claim()) == 1
     # The event of the rejection names the first closed limit.
+    assert fairness.tasks.explain("waits").put_back_by == "api"
+    # The key forgets its rescheduled tasks.
+    fairness.limits.pause("api")
     assert fairness.tasks.explain("waits").put_back_by == "api"
 
 

@@ -25,28 +25,36 @@ function Snapshot.numbers_of(limit)
     throttle = pairs_of(limit.throttle)[1]}
 end
 
--- Returns how many leases live, how many have ended and still stand in the table, and which these are.
-local function count_leases(ctx, key, logical)
-  local leases, gone, unswept = ctx.prefix .. Keys.LEASES .. key, {}, 0
-  local held = redis.call("ZCARD", leases)
-  local ended = held == 0 and {} or redis.call(
-    "ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf", Rates.int_text(logical), "LIMIT", 0, ENDED_AT_MOST)
-  local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
-  for index = 1, #ended do
-    if its[index] then gone[ended[index]], unswept = true, unswept + 1 end
+-- Returns leases that have ended and stand in the table. A call reads them once, and keeps their names in `rules.gone`.
+local function ended_leases(ctx, rules)
+  if not rules.ended then
+    rules.ended, rules.gone = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf",
+      Rates.int_text(rules.logical), "LIMIT", 0, ENDED_AT_MOST), {}
+    for index = 1, #rules.ended do rules.gone[rules.ended[index]] = true end
   end
-  return held - unswept, unswept, gone
+  return rules.ended
 end
 
--- Returns a lease with what its row has of its task.
+-- Returns how many leases of a key live, and how many have ended and still stand in the table.
+local function count_leases(ctx, key, rules)
+  local leases, unswept = ctx.prefix .. Keys.LEASES .. key, 0
+  local held = redis.call("ZCARD", leases)
+  local ended = held > 0 and ended_leases(ctx, rules) or {}
+  local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
+  for index = 1, #ended do
+    if its[index] then unswept = unswept + 1 end
+  end
+  return held - unswept, unswept
+end
+
+-- Returns a lease with what its row has of its task, and the limits of the task.
 local function lease_of(ctx, id, logical)
   local ends = redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, id)
   local lease = {id = id, ends_ms = math.max(0, tonumber(ends or logical) - logical)}
   local row, tag = Tasks.read_running(ctx, id)
   local task = row and Tasks.read(ctx, tag)
   if task then
-    lease.state, lease.queue = row.state, Tasks.shown_queue(task)
-    lease.charged, lease.limits = task.key, task.limits
+    lease.state, lease.queue, lease.charged = row.state, Tasks.shown_queue(task), task.key
     lease.task_id = task.id ~= "" and task.id or tag
   elseif row then
     -- The broker has the copy of a promoted task.
@@ -54,21 +62,24 @@ local function lease_of(ctx, id, logical)
   else
     row = Tasks.read_held(ctx, id)
     if not row then return lease end
-    lease.queue, lease.task_id, lease.limits = row.queue, row.id, row.charge
+    lease.queue, lease.task_id = row.queue, row.id
   end
   local at, usual = string.match(row.since, "^@(%d+)~?(%d*)")
   lease.owner, lease.task = row.owner ~= "-" and row.owner or "", row.name
   lease.held_ms, lease.usual_ms = math.max(0, logical - at), tonumber(usual)
-  return lease
+  return lease, task and task.limits or row.charge
 end
 
--- Returns at most `most` of the leases that live, the oldest first. `first` is the index of the first one.
-local function leases_of(ctx, key, first, most, gone, logical)
-  local shown, found = redis.call("ZRANGE", ctx.prefix .. Keys.LEASES .. key, first, first + most - 1), {}
-  for index = 1, #shown do
-    if not gone[shown[index]] then found[#found + 1] = lease_of(ctx, shown[index], logical) end
+-- Adds those of some leases of a key that live. Returns the limits of their tasks.
+function Snapshot.add_leases(ctx, found, names, rules)
+  local leases, specs = {}, {}
+  for index = 1, #names do
+    if not rules.gone[names[index]] then
+      leases[#leases + 1], specs[#specs + 1] = lease_of(ctx, names[index], rules.logical)
+    end
   end
-  return found
+  found.leases = Snapshot.list(leases)
+  return table.concat(specs, ",")
 end
 
 -- Returns the pause of a key, or of the whole tenant. The pause that ends last counts.
@@ -84,16 +95,14 @@ local function pause_of(ctx, key, of_all, rules)
     since_ms = tonumber(since), by = by, pause_of = of ~= key and of or nil}
 end
 
--- Returns the snapshot of a key without its limit. `tenant_key` is "" if the key is no tenant's. The snapshot has at
--- most `most` leases from the index `first` on.
-function Snapshot.of_key(ctx, key, tenant_key, first, most, rules)
-  local held, unswept, gone = count_leases(ctx, key, rules.logical)
+-- Returns the snapshot of a key without its limit and its leases. `tenant_key` is "" if the key is no tenant's.
+function Snapshot.of_key(ctx, key, tenant_key, rules)
+  local held, unswept = count_leases(ctx, key, rules)
   rules.held[key] = held
   local cooled = redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key)
   local cool_ms = math.max(0, tonumber(cooled or 0) - rules.logical)
-  return {key = key, held = held, ended_unswept = unswept, leases = leases_of(ctx, key, first, most, gone, rules.logical),
-    pause = pause_of(ctx, key, tenant_key, rules), cool_ms = cool_ms > 0 and cool_ms or nil,
-    override = Config.override_of(ctx, key, rules)}
+  return {key = key, held = held, ended_unswept = unswept, pause = pause_of(ctx, key, tenant_key, rules),
+    cool_ms = cool_ms > 0 and cool_ms or nil, override = Config.override_of(ctx, key, rules)}
 end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
@@ -149,6 +158,4 @@ function Snapshot.check(ctx, found, limit, reason, rules)
   found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
   found.local_limit, found.on_limit = limit.of_process, limit.on_limit
   found.numbers, found.reason = Snapshot.numbers_of(limit), reason
-  for index = 1, #found.leases do found.leases[index].limits = nil end
-  found.leases = Snapshot.list(found.leases)
 end

@@ -16,8 +16,7 @@
 
   Returns JSON, or "" if the tag is not known. A field without a value is left out. Every task has these fields:
   - now, logical   the server's time and the logical time, in ms
-  - state, owner   as find.lua returns them
-  - due            the time for which it waits
+  - state, owner   as find.lua returns them, with `due` if it waits for a time
   - head           as tasks.lua writes it
 
   A task that waits, or waits for its time, has these fields too:
@@ -49,15 +48,15 @@
   - LIMIT   how many of its tasks run at once, or -1
 ]]
 -- The samples of all positions have this many units. A unit is one lane, which takes about a microsecond.
-local UNITS_AT_MOST = 1000
+local UNITS_AT_MOST = 800
 local UNITS_OF_TENANT = 14
 -- Groups of all positions. One group takes about four microseconds, and so does the list of the groups at a limit.
 local GROUPS_AT_MOST = 200
 -- Lanes of its own tenant, and running tasks. Each takes about two microseconds.
 local OLDER_LANES_AT_MOST = 300
 local RUNNING_AT_MOST = 300
--- Leases of all limits. Each takes about eight microseconds.
-local LEASES_AT_MOST = 100
+-- Leases of the limits that block the task, and of its other limits. Each takes about eight microseconds.
+local LEASES_AT_MOST, OTHER_LEASES_AT_MOST = 100, 50
 -- The first lanes of a turn stand for all, and the first tasks have the cost and the name of all.
 local LANES_OF_TURN, FIRST_TASKS = 20, 2
 
@@ -225,7 +224,7 @@ local function add_running(it, answer)
       rows[#rows + 1] = {tag, flat[index + 1], head}
       local task = it.fairness_by == "runtime" and Tasks.read_head(tag, head)
       if task and task.queue == it.task.queue and means[task.key] == nil then
-        means[task.key] = tonumber(redis.call("HGET", prefix .. Keys.TENANT_STATE .. task.key, "mean")) or -1
+        means[task.key] = tonumber(redis.call("HGET", prefix .. Keys.TENANT_STATE .. task.key, "mean"))
       end
     end
   end
@@ -254,12 +253,40 @@ end
 -- Adds a snapshot of a limit.
 local function add_limit(it, answer, found, limit, reason)
   Snapshot.check(it.ctx, found, limit, reason, it.rules)
-  if it.rules.enforcement ~= "on" then found.local_limit = nil end
+  -- A worker sends a task of a gate back to its broker, so no parked task waits for it.
+  if it.rules.enforcement ~= "on" or it.task.route then found.local_limit = nil end
   -- With a limit of 0 no process starts the task.
   local most = found.local_limit
   local least = most == 0 and 0 or most and least_held(it, found.key, answer.rows or {})
   if least and least >= most then found.local_held = least end
   answer.limits[#answer.limits + 1] = found
+end
+
+-- Returns the names of about a part of the leases of a key, evenly from the oldest to the newest.
+local function sample_leases(it, found, part)
+  local leases, all = it.ctx.prefix .. Keys.LEASES .. found.key, found.held + found.ended_unswept
+  if part >= 1 then return redis.call("ZRANGE", leases, 0, -1) end
+  local names, most = {}, math.ceil(all * part)
+  for index = 1, most do
+    local place = math.floor((index - 0.5) * all / most)
+    names[index] = redis.call("ZRANGE", leases, place, place)[1]
+  end
+  return names
+end
+
+-- Adds the leases of those limits that block the task, or of those that have a concurrency and do not block it.
+local function add_leases(it, limits, block, most)
+  local some, all = {}, 0
+  for index = 1, #limits do
+    local found = limits[index]
+    local blocks = (found.blocked_by or found.local_held) ~= nil
+    if blocks == block and (block or found.numbers.concurrency) then
+      some[#some + 1], all = found, all + found.held + found.ended_unswept
+    end
+  end
+  for index = 1, #some do
+    Snapshot.add_leases(it.ctx, some[index], all > 0 and sample_leases(it, some[index], most / all) or {}, it.rules)
+  end
 end
 
 -- Adds a snapshot of each limit of the task.
@@ -268,30 +295,35 @@ local function add_limits(it, answer)
   local row = Config.queue_row(ctx, task.queue, rules)
   for spec in string.gmatch(task.limits, "[^,]+") do specs[#specs + 1] = spec end
   if row then specs[#specs + 1] = row.spec end
-  local most = math.ceil(LEASES_AT_MOST / (#specs + 1))
   if task.key ~= Tasks.SYSTEM then
     local tenant_key = "tenant:" .. task.tenant
-    local found = Snapshot.of_key(ctx, task.key, tenant_key, 0, most, rules)
+    local found = Snapshot.of_key(ctx, task.key, tenant_key, rules)
     Snapshot.add_tier(ctx, found, tenant_key, it.default_tier, it.default_tier, it.tiers, it.read, it.now)
     add_limit(it, answer, found, Snapshot.limit_of_tier(found))
   end
   for index = 1, #specs do
     local limit, reason = Snapshot.limit_of_task(ctx, specs[index], rules)
     if row and index == #specs and not row.parts then limit.of_process = row.of_process end
-    add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", 0, most, rules), limit, reason)
+    add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", rules), limit, reason)
   end
+  add_leases(it, answer.limits, true, LEASES_AT_MOST)
+  add_leases(it, answer.limits, false, OTHER_LEASES_AT_MOST)
 end
 
--- Returns the key of the limit that has rescheduled the task. A key stores only its first rescheduled tasks. For the
--- others the head has the limit that rejected the task.
+-- Returns the key of the limit that has rescheduled the task, or nil if none did or it is not known. A key stores only
+-- its first rescheduled tasks, and forgets them if people change it. For the others the head has the first limit that
+-- was closed, which may be another one.
 local function rescheduled_by(it, limits)
-  local task = it.task
+  local task, by = it.task, nil
+  local rejected = string.match(task.blocked, "|(.*)$")
   for index = 1, #limits do
     local key = limits[index].key
-    if limits[index].on_limit == "r" and Backoff.has_rescheduled(it.ctx, key, task) then return key end
+    if limits[index].on_limit == "r" then
+      if Backoff.has_rescheduled(it.ctx, key, task) then return key end
+      if rejected and (not by or key == rejected) then by = key end
+    end
   end
-  -- A parked task may also wait because its broker did not take it.
-  return not task.route and string.match(task.blocked, "^[^|]*|(.*)$") or nil
+  return by
 end
 
 -- Adds the place of the task among all that may start before it.

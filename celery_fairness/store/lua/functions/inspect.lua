@@ -124,9 +124,8 @@ end
 
 -- Returns CONCURRENCY|RATES|THROTTLE of a key whose newest numbers are forgotten, or nil. They are those of a task
 -- that waits, of one that runs, of the last start, or of the caller's app.
-local function numbers_of_tasks(ctx, key, leases, app)
-  local specs = waiting_limit(ctx, key) or ""
-  for index = 1, #leases do specs = specs .. "," .. (leases[index].limits or "") end
+local function numbers_of_tasks(ctx, key, of_leases, app)
+  local specs = (waiting_limit(ctx, key) or "") .. "," .. of_leases
   for of, numbers in string.gmatch(specs, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
     if of == key then return numbers end
   end
@@ -135,7 +134,7 @@ end
 
 -- Returns the numbers of a key without an override, and the reason for its concurrency. If no number is known, there
 -- is no reason.
-local function own_numbers(ctx, app, answer, rules)
+local function own_numbers(ctx, app, answer, of_leases, rules)
   local key, limit, reason = answer.key, Snapshot.limit_of_tier(answer)
   local row, known = Config.row_of_key(ctx, key, rules), redis.call("GET", ctx.prefix .. Keys.DECLARED .. key)
   if row and row.parts == (key ~= row.key) then
@@ -143,7 +142,7 @@ local function own_numbers(ctx, app, answer, rules)
     local kind = row.set ~= "" and "queue" or row.declared ~= "" and "settings"
     reason = kind and {kind = kind, limit = row.concurrency} or nil
   end
-  if not known and not (row and reason) then known = numbers_of_tasks(ctx, key, answer.leases, app) end
+  if not known and not (row and reason) then known = numbers_of_tasks(ctx, key, of_leases, app) end
   if not known then return limit, reason end
   -- The stricter number counts.
   local concurrency, rates, throttle = Config.read_declared(known)
@@ -186,12 +185,14 @@ register("inspect", {"no-writes"}, function(keys, args)
   local ctx, key, tenant_key, app, first = {prefix = keys[1]}, args[1], args[2], args[9], tonumber(args[10])
   local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[4]), args[8])
   local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked, held = {}}
-  local answer = Snapshot.of_key(ctx, key, tenant_key, first, PAGE, rules)
+  local answer = Snapshot.of_key(ctx, key, tenant_key, rules)
+  local page = redis.call("ZRANGE", ctx.prefix .. Keys.LEASES .. key, first, first + PAGE - 1)
+  local of_leases = Snapshot.add_leases(ctx, answer, page, rules)
   answer.now, answer.waiting_count = now, tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, key) or 0)
   if tenant_key ~= "" then
     Snapshot.add_tier(ctx, answer, tenant_key, args[3], args[5], cjson.decode(args[6]), {}, now)
   end
-  local limit, reason = own_numbers(ctx, app, answer, rules)
+  local limit, reason = own_numbers(ctx, app, answer, of_leases, rules)
   Snapshot.check(ctx, answer, limit, reason, rules)
   answer.rate, answer.throttle = nearest_rate(ctx, limit, logical), throttle_of(ctx, limit, logical)
 
