@@ -91,8 +91,8 @@ local function pause_of(ctx, key, of_all, rules)
   end
   if lasts == 0 then return nil end
   local since, by = string.match(text, "^(%d+) (.*)$")
-  return {kind = "paused", limit = 0, ends_ms = lasts < math.huge and rules.now + lasts or nil,
-    since_ms = tonumber(since), by = by, pause_of = of ~= key and of or nil}
+  return {ends_ms = lasts < math.huge and rules.now + lasts or nil, since_ms = tonumber(since), by = by,
+    pause_of = of ~= key and of or nil}
 end
 
 -- Returns the snapshot of a key without its limit and its leases. `tenant_key` is "" if the key is no tenant's.
