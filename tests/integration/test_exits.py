@@ -181,7 +181,13 @@ def test_a_warm_shutdown_finishes_and_frees(shop: Shop, pool: str) -> None:
     worker.signal(signal.SIGTERM)
     worker.wait_for_log("Warm shutdown")
     gate.touch()
-    eventually(lambda: not worker.alive, RESULT_SECONDS)
+    try:
+        eventually(lambda: not worker.alive, RESULT_SECONDS)
+    except AssertionError:
+        # Celery logs the stack of each thread, and the log is printed.
+        worker.signal(signal.SIGUSR1)
+        worker.wait_for_log("MainThread")
+        raise
     assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.held("42") == 0
 
