@@ -28,7 +28,7 @@ from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
 from tests.benchmarks.harness import PREFIX, Row
 from tests.support.redis_server import RedisServer
 
-#: What one question may take of the server, and the longest of its calls, in ms.
+#: The most server time of one question, and of its longest call, in ms.
 ALL_MS, ONE_MS = 20.0, 5.0
 #: Runs of each question. Others may use the machine during one of them.
 RUNS = 3

@@ -25,6 +25,9 @@ from tests.cli.clearing import bury, send, tag_of
 from tests.cli.conftest import RULES, Installation
 from tests.support.parts import parts_of
 
+#: Takes what happens after the next call, and returns the names of all calls.
+Meanwhile = Callable[[Callable[[], None]], list[str]]
+
 ONE = write_limits((Limit("api", 1),))
 ONCE_AN_HOUR = write_limits((Limit("mail", rates=((1, 3_600_000),)),))
 
@@ -261,9 +264,7 @@ def test_a_caller_that_holds_what_a_parked_task_waits_for_is_named(
 
 
 @pytest.fixture
-def meanwhile(
-    fairness: Fairness, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[], None]], list[str]]:
+def meanwhile(fairness: Fairness, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Return a function: it lets something happen once, after the next call of a function.
 
     The list that it returns gets the names of the functions that are called, and of the commands
@@ -296,7 +297,7 @@ def meanwhile(
 def test_all_facts_of_an_explanation_come_from_one_call(
     shop: Installation,
     fairness: Fairness,
-    meanwhile: Callable[[Callable[[], None]], list[str]],
+    meanwhile: Meanwhile,
 ) -> None:
     fairness.queues.set_limit("celery", global_limit=5, local_limit=2)
     send(shop, "41", "holds", limits=ONE)
@@ -314,7 +315,7 @@ def test_all_facts_of_an_explanation_come_from_one_call(
 def test_a_task_that_starts_while_it_is_explained_runs(
     shop: Installation,
     fairness: Fairness,
-    meanwhile: Callable[[Callable[[], None]], list[str]],
+    meanwhile: Meanwhile,
 ) -> None:
     send(shop, "42", "waits", limits=ONE)
     meanwhile(lambda: shop.claim())
@@ -325,7 +326,7 @@ def test_a_task_that_starts_while_it_is_explained_runs(
 def test_a_task_that_ends_while_it_is_explained_is_not_found(
     shop: Installation,
     fairness: Fairness,
-    meanwhile: Callable[[Callable[[], None]], list[str]],
+    meanwhile: Meanwhile,
 ) -> None:
     send(shop, "42", "waits")
     meanwhile(lambda: shop.settle(*shop.claim()))
@@ -336,7 +337,7 @@ def test_a_task_that_ends_while_it_is_explained_is_not_found(
 def test_a_task_that_is_tried_again_while_it_is_explained_waits(
     shop: Installation,
     fairness: Fairness,
-    meanwhile: Callable[[Callable[[], None]], list[str]],
+    meanwhile: Meanwhile,
 ) -> None:
     send(shop, "42", "tried")
     (task,) = shop.claim()

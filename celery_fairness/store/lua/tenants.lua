@@ -6,7 +6,7 @@
   only_reads is whether the call must not write.
 
   If a tenant is found at its limit, its state notes that. `at_limit` holds the config version by which the tenant was
-  checked, as version + 1. The score is negative if the tenant is paused. So a tenant checked by an older version lies
+  checked, as version + 1. The score is negative if the tenant is paused. So a tenant checked by an older config lies
   between the negative and the positive score of the present version. A worker that does not enforce limits also reads
   all higher scores, which are those of tenants that are not paused.
 

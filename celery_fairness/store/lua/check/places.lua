@@ -285,7 +285,7 @@ function Places.tenant(it, key)
   if marked ~= (checked and true or false) then
     return Check.found(it, "tenant_marks", Keys.TENANT_STATE .. key, "at_limit", reopen)
   end
-  -- The next claim checks again what an older version checked, if `checked` in the clock is not the present one.
+  -- If `checked` in the clock is not the config version, the next claim checks tenants of older config versions again.
   if not marked or math.abs(tonumber(checked)) <= rules.version and rules.checked ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)

@@ -274,7 +274,8 @@ local function sample_leases(it, found, part)
   return names
 end
 
--- Adds the leases of those limits that block the task, or of those that have a concurrency and do not block it.
+-- Adds leases to limits, at most about `most` in all. If `block` is true, these are the limits that block the task.
+-- Otherwise they are the other limits that have a concurrency.
 local function add_leases(it, limits, block, most)
   local some, all = {}, 0
   for index = 1, #limits do
