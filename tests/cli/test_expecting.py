@@ -13,6 +13,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.forecast import Before, wait_for_slot
+from celery_fairness.control.snapshot import KeyState
+from celery_fairness.limiter.types import HeldLease
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from tests.support.library import call, tag_of
@@ -258,6 +261,17 @@ def test_a_limit_with_many_holders_is_expected_alike_beside_other_limits(load, f
         made.put("z", f"before{number}", limits=limits)
     made.put("z", "last", limits=limits)
     agree(fairness, made, "last", by=1.2)
+
+
+def test_a_sample_of_the_holders_is_expected_as_all_of_them():
+    """Of 60 slots 40 are held, by tasks of 20 s that began one after the other."""
+    holders = [HeldLease("", 0.0, held_seconds=age / 2, usual_seconds=20.0) for age in range(40)]
+
+    def expected(leases):
+        state = KeyState("api", Limit("api", 60), None, 40, tuple(leases), "", None, None, None)
+        return wait_for_slot(state, 60, Before(50, 20.0))
+
+    assert expected(holders[::4]) == pytest.approx(expected(holders), rel=0.1)
 
 
 def test_who_has_more_weight_goes_before(load, fairness):

@@ -374,6 +374,20 @@ def test_a_caller_is_named_among_many_holders(
     assert (blocker.key, len(blocker.holders), blocker.callers) == ("api", 60, ("caller",))
 
 
+def test_a_task_that_is_tried_again_is_not_its_own_caller(
+    shop: Installation, fairness: Fairness
+) -> None:
+    send(shop, "42", "tried", limits=ONE)
+    assert len(shop.claim()) == 1
+    headers = {"id": "tried", "task": "shop.work", "root_id": "tried"}
+    message = json.dumps({"body": "", "headers": headers})
+    again = Waiting("celery", "again", "42", message=message, task_id="tried", limits=ONE)
+    shop.run(calls.PUT, calls.put_args(again))
+    blocked = fairness.tasks.explain("tried").blocked_by
+    assert [holder.task_id for each in blocked for holder in each.holders] == ["tried", "tried"]
+    assert [each.callers for each in blocked] == [(), ()]
+
+
 def test_limits_with_many_holders_show_an_even_sample(
     shop: Installation, fairness: Fairness
 ) -> None:
