@@ -16,6 +16,7 @@ from celery_fairness.message.headers import ACCEPTED_HEADER, COPY_HEADER, HEADER
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import misplaced
+from celery_fairness.util.threads import native_reentrant_lock
 from celery_fairness.wiring import publishing
 from celery_fairness.worker.resend import resending
 
@@ -45,10 +46,14 @@ def connect(listener: Parts) -> Callable[[], None]:
         if app is None or app is listener.app:
             listener.on_worker_init()
 
+    # Celery's own lock cannot be taken twice. A second SIGTERM may interrupt the handler of the
+    # first one while it holds the lock, and the worker would never end.
+    worker_shutting_down: Any = signals.worker_shutting_down
+    worker_shutting_down.lock = native_reentrant_lock()
     return _connected(
         (signals.before_task_publish, before_publish),
         (signals.celeryd_init, worker_init),
-        (signals.worker_shutting_down, lambda **_: listener.on_worker_stopping()),
+        (worker_shutting_down, lambda **_: listener.on_worker_stopping()),
         (signals.worker_process_init, lambda **_: listener.on_pool_child()),
     )
 

@@ -22,6 +22,11 @@ def native_lock() -> Any:
     return _original("allocate_lock")()
 
 
+def native_reentrant_lock() -> Any:
+    """Return a lock that its thread may take again, also in a signal handler."""
+    return _original("RLock")()
+
+
 def native_local() -> type:
     """Return a base class: under a green library each native thread has its own attributes.
 

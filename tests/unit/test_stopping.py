@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+
+import pytest
 
 from celery_fairness.worker.stopping import StoppingFlag
 
@@ -37,3 +41,30 @@ def test_two_flags_are_two():
     one, other = StoppingFlag(), StoppingFlag()
     one.raise_it()
     assert other() is False
+
+
+SECOND_SIGTERM = """
+{patch}
+import signal
+from celery import Celery, signals
+from celery_fairness import Fairness
+Fairness(Celery("shop", broker="redis://localhost"))
+stops = signals.worker_shutting_down
+signal.signal(signal.SIGTERM, lambda *_: stops.send("worker", sig="SIGTERM", how="Warm"))
+with stops.lock:
+    signal.raise_signal(signal.SIGTERM)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("patch", ["", "from gevent import monkey; monkey.patch_all()"])
+def test_a_second_sigterm_may_come_while_the_handler_of_the_first_holds_celerys_lock(patch):
+    # The kernel sends SIGTERM once for each thread of `celery fairness worker` when that is killed.
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SECOND_SIGTERM.format(patch=patch)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert done.stdout.strip() == "ended", done.stderr
