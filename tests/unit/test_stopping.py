@@ -1,4 +1,4 @@
-"""The flag that a worker's main process raises, as its pool children see it."""
+"""A worker that begins to stop: its flag, as pool children see it, and a repeated SIGTERM."""
 
 from __future__ import annotations
 
