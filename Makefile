@@ -53,7 +53,7 @@ chaos: setup ## Kill and freeze workers, break Redis, and count what it did (ARG
 
 moves: setup ## Move a queue of 10,000 tasks each way under load: ten minutes
 	@MOVED_TASKS=10000 $(PYTHON_IN_VENV) -m pytest tests/behaviour/test_from_stock_redis.py \
-		-k moves_while -n 2 -o timeout=1200 $(ARGS)
+		-k moves_while -n 2 --timeout 1200 $(ARGS)
 
 foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: three minutes)
 	@$(PYTHON_IN_VENV) -m tests.foreign $(ARGS)

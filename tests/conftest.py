@@ -32,12 +32,14 @@ from tests.support.rabbit import RabbitServer
 from tests.support.redis_server import RedisServer, ServerFailed
 from tests.support.servers import NotInstalled
 from tests.support.services import ServiceCount, missing
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: Seconds a worker has for its warm shutdown after a test; a task that still runs is killed then.
 SHUTDOWN_SECONDS = 5.0
 #: Seconds in which workers whose tasks have all ended are expected to hold nothing any more.
 SETTLE_SECONDS = 0.5
+#: A test that still runs after this hangs.
+TEST_SECONDS = 200.0
 LOG_LINES_SHOWN = 200
 
 _long_lived = pytest.StashKey[list[Callable[[], list[int]]]]()
@@ -55,7 +57,10 @@ def own_tasks() -> Iterator[None]:
     _state._on_app_finalizers.intersection_update(kept)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.timeout is None:
+        config.option.timeout = at_most(TEST_SECONDS)
     # Settings of the person who runs the tests are not what is tested.
     for name in [name for name in os.environ if name.startswith(SCRUBBED_PREFIXES)]:
         del os.environ[name]
@@ -128,8 +133,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         left = {pid: command for pid in started if (command := _command(started[pid]))}
         assert not left, f"processes left behind: {left}"
 
-    eventually(no_thread_left, timeout_seconds=10.0)
-    eventually(no_process_left, timeout_seconds=10.0)
+    eventually(no_thread_left, timeout_seconds=at_most(10.0))
+    eventually(no_process_left, timeout_seconds=at_most(10.0))
 
 
 def _command(process: psutil.Process) -> str:
@@ -185,7 +190,7 @@ def redis_url(redis_server: RedisServer) -> Iterator[str]:
         redis_server.resume()
         if redis_server.alive:
             # A consumer that outlived its test would take the messages of the next one.
-            eventually(nobody_waits, timeout_seconds=10.0)
+            eventually(nobody_waits, timeout_seconds=at_most(10.0))
     except AssertionError:
         # The next test is not to pay for this one.
         client.client_kill_filter(_type="normal", skipme=True)

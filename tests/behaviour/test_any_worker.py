@@ -16,7 +16,7 @@ from kombu import pools
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.errors import SettingsError
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.usefixtures("own_logging")
 
@@ -58,7 +58,7 @@ def working(app: Celery) -> Iterator[None]:
     options = {"pool": "threads", "concurrency": 2, "perform_ping_check": False}
     worker: Any = None
     try:
-        with start_worker(app, shutdown_timeout=20, **options) as worker:
+        with start_worker(app, shutdown_timeout=at_most(20), **options) as worker:
             yield
     finally:
         if worker is not None:
@@ -102,7 +102,7 @@ def test_celerys_own_test_workers_bring_parked_tasks_back_and_leave_nothing(
                 assert free.concurrency == 7
                 assert "reports_default" in app.amqp.queues.consume_from
                 may_end.set()
-                eventually(lambda: sorted(ran) == [0, 1, 2], 20.0)
+                eventually(lambda: sorted(ran) == [0, 1, 2], at_most(20.0))
     finally:
         may_end.set()
         fairness.close()
@@ -110,7 +110,7 @@ def test_celerys_own_test_workers_bring_parked_tasks_back_and_leave_nothing(
         pools.reset()
     if scheme == "redis":
         # Those of fairredis belong to its connections.
-        eventually(lambda: native_threads() <= before, 10.0)
+        eventually(lambda: native_threads() <= before, at_most(10.0))
 
 
 def test_a_setting_that_cannot_be_meant_ends_the_test_worker(redis_url: str) -> None:

@@ -15,7 +15,7 @@ from celery_fairness.exporter.collector import Exposition
 from celery_fairness.exporter.server import MetricsServer
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 QUEUE = "celery"
 #: Places of one worker, which are the target of the scaler, and most workers.
@@ -104,7 +104,7 @@ class Scaler:
         return int(startable + running)
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(self._exporter + path, timeout=60) as answer:
+        with urllib.request.urlopen(self._exporter + path, timeout=at_most(60)) as answer:
             return str(answer.read().decode())
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.local_process import ROOT, clean_environment
 from tests.support.nodes import WorkerNode
 from tests.support.services import only_in_ci
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -45,7 +45,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=at_most(120),
         )
         printed = f"{command} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
         assert done.returncode == status, printed
@@ -91,7 +91,7 @@ def test_the_page_sets_up_a_project_whose_commands_show_the_tiers_of_the_databas
     worker = start_worker("yourproject", pool="solo", concurrency=1, env=env)
     send = "from reports.tasks import export; export.delay(42)"
     project.run("manage.py", "shell", "-c", send)
-    eventually(lambda: "exporting for 42" in worker.log_text(), timeout_seconds=30)
+    eventually(lambda: "exporting for 42" in worker.log_text(), timeout_seconds=at_most(30))
 
     project.run("manage.py", "shell", "-c", ROWS)
     project.fairness("limit", "pause", "tenant:43")
@@ -101,7 +101,7 @@ def test_the_page_sets_up_a_project_whose_commands_show_the_tiers_of_the_databas
         assert not found["published"]
 
     # A tier without a number of its own is published for twice tier_cache_seconds and a second.
-    eventually(nothing_is_published_any_more, timeout_seconds=30)
+    eventually(nothing_is_published_any_more, timeout_seconds=at_most(30))
     # The tenant's key answers from its tier, though Redis knows nothing of it.
     found = json.loads(project.fairness("limit", "show", "tenant:42", "--json", status=1))
     assert (found["tier"], found["limit"], found["unknown"]) == ("enterprise", 5, "")

@@ -143,7 +143,7 @@ def test_no_secret_is_in_a_log_a_repr_or_an_error(
         assert done.returncode in (0, 1), f"{words}: {done.stdout}{done.stderr}"
         printed += [done.stdout, done.stderr]
     report = shop.command("report")
-    conf = shop.app.control.inspect(timeout=5).conf()
+    conf = shop.ask(worker, "conf")
     assert "fairness" in report.stdout
     assert "fairness" in json.dumps(conf)
     fairness = shop.fairness

@@ -19,7 +19,7 @@ from tests.integration.conftest import (
     Shop,
 )
 from tests.support.nodes import WorkerNode
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
 
@@ -71,7 +71,7 @@ def test_a_message_keeps_its_meaning_on_the_way_back(
         assert to_stock(fair.default_channel, "moves").moved == 4
         with stock.Consumer([QUEUE], callbacks=[receive], prefetch_count=1):
             while len(received) < 4:
-                stock.drain_events(timeout=5)
+                stock.drain_events(timeout=at_most(5))
     assert received == first
 
 

@@ -10,7 +10,7 @@ from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: What each path can lose.
 LOSSES = {
@@ -61,7 +61,7 @@ def test_each_worker_reports_a_lost_memory_and_the_installation_keeps_one_event(
     # The event is of the new memory: one that is lost too has its own.
     with redis_server.client() as client:
         client.flushall()
-    eventually(lambda: len(losses(shop)) == 1, 10.0)
+    eventually(lambda: len(losses(shop)) == 1, at_most(10.0))
     assert losses(shop) > [since]
 
 

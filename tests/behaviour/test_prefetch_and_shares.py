@@ -10,12 +10,12 @@ import pytest
 
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.local_process import LocalProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
 
 QUEUES = ("analysis_priority", "analysis_default", "analysis_scheduled")
-START_SECONDS = 30.0
+START_SECONDS = at_most(30.0)
 #: By form: the settings, and the variables.
 FORMS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "strict": ({}, {}),

@@ -13,7 +13,7 @@ from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCH
 from celery_fairness import RateLimitPolicy
 from celery_fairness.errors import NotFound, PublishFailed
 from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 KEY, OTHER = "api.example.com", "api.example.org"
 #: A snooze that no test waits for, and a lease after which a failed publish is soon given up.
@@ -150,7 +150,7 @@ def test_a_task_that_cannot_be_published_keeps_no_other_back_and_fails(
     for result in others:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     with pytest.raises(PublishFailed):
-        whole.get(timeout=60)
+        whole.get(timeout=at_most(60))
 
     def ended() -> str:
         assert isinstance(whole.result, ChordError)
@@ -165,7 +165,9 @@ def test_a_task_that_cannot_be_published_keeps_no_other_back_and_fails(
     assert "no exchange 'own'" in worker.log_text()
     assert failed not in shop.runs()
     # Its slot is free again.
-    assert shop.send("work", user="44", options={"limits": [one()]}).get(timeout=20) == "done"
+    assert (
+        shop.send("work", user="44", options={"limits": [one()]}).get(timeout=at_most(20)) == "done"
+    )
 
 
 @pytest.mark.parametrize("broker", RABBITMQ[:1])
@@ -186,7 +188,7 @@ def test_a_rescheduled_task_that_cannot_be_published_fails_and_gives_its_place_b
     assert busy.get(timeout=RESULT_SECONDS) == "done"
     began = time.monotonic()
     with pytest.raises(PublishFailed, match="no exchange 'own'"):
-        lost.get(timeout=60)
+        lost.get(timeout=at_most(60))
     assert time.monotonic() - began > 1
     # The holder has the other place.
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"

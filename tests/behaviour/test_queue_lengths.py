@@ -13,7 +13,7 @@ from celery import Celery
 from kombu.exceptions import ChannelError
 
 from tests.integration.conftest import RESULT_SECONDS, Shop
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: The lists of the stock transport: one for each step of the priorities.
 STEPS = ("", "\x06\x163", "\x06\x166", "\x06\x169")
@@ -66,8 +66,13 @@ def test_a_monitor_on_the_stock_transport_sees_workers_and_events_but_no_length(
     worker = shop.worker(concurrency=1, pool="threads", args=["-E"])
     heard: list[dict[str, Any]] = []
     with Celery(broker=redis_url, set_as_current=False) as monitor:
-        queues = eventually(monitor.control.inspect(timeout=2).active_queues, RESULT_SECONDS)
-        assert "celery" in [each["name"] for each in queues[worker.hostname()]]
+        inspect = monitor.control.inspect([worker.hostname()], timeout=at_most(1), limit=1)
+
+        def queues() -> list[str]:
+            (answer,) = (inspect.active_queues() or {worker.hostname(): []}).values()
+            return [each["name"] for each in answer]
+
+        assert "celery" in eventually(queues, RESULT_SECONDS)
         with monitor.connection() as connection:
             assert lengths(connection.default_channel) == [0, 0, 0, 0]
             receiver = monitor.events.Receiver(

@@ -9,7 +9,7 @@ import pytest
 from kombu.utils.scheduling import round_robin_cycle
 
 from tests.integration.conftest import Shop
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, Inbox, charged, publish
 
 pytestmark = pytest.mark.redis
@@ -51,7 +51,7 @@ def served_of(
         inbox.messages.clear()
         assert len(served) >= count, served
 
-    eventually(come, 20.0, poll_seconds=0)
+    eventually(come, at_most(20.0), poll_seconds=0)
     return "".join(queue[-1] for queue in served[:count])
 
 
@@ -122,6 +122,6 @@ def test_a_worker_empties_the_first_queue_first(
         assert len(starts) == 30
         return "".join(starts)
 
-    starts = eventually(started, 30.0)
+    starts = eventually(started, at_most(30.0))
     # Bodies that start together may write their lines in any order.
     assert starts[: 15 - places] == "h" * (15 - places), starts

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Shop
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, Inbox, charged, publish
 
 pytestmark = pytest.mark.redis
@@ -48,7 +48,7 @@ def served_of(
                 here.pop(random.randrange(len(here))).ack()
         assert len(served) >= count, served
 
-    eventually(come, 20.0, poll_seconds=0)
+    eventually(come, at_most(20.0), poll_seconds=0)
     inbox.consumer.cancel()
     for message in here:
         message.ack()
@@ -139,7 +139,7 @@ def test_every_pool_serves_busy_queues_alike(
         assert len(starts) == 40
         return starts
 
-    starts = eventually(served, 30.0)
+    starts = eventually(served, at_most(30.0))
     assert largest_lead(starts[:36], busy) <= 1 + places, starts
 
 

@@ -9,7 +9,7 @@ import pytest
 from celery_fairness.control import metric_table as table
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import Shop
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 
 @pytest.mark.parametrize("broker", PATHS)
@@ -32,4 +32,4 @@ def test_a_limit_whose_only_slot_is_taken_counts(
 
     eventually(lambda: seconds() >= 1.0)
     gate.touch()
-    sent.get(timeout=20)
+    sent.get(timeout=at_most(20))

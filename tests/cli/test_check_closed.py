@@ -8,7 +8,7 @@ import pytest
 
 from celery_fairness.scheduler import calls
 from tests.cli.conftest import Installation
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 KEY = "tenant:42"
 #: The running task of that tenant, whose limit is 1.
@@ -152,7 +152,7 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, check):
         return len(found) >= 12 and closed
 
     with coming_and_going(put):
-        eventually(many_and_with_closed, 20, 0)
+        eventually(many_and_with_closed, at_most(20), 0)
     assert [each.findings for each in found] == [()] * len(found)
 
 

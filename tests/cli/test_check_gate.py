@@ -13,7 +13,7 @@ from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.limiter.types import Copy, Lease, Parking, SlotRequest
 from tests.cli.conftest import named
 from tests.support.parts import parts_of
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: Server time in ms that never comes.
 FAR = 9_000_000_000_000
@@ -155,4 +155,4 @@ def test_whatever_key_is_gone_a_repaired_gate_promotes(
     assert parked.check().findings == ()
     limiter = parts_of(parked).limiter
     limiter.release([Lease("holds", "tenant:holds,api")])
-    eventually(lambda: limiter.promote(16).tasks, 10)
+    eventually(lambda: limiter.promote(16).tasks, at_most(10))

@@ -10,7 +10,7 @@ from celery_fairness.scheduler.types import Rules, Settle, Verdict
 from tests.cli.conftest import named
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.support.tables import assert_sums_agree, leases_of
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 
 def test_nothing_is_found_while_tasks_come_and_go(client, coming_and_going, check):
@@ -37,7 +37,7 @@ def test_nothing_is_found_while_tasks_come_and_go(client, coming_and_going, chec
         return len(found) >= 8 and groups
 
     with coming_and_going(put):
-        eventually(many_and_with_groups, 20, 0)
+        eventually(many_and_with_groups, at_most(20), 0)
     assert [each.findings for each in found] == [()] * len(found)
 
 

@@ -17,7 +17,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.conftest import RULES
 from tests.support.parts import parts_of
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 KEY = "api.stripe.com"
 #: The field of a head that has the time since when its task waits.
@@ -382,7 +382,7 @@ def test_who_follows_sees_what_comes_and_can_go_on_after_it(fairness, make_fairn
         fairness.limits.pause(next(keys))
         return not follower.is_alive()
 
-    eventually(told, 30)
+    eventually(told, at_most(30))
     first, second = (event.data["key"] for event in seen)
     assert int(second[1:]) == int(first[1:]) + 1
     again = fairness.events.follow(after=before.id)

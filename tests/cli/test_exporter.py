@@ -24,7 +24,7 @@ from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.exporter.collector import Exposition, FairnessCollector
 from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.exporter.server import MetricsServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 HOSTILE = 'a"b\nc\\d'
 
@@ -56,7 +56,7 @@ def start(redis_url):
 
 def get(url, accept="*/*"):
     question = urllib.request.Request(url, headers={"Accept": accept})
-    with urllib.request.urlopen(question, timeout=60) as answer:
+    with urllib.request.urlopen(question, timeout=at_most(60)) as answer:
         return answer.headers["Content-Type"], answer.read().decode()
 
 
@@ -164,7 +164,7 @@ def test_another_path_is_not_found(serve):
 @pytest.mark.parametrize("target", ["http://[/metrics", "/autoscale?queue=%ff%00", "http://a]b/"])
 def test_any_address_has_an_answer(serve, capsys, target):
     host, _, port = serve.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=at_most(60)) as connection:
         connection.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode())
         status = connection.makefile("rb").readline().split()[1]
     assert status in (b"200", b"400")

@@ -15,7 +15,7 @@ from redis import Redis
 
 from tests.integration.conftest import Shop, make_shop
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 PREFIX = "{fairness}:"
 #: What Redis knows of tasks that wait or run; numbers of the whole installation may stay.
@@ -75,7 +75,7 @@ def states(memory: Redis) -> list[str]:
     return [row.split(" ")[2].partition("@")[0] for row in rows]
 
 
-def assert_nothing_left(memory: Redis, timeout_seconds: float = 5.0) -> None:
+def assert_nothing_left(memory: Redis, timeout_seconds: float = at_most(5.0)) -> None:
     """Wait until Redis knows no task any more."""
 
     def nothing() -> None:

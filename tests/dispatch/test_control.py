@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.app.control import Inspect
 from kombu import pools
 from redis import Redis
 
@@ -22,7 +21,7 @@ from tests.dispatch.conftest import assert_nothing_left, send, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.local_process import ROOT, clean_environment
 from tests.support.nodes import WorkerNode
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 KINDS = "tests.dispatch.kinds"
 
@@ -34,11 +33,6 @@ def celery(shop: Shop, *args: str) -> str:
     return done.stdout
 
 
-def ask(shop: Shop, node: WorkerNode) -> Inspect:
-    """Return what asks one worker."""
-    return shop.app.control.inspect([node.hostname()], timeout=5, limit=1)
-
-
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_inspection_shows_what_runs_and_that_nothing_is_prefetched(
     fair_shop: Shop, pool: str
@@ -47,18 +41,17 @@ def test_inspection_shows_what_runs_and_that_nothing_is_prefetched(
     gate = fair_shop.gate_file()
     results = [send(fair_shop, "kinds.late", None, gate=str(gate)) for _ in range(5)]
     eventually(lambda: len(fair_shop.ledger("start")) == 2)
-    name, inspect = worker.hostname(), ask(fair_shop, worker)
-    assert inspect.ping() == {name: {"ok": "pong"}}
-    assert {each["id"] for each in inspect.active()[name]} == {r.id for r in results[:2]}
+    assert fair_shop.ask(worker, "ping") == {"ok": "pong"}
+    assert {each["id"] for each in fair_shop.ask(worker, "active")} == {r.id for r in results[:2]}
     # They are at the broker, where others can have them.
-    assert inspect.reserved() == {name: []}
-    assert inspect.scheduled() == {name: []}
-    stats = inspect.stats()[name]
+    assert fair_shop.ask(worker, "reserved") == []
+    assert fair_shop.ask(worker, "scheduled") == []
+    stats = fair_shop.ask(worker, "stats")
     assert stats["pool"]["max-concurrency"] == 2
     assert stats["broker"]["transport_options"]["fairness"]["namespace"] == "fairness"
-    assert inspect.conf()[name]
-    assert inspect.report()[name]
-    assert inspect.query_task(results[0].id)[name]
+    assert fair_shop.ask(worker, "conf")
+    assert fair_shop.ask(worker, "report")
+    assert fair_shop.ask(worker, "query_task", results[0].id)
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 5
 
@@ -68,7 +61,7 @@ def test_workers_hear_of_each_other(fair_shop: Shop, pool: str) -> None:
     first = fair_shop.worker(app=KINDS, pool=pool, alone=False)
 
     def is_revoked(worker: WorkerNode) -> None:
-        assert ask(fair_shop, worker).revoked() == {worker.hostname(): ["a-task"]}
+        assert fair_shop.ask(worker, "revoked") == ["a-task"]
 
     fair_shop.revoke("a-task")
     is_revoked(first)
@@ -86,17 +79,14 @@ def test_workers_hear_of_each_other(fair_shop: Shop, pool: str) -> None:
 
 def test_queues_are_added_and_cancelled_at_run_time(fair_shop: Shop, memory: Redis) -> None:
     worker = fair_shop.worker(app=KINDS, concurrency=2, queues=["celery"])
-    name = worker.hostname()
     first = send(fair_shop, "kinds.late", "42", options={"queue": "more"})
-    reply = fair_shop.app.control.add_consumer("more", destination=[name], reply=True, timeout=5)
-    assert "ok" in reply[0][name]
+    fair_shop.tell(worker, "add_consumer", "more")
     assert first.get(timeout=RESULT_SECONDS) == "done"
-    reply = fair_shop.app.control.cancel_consumer("more", destination=[name], reply=True, timeout=5)
-    assert "ok" in reply[0][name]
+    fair_shop.tell(worker, "cancel_consumer", "more")
     second = send(fair_shop, "kinds.late", "42", options={"queue": "more"})
     assert send(fair_shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
     assert waiting_in(memory, "more") == [second.id]
-    fair_shop.app.control.add_consumer("more", destination=[name], reply=True, timeout=5)
+    fair_shop.tell(worker, "add_consumer", "more")
     assert second.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_left(memory)
 
@@ -108,20 +98,20 @@ def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, poo
     gates = [fair_shop.gate_file() for _ in range(2)]
     results = [send(fair_shop, "kinds.late", None, gate=str(gates[0])) for _ in range(3)]
     eventually(lambda: len(fair_shop.ledger("start")) == 1)
-    assert "ok" in control.pool_grow(2, destination=[name], reply=True, timeout=5)[0][name]
+    assert "ok" in control.pool_grow(2, destination=[name], reply=True, timeout=at_most(5))[0][name]
     eventually(lambda: len(fair_shop.ledger("start")) == 3)
     gates[0].touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
 
     def shrinks() -> None:
         # A process is busy a moment longer than its result says.
-        (answer,) = control.pool_shrink(2, destination=[name], reply=True, timeout=5)
+        (answer,) = control.pool_shrink(2, destination=[name], reply=True, timeout=at_most(5))
         assert "ok" in answer[name]
 
     eventually(shrinks)
     more = [send(fair_shop, "kinds.late", None, gate=str(gates[1])) for _ in range(3)]
     eventually(lambda: len(fair_shop.ledger("start")) == 4)
-    assert ask(fair_shop, worker).reserved() == {name: []}
+    assert fair_shop.ask(worker, "reserved") == []
     gates[1].touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in more] == ["done"] * 3
 
@@ -131,7 +121,7 @@ def test_autoscale_grows_the_pool_for_what_waits(fair_shop: Shop, memory: Redis)
     gate = fair_shop.gate_file()
     results = [send(fair_shop, "kinds.late", None, gate=str(gate)) for _ in range(6)]
     eventually(lambda: len(fair_shop.ledger("start")) == 4)
-    assert ask(fair_shop, worker).reserved() == {worker.hostname(): []}
+    assert fair_shop.ask(worker, "reserved") == []
     assert len(waiting_in(memory)) == 2
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 6
@@ -169,38 +159,24 @@ def test_tasks_are_claimed_ahead_only_where_the_user_asks_for_it(
     assert len(shop.ledger("start")) == 6
 
 
-def limit_rate(shop: Shop, worker: WorkerNode, rate: str) -> None:
-    """Give the tasks ``kinds.late`` of a worker a rate limit."""
-    name = worker.hostname()
-
-    def answers() -> None:
-        # A worker that is ready hears of what is said to all a moment later.
-        reply = shop.app.control.rate_limit(
-            "kinds.late", rate, destination=[name], reply=True, timeout=1
-        )
-        assert [set(each[name]) for each in reply] == [{"ok"}]
-
-    eventually(answers)
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_a_rate_limit_holds_is_reached_and_loses_nothing(
     fair_shop: Shop, memory: Redis, pool: str
 ) -> None:
     worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=2)
-    limit_rate(fair_shop, worker, "20/s")
+    fair_shop.tell(worker, "rate_limit", "kinds.late", "20/s")
     results = [send(fair_shop, "kinds.late", None) for _ in range(41)]
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 41
     times = sorted(entry["at"] for entry in fair_shop.ledger("start"))
     # One task more than the limit in a second, and a place in the pool that was slow to begin.
     assert all(later - first > 0.9 for first, later in zip(times, times[22:], strict=False))
     assert 1.9 < times[-1] - times[0] < 4
-    limit_rate(fair_shop, worker, "1/h")
+    fair_shop.tell(worker, "rate_limit", "kinds.late", "1/h")
     assert send(fair_shop, "kinds.late", None).get(timeout=RESULT_SECONDS) == "done"
     waits = send(fair_shop, "kinds.late", None)
     assert send(fair_shop, "kinds.early", None).get(timeout=RESULT_SECONDS) == "done"
     assert waiting_in(memory) == [waits.id]
-    limit_rate(fair_shop, worker, "0")
+    fair_shop.tell(worker, "rate_limit", "kinds.late", "0")
     assert waits.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_left(memory)
 
@@ -215,7 +191,7 @@ def test_a_task_over_its_rate_waits_in_redis_and_holds_neither_slot_nor_place(
     # Another kind of the same tenant, which may have one slot, on the only place.
     assert send(shop, "kinds.early", "42").get(timeout=RESULT_SECONDS) == "done"
     shop.await_held("42", 0)
-    assert ask(shop, worker).reserved() == {worker.hostname(): []}
+    assert shop.ask(worker, "reserved") == []
     assert waiting_in(memory) == [result.id for result in results[1:]]
     assert worker.terminate() == 0
     assert waiting_in(memory) == [result.id for result in results[1:]]
@@ -226,7 +202,7 @@ def test_rate_limits_that_are_switched_off_are_not_kept(
 ) -> None:
     shop = make_fair_shop(conf={"worker_disable_rate_limits": True})
     worker = shop.worker(app=KINDS, pool="threads", concurrency=1)
-    limit_rate(shop, worker, "1/h")
+    shop.tell(worker, "rate_limit", "kinds.late", "1/h")
     results = [send(shop, "kinds.late", None) for _ in range(3)]
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
     assert_nothing_left(memory)
@@ -252,7 +228,7 @@ def test_celery_amqp_takes_one_message(fair_shop: Shop, memory: Redis) -> None:
         input="basic.get celery\nexit\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=at_most(60),
         check=False,
     )
     assert sent.id in done.stdout, done.stdout + done.stderr

@@ -12,7 +12,7 @@ from redis import Redis
 from celery_fairness.config.tiers import Tier
 from tests.dispatch.conftest import assert_nothing_left
 from tests.integration.conftest import RESULT_SECONDS, Shop
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 POOLS = ["prefork", "threads", "gevent", "solo"]
 #: Of this, every number is seen as it is.
@@ -80,9 +80,9 @@ def test_a_tier_that_is_raised_lets_waiting_tasks_start(
     results = [shop.send("work", user="42", gate=str(gate)) for _ in range(4)]
     shop.await_held("42", 1)
     shop.fairness.tenants.set_tier("42", "pro")
-    shop.await_held("42", 3, timeout_seconds=2.0)
+    shop.await_held("42", 3, timeout_seconds=at_most(2.0))
     shop.fairness.tenants.set_tier("42", "pro", concurrency=4)
-    shop.await_held("42", 4, timeout_seconds=2.0)
+    shop.await_held("42", 4, timeout_seconds=at_most(2.0))
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 4
 
@@ -123,7 +123,7 @@ def test_a_new_tier_table_acts_on_waiting_tasks(make_fair_shop: Callable[..., Sh
     shop.await_held("42", 1)
     tiers = {**shop.fairness.settings.tiers, "free": Tier("free", 2)}
     shop.fairness.tenants.publish_tiers(tiers.values())
-    shop.await_held("42", 2, timeout_seconds=2.0)
+    shop.await_held("42", 2, timeout_seconds=at_most(2.0))
     gate.touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
 

@@ -12,7 +12,7 @@ from redis import Redis
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 KINDS = "tests.dispatch.kinds"
 POOLS = ["prefork", "threads", "gevent", "solo"]
@@ -31,9 +31,9 @@ def scripts(memory: Redis) -> int:
 def seconds_of_scripts(memory: Redis, count: int) -> float:
     """Return how long a worker that finds nothing takes for so many scripts."""
     first = scripts(memory)
-    eventually(lambda: scripts(memory) > first, 5.0)
+    eventually(lambda: scripts(memory) > first, at_most(5.0))
     begin, first = time.monotonic(), scripts(memory)
-    eventually(lambda: scripts(memory) >= first + count, 10.0)
+    eventually(lambda: scripts(memory) >= first + count, at_most(10.0))
     return time.monotonic() - begin
 
 
@@ -96,7 +96,7 @@ def test_a_worker_at_its_rate_limit_looks_slowly_over_a_crowd_and_finds_what_it_
         send(shop, "kinds.late", f"user{number}")
     shop.worker(app=KINDS, pool="threads", concurrency=1)
     # One has run, and the first look has come to all the others.
-    eventually(lambda: len(waiting_in(memory)) == 999, 20.0)
+    eventually(lambda: len(waiting_in(memory)) == 999, at_most(20.0))
     # One look over all takes 63 claims; there are two seconds of other scripts among them.
     assert seconds_of_scripts(memory, 60) > 2.0
     for number in range(2):
@@ -113,9 +113,7 @@ def test_what_a_worker_comes_to_know_it_takes(
     worker = shop.worker(concurrency=1)
     result = send(shop, "kinds.later", "42")
     worker.wait_for_log("this worker does not have the task kinds.later")
-    shop.app.control.pool_restart(
-        modules=["tests.dispatch.later_kind"], destination=[worker.hostname()], reply=True
-    )
+    shop.tell(worker, "pool_restart", modules=["tests.dispatch.later_kind"])
     assert result.get(timeout=RESULT_SECONDS) == "known now"
     assert_nothing_left(memory)
 

@@ -17,7 +17,7 @@ from redis import Redis
 from tests.dispatch.conftest import assert_nothing_left
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.local_process import LocalProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 QUEUES = PRIORITY, DEFAULT, SCHEDULED = (
     "analysis_priority",
@@ -25,7 +25,7 @@ QUEUES = PRIORITY, DEFAULT, SCHEDULED = (
     "analysis_scheduled",
 )
 BORROW = {"services": {"analysis": {"shares": "borrow"}}}
-START_SECONDS = 30.0
+START_SECONDS = at_most(30.0)
 
 
 class Service:

@@ -121,7 +121,7 @@ def test_what_a_process_has_and_has_not_begun_when_the_worker_stops_runs_once(
     os.kill(child, signal.SIGSTOP)
     result = send(shop, name, "42")
     worker.wait_for_log(f"{result.id}] received")
-    eventually(lambda: _written(shop) == 1)
+    eventually(lambda: _written(shop, worker) == 1)
     worker.signal(signal.SIGTERM)
     worker.wait_for_log("Stopping Pool...")
     os.kill(child, signal.SIGCONT)
@@ -131,9 +131,9 @@ def test_what_a_process_has_and_has_not_begun_when_the_worker_stops_runs_once(
     assert_nothing_left(memory)
 
 
-def _written(shop: Shop) -> int:
-    """Return how many tasks the only worker's main process has written to its children."""
-    (stats,) = shop.app.control.inspect().stats().values()
+def _written(shop: Shop, worker: WorkerNode) -> int:
+    """Return how many tasks the worker's main process has written to its children."""
+    stats = shop.ask(worker, "stats")
     return int(stats["pool"]["writes"]["total"])
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
+from tests.support.waiting import at_most
+
 ADMIN = "/admin/django_celery_fairness"
 DASHBOARD = f"{ADMIN}/dashboard/"
 #: Longer than a person would wait, because the machine may be busy.
-SOON_MS = 20_000
+SOON_MS = 1000 * at_most(20)
 #: Widths of a window, in pixels: a laptop's and a phone's.
 WIDE, NARROW = 1280, 390
 SCHEMES = ("light", "dark")

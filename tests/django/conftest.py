@@ -24,6 +24,7 @@ from tests.support.process_tree import descendants
 from tests.support.redis_server import RedisServer
 from tests.support.servers import NotInstalled, find_chromium
 from tests.support.services import missing
+from tests.support.waiting import at_most
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -61,7 +62,7 @@ def manage(site_environment: dict[str, str]) -> Callable[..., str]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=at_most(60),
         )
         printed = done.stdout + done.stderr
         assert done.returncode == status, f"{arguments} ended with {done.returncode}:\n{printed}"

@@ -22,7 +22,7 @@ from celery_fairness.testing.child_process import dying_with_parent
 from tests.support.local_process import LocalProcess, clean_environment
 from tests.support.process_tree import descendants
 from tests.support.redis_server import ReservedPort
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 PROJECT = Path(__file__).resolve().parents[2] / "django_app"
 PASSWORD = "let me in"
@@ -90,7 +90,7 @@ class LiveSite:
             #: Value of the session cookie, by user.
             self.sessions: dict[str, str] = self.run(_SET_UP)
             _copy(self.database, self._pristine)
-            eventually(self._answers, timeout_seconds=60)
+            eventually(self._answers, timeout_seconds=at_most(60))
         except BaseException:
             self.stop()
             raise
@@ -98,7 +98,7 @@ class LiveSite:
     def _answers(self) -> None:
         assert self._web.alive, self._web.log_text()
         try:
-            urlopen(self.address, timeout=5).close()
+            urlopen(self.address, timeout=at_most(5)).close()
         except OSError as error:
             raise AssertionError(f"{error}\n{self._web.log_text()}") from error
 

@@ -12,7 +12,7 @@ from tests.django.browsing import ADMIN, DASHBOARD, ROWS, SOON_MS, log_in
 from tests.django.demo_ledger import Ledger
 from tests.django.live_site import PASSWORD, LiveSite
 from tests.support.nodes import WorkerNode
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: Short tasks that wait, and tasks that run while a person clicks and looks.
 SHORT_TASKS, SHORT_SECONDS = 50, 0.1
@@ -121,7 +121,7 @@ def test_a_limit_raised_in_the_admin_is_obeyed_within_a_second_by_two_running_wo
     def all_have_run() -> None:
         assert ledger().finished == LONG_TASKS + SHORT_TASKS
 
-    eventually(all_have_run, timeout_seconds=60)
+    eventually(all_have_run, timeout_seconds=at_most(60))
     done = ledger()
     assert done.most_at_once() == NEW_LIMIT
     assert done.most_at_once(until=saving) == 1

@@ -14,7 +14,7 @@ from tests.django.browsing import ADMIN, ROWS, SOON_MS, problems_of
 from tests.django.demo_ledger import Ledger
 from tests.django.live_site import LiveSite
 from tests.support.services import only_in_ci
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 FLOOD = f"{ADMIN}/limitkey/tenant_3Aflood/change/"
 API = "api.stripe.com|1|2/3600000||w"
@@ -33,7 +33,7 @@ def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
 
         return enough
 
-    eventually(finished(2), timeout_seconds=60)
+    eventually(finished(2), timeout_seconds=at_most(60))
     page.goto(FLOOD)
     facts = page.locator(".fairness-facts")
     expect(facts).to_contain_text("all places taken", timeout=SOON_MS)
@@ -47,7 +47,7 @@ def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
     page.get_by_label("Reason").fill("it is over")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator(".messagelist .success")).to_contain_text("nothing stops it")
-    eventually(finished(paused_at + 3), timeout_seconds=20)
+    eventually(finished(paused_at + 3), timeout_seconds=at_most(20))
 
 
 @pytest.mark.browser

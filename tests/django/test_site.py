@@ -22,9 +22,9 @@ from tests.django.demo_ledger import Ledger
 from tests.support.local_process import LocalProcess, clean_environment
 from tests.support.redis_server import ReservedPort
 from tests.support.services import only_in_ci
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
-START_SECONDS = 60
+START_SECONDS = at_most(60)
 ADMIN = "admin/django_celery_fairness"
 #: A task of the paused tenant.
 WAITS = "00000000-0000-0000-0000-000000000001"
@@ -112,7 +112,7 @@ class Visitor:
     def read(self, path: str, **form: str) -> str:
         """Return a page, after sending a form."""
         data = urlencode(form).encode() if form else None
-        with self._opener.open(self._address + path, data, timeout=20) as response:
+        with self._opener.open(self._address + path, data, timeout=at_most(20)) as response:
             self.at = response.url.removeprefix(self._address)
             return unescape(response.read().decode())
 
@@ -145,7 +145,7 @@ def asked(command: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=at_most(60),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -183,7 +183,7 @@ def test_something_happens_on_every_page_and_ctrl_c_leaves_nothing_behind(
     assert status["path"] == "dispatch"
     assert sum(each["waiting"] for each in status["queues"]) > 0
 
-    assert site.stop("SIGINT", timeout_seconds=30) == 0
+    assert site.stop("SIGINT", timeout_seconds=at_most(30)) == 0
     site.assert_gone()
     assert list(folder.iterdir()) == []
 
@@ -204,7 +204,7 @@ def test_the_gate_has_the_same_pages_and_a_worker_that_dies_ends_the_site(
     def has_ended() -> None:
         assert site.exit_code == 1
 
-    eventually(has_ended, timeout_seconds=30)
+    eventually(has_ended, timeout_seconds=at_most(30))
     assert "worker-two expected to keep running, got exit status -9" in site.log_text()
     site.assert_gone()
     assert list(folder.iterdir()) == []
@@ -222,7 +222,7 @@ def test_a_site_that_is_killed_takes_everything_along(start: Callable[..., Local
         left = [str(process) for process in site.survivors()]
         assert not left, left
 
-    eventually(all_gone, timeout_seconds=30)
+    eventually(all_gone, timeout_seconds=at_most(30))
 
 
 def test_a_port_that_is_taken_is_one_sentence(manage: Callable[..., str]) -> None:

@@ -30,7 +30,7 @@ from tests.docs import tables
 from tests.interleavings.rules import NAMES as RULES
 from tests.support.local_process import clean_environment
 from tests.support.services import only_in_ci
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -592,7 +592,7 @@ def test_the_quick_start_runs_as_it_is_pasted(tmp_path, start_worker, redis_url)
     pasted.run("send.py")
     (shown,) = blocks(README, "text")
     for line in shown.splitlines():
-        eventually(lambda line=line: line in worker.log_text(), 20)
+        eventually(lambda line=line: line in worker.log_text(), at_most(20))
 
     seen = pasted.run("look.py")
     assert re.match(r"tenant:fred: tier free, held [01], waiting \d+\nlimit 1: tier free\n", seen)
@@ -603,7 +603,7 @@ def test_the_quick_start_runs_as_it_is_pasted(tmp_path, start_worker, redis_url)
         # Fred's run one at a time, in their order.
         assert [line for line in printed if "fred" in line] == [f"fred big-{n}" for n in range(10)]
 
-    eventually(all_ran, 60)
+    eventually(all_ran, at_most(60))
 
 
 def test_the_blocks_about_tiers_run_one_after_the_other(tmp_path, redis_url):
@@ -643,7 +643,7 @@ def test_the_tutorial_runs_as_it_is_pasted(tmp_path, start_worker, redis_url):
     last = pasted.run("send.py").strip()
     # Between two tasks of a tenant its slot is free for a moment.
     kept = "blocked by tenant:fred: concurrency, held 1 of 1"
-    eventually(lambda: kept in command("task explain", last), 30)
+    eventually(lambda: kept in command("task explain", last), at_most(30))
     assert command("tenant tier").endswith("limit 3: tier pro\n")
     pasted.run("mails.py")
     assert command("limit show").startswith("mail-server: held ")

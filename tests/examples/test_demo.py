@@ -25,7 +25,7 @@ from examples.code_analysis.run import run_load
 from examples.code_analysis.verdict import find_faults, find_unfairness
 from tests.examples.made_runs import a_good_comparison, made_job
 from tests.support.services import only_in_ci
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -92,7 +92,7 @@ def mark_of(process: subprocess.Popen[str]) -> str:
 @pytest.mark.parametrize("way", ["fairredis", pytest.param("gate", marks=only_in_ci)])
 def test_a_short_demo_from_start_to_end(start_demo: StartDemo, tmp_path: Path, way: str) -> None:
     process = start_demo("--jobs", "12", "--seed", "5", "--json", "--path", way)
-    output, errors = process.communicate(timeout=170)
+    output, errors = process.communicate(timeout=at_most(170))
     summary = json.loads(output)
 
     # How long somebody waited says nothing of a run beside other tests, on any machine: `make
@@ -180,13 +180,13 @@ def test_a_signal_ends_everything(
     process = start_demo("--jobs", "200")
     mark = mark_of(process)
     if moment == "starting":
-        eventually(lambda: len(marked(mark)) > 1, timeout_seconds=30)
+        eventually(lambda: len(marked(mark)) > 1, timeout_seconds=at_most(30))
     else:
         _read_until(process, " jobs done")
         assert len(marked(mark)) > CHILDREN
 
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=at_most(30))
 
     assert process.returncode == 128 + number
     assert errors == f"demo ended by {number.name}; nothing is left running\n"
@@ -205,7 +205,7 @@ def test_the_kernel_ends_the_children_of_a_killed_demo(start_demo: StartDemo) ->
     def all_gone() -> None:
         assert marked(mark_of(process)) == {}
 
-    eventually(all_gone, timeout_seconds=30)
+    eventually(all_gone, timeout_seconds=at_most(30))
 
 
 def _read_until(process: subprocess.Popen[str], words: str) -> None:

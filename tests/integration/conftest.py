@@ -21,7 +21,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.local_process import clean_environment
 from tests.support.nodes import WorkerNode
 from tests.support.shop import make_app
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: RabbitMQ with both kinds of queue; the mark counts and selects the tests.
 RABBITMQ = tuple(
@@ -31,7 +31,7 @@ RABBITMQ = tuple(
 #: Every broker that the gate's contract runs on.
 BROKERS = ("redis", *RABBITMQ)
 
-RESULT_SECONDS = 20.0
+RESULT_SECONDS = at_most(20.0)
 
 
 class Shop:
@@ -50,6 +50,7 @@ class Shop:
         self.fairness = Fairness.of(self.app)
         self.folder = folder
         self._start_worker = start_worker
+        self._workers: list[WorkerNode] = []
         self._files = 0
 
     def worker(self, **options: Any) -> WorkerNode:
@@ -57,9 +58,10 @@ class Shop:
         env = {**self.env, **options.pop("env", {})}
         app = options.pop("app", "tests.support.shop")
         worker = self._start_worker(app, env=env, **options)
+        self._workers.append(worker)
         if options.get("pool") == "gevent":
             # It says that it is ready before it hears: stock Celery's as well.
-            eventually(lambda: self._hears(worker))
+            self.ask(worker, "ping")
         return worker
 
     def command(
@@ -71,29 +73,46 @@ class Shop:
             argv, {**clean_environment(), **self.env, **(env or {})}
         )
 
-    def _hears(self, worker: WorkerNode) -> None:
+    def ask(self, worker: WorkerNode, command: str, *args: Any) -> Any:
+        """Return a worker's answer to a command that only reads.
+
+        Command and reply may be lost, so it asks again: that changes nothing.
+        """
         name = worker.hostname()
-        inspect = self.app.control.inspect([name], timeout=5, limit=1)
-        assert inspect.ping() == {name: {"ok": "pong"}}
+        inspect = self.app.control.inspect([name], timeout=at_most(1), limit=1)
+
+        def answered() -> list[Any]:
+            replies = getattr(inspect, command)(*args) or {}
+            assert name in replies, f"{name} does not answer {command}"
+            return [replies[name]]
+
+        return eventually(answered)[0]
+
+    def tell(self, worker: WorkerNode, command: str, *args: Any, **options: Any) -> None:
+        """Send a worker a command that changes something, and return after it has handled it.
+
+        It is sent once. A worker that is ready subscribes a moment later and misses a command from
+        before, so it answers a ping first. It handles commands in their order, so the answer to a
+        second ping comes after the change.
+        """
+        self.ask(worker, "ping")
+        send = getattr(self.app.control, command)
+        send(*args, destination=[worker.hostname()], **options)
+        self.ask(worker, "ping")
 
     def send(self, name: str, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
         """Send a task of the shop; ``options=`` are those of apply_async."""
         options = kwargs.pop("options", {})
         return self.app.tasks[f"shop.{name}"].apply_async(args, kwargs, **options)
 
-    def revoke(self, *ids: str) -> None:
-        """Revoke tasks, and wait until the worker has noted it.
+    def revoke(self, *ids: str, **options: Any) -> None:
+        """Revoke tasks, and wait until each worker has noted it.
 
-        A command and a task reach the worker over two channels, in any order.
-        A worker that is ready subscribes to commands a moment later and misses one sent before.
+        A command and a task reach a worker over two channels, in any order.
         """
-
-        def noted() -> None:
-            self.app.control.revoke(list(ids))
-            answers = self.app.control.inspect(timeout=2).revoked() or {}
-            assert [set(ids) <= set(revoked) for revoked in answers.values()] == [True]
-
-        eventually(noted)
+        for worker in self._workers:
+            if worker.alive:
+                self.tell(worker, "revoke", list(ids), **options)
 
     def held(self, user: str) -> int:
         """Return how many slots the tenant holds."""
@@ -103,7 +122,7 @@ class Shop:
         """Return the tenant's limit."""
         return self.fairness.limits.inspect(tier_key(user))
 
-    def await_held(self, user: str, count: int, timeout_seconds: float = 10.0) -> None:
+    def await_held(self, user: str, count: int, timeout_seconds: float = at_most(10.0)) -> None:
         """Wait until the tenant holds ``count`` slots."""
 
         def holds() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: A dead child is noticed after worker_lost_wait (0.5 s); two seconds are promised.
 FREE_SECONDS = 2.0
@@ -73,7 +73,7 @@ def leave(shop: Shop, row: Exit, *, late: bool) -> None:
     result = shop.send("work", row.how, user=row.name, gate=str(gate), options=row.options)
     shop.await_held(row.name, 1)
     if row.action:
-        shop.app.control.revoke(result.id, terminate=True, signal=row.action)
+        shop.revoke(result.id, terminate=True, signal=row.action)
     if row.opens_gate:
         gate.touch()
     wanted = row.late_states if late and row.late_states else row.states
@@ -224,7 +224,7 @@ def test_a_dead_worker_s_slot_is_free_within_one_lease(
     doomed.kill()
     # The clock that leases live by is moved by whoever lives.
     shop.worker(concurrency=1, queues=["other"])
-    shop.await_held("42", 0, timeout_seconds=5.0)
+    shop.await_held("42", 0, timeout_seconds=at_most(5.0))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
@@ -248,7 +248,7 @@ def test_a_body_longer_than_a_lease_keeps_its_slot(
             raise LeaseEnded
         three_leases_later()
 
-    eventually(still_held, 10)
+    eventually(still_held, at_most(10))
     gate.touch()
     assert result.get(timeout=RESULT_SECONDS) == "done"
     shop.await_held("42", 0)

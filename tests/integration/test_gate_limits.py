@@ -17,7 +17,7 @@ from celery_fairness import RateLimitDropped, RateLimitPolicy
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.parametrize("broker", BROKERS)
 
@@ -92,7 +92,7 @@ def test_one_limit_holds_over_workers_and_tenants_and_frees_every_slot(
     results = [send(shop, f"u{n % 3}", two, other, seconds=0.1) for n in range(9)]
     results += [send(shop, None, two, seconds=0.1) for _ in range(3)]
     for result in results:
-        assert result.get(timeout=60) == "done"
+        assert result.get(timeout=at_most(60)) == "done"
     running, most = 0, 0
     for entry in sorted(shop.ledger(), key=lambda e: (e["at"], e["event"] == "start")):
         running += 1 if entry["event"] == "start" else -1

@@ -19,10 +19,10 @@ from tests.support.fork_server import ForkServer
 from tests.support.nodes import RabbitNode, RedisNode, WorkerDied, WorkerNode
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer, ReservedPort
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 APP = "tests.support.plain_app"
-RESULT_SECONDS = 20
+RESULT_SECONDS = at_most(20)
 
 
 @pytest.fixture

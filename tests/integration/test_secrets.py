@@ -34,8 +34,7 @@ def test_no_password_is_shown(make_shop: Callable[..., Shop], guarded: str, sour
     assert shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"
     report = shop.command("report")
     assert report.returncode == 0, report.stderr
-    conf = shop.app.control.inspect(timeout=5).conf()
-    assert conf, "no worker answered"
+    conf = shop.ask(worker, "conf")
     assert "fairness" in json.dumps(conf)
     assert "fairness" in report.stdout
     shown = (report.stdout, report.stderr, json.dumps(conf), worker.log_text())

@@ -24,7 +24,7 @@ from tests.integration.test_parked import ONE, assert_nothing_parked, await_park
 from tests.support.local_process import LocalProcess
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer, ReservedPort, find_binary
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -69,7 +69,7 @@ def cluster(tmp_path: Path) -> Iterator[list[RedisServer]]:
                 assert "ok" in str(info.get("cluster_state") if isinstance(info, dict) else info)
                 assert len(client.execute_command("CLUSTER", "SLOTS")) == 2
 
-    eventually(agreed, 20)
+    eventually(agreed, at_most(20))
     yield nodes
     for node in nodes:
         node.stop()

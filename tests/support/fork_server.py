@@ -31,6 +31,7 @@ import redis.utils
 from celery import maybe_patch_concurrency
 
 from celery_fairness.testing.child_process import dying_with_parent
+from tests.support.waiting import at_most
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.01
@@ -140,7 +141,7 @@ class ForkServer:
         return Forked(self, self.ask(start=start))
 
     def run(
-        self, argv: Sequence[str], env: Mapping[str, str], timeout_seconds: float = 60.0
+        self, argv: Sequence[str], env: Mapping[str, str], timeout_seconds: float = at_most(60.0)
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, as `subprocess.run` does, without importing all modules anew.
 

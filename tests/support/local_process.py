@@ -22,7 +22,7 @@ import psutil
 from celery_fairness.testing.child_process import dying_with_parent
 from tests.support.fork_server import Forked, ForkServer
 from tests.support.process_tree import descendants
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: In the environment of every process that a LocalProcess started, and of its children.
 MARK = "TEST_PROCESS_MARK"
@@ -177,7 +177,9 @@ class LocalProcess:
         self.kill("SIGKILL")
         return self.exit_code == 0
 
-    def stop(self, signal: str | int = "SIGTERM", timeout_seconds: float = 10.0) -> int | None:
+    def stop(
+        self, signal: str | int = "SIGTERM", timeout_seconds: float = at_most(10.0)
+    ) -> int | None:
         """Ask it to end; kill it when it does not. Returns its exit status, None if killed."""
         polite: int | None = None
         if self.alive and self.popen is not None:
@@ -189,7 +191,7 @@ class LocalProcess:
         self.kill("SIGKILL")
         return polite
 
-    def assert_gone(self, timeout_seconds: float = 5.0) -> None:
+    def assert_gone(self, timeout_seconds: float = at_most(5.0)) -> None:
         """Fail when any process that came from this one still lives after a while."""
 
         def nothing_left() -> None:
@@ -218,7 +220,7 @@ class LocalProcess:
     def reload(self) -> None:
         """Nothing to fetch: the process table is always current."""
 
-    def restart(self, timeout: float = 10.0) -> None:
+    def restart(self, timeout: float = at_most(10.0)) -> None:
         """Stop it if it runs and start it again with the same command."""
         self.stop(timeout_seconds=timeout)
         self.start()

@@ -26,10 +26,10 @@ from pytest_celery.vendors.worker.container import CeleryWorkerContainer
 
 from tests.support.fork_server import ForkServer
 from tests.support.local_process import LocalProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
-READY_TIMEOUT_SECONDS = 30.0
-STOP_TIMEOUT_SECONDS = 10.0
+READY_TIMEOUT_SECONDS = at_most(30.0)
+STOP_TIMEOUT_SECONDS = at_most(10.0)
 
 
 class WorkerDied(RuntimeError):
@@ -75,7 +75,7 @@ class _ServerAsContainer:
         assert signal in (None, 9, "SIGKILL"), f"a server is only killed outright, got: {signal}"
         self.server.kill()
 
-    def restart(self, timeout: float = 10.0) -> None:
+    def restart(self, timeout: float = at_most(10.0)) -> None:
         self.server.restart()
 
     def reload(self) -> None: ...

@@ -26,6 +26,7 @@ from time import monotonic
 from typing import Literal, Self
 
 from tests.support.redis_server import HOST
+from tests.support.waiting import at_most
 
 CHUNK_BYTES = 65536
 #: With this, close() sends a reset, so that the peer sees a broken connection, not an ordered end.
@@ -205,7 +206,7 @@ class Proxy:
             client.close()
             return
         try:
-            target = socket.create_connection((HOST, self.target_port), timeout=5.0)
+            target = socket.create_connection((HOST, self.target_port), timeout=at_most(5.0))
         except OSError:
             client.close()
             return

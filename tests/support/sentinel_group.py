@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from tests.support.local_process import LocalProcess
 from tests.support.redis_server import HOST, RedisServer, ReservedPort, find_binary
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 MASTER_NAME = "shop"
 #: How long the Sentinel waits for a master's answer, in ms. A busy machine is slow to answer.
@@ -93,7 +93,7 @@ class SentinelGroup:
             fields = [dict(zip(each[::2], each[1::2], strict=True)) for each in known]
             assert [each["master-link-status"] for each in fields] == ["ok"] * self._replicas
 
-        eventually(knows_all, 15.0)
+        eventually(knows_all, at_most(15.0))
 
     def _ask(self, *command: str) -> Any:
         with redis.Redis(

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.redis_server import HOST
+from tests.support.waiting import at_most
 
-START_TIMEOUT_SECONDS = 60.0
-STOP_TIMEOUT_SECONDS = 15.0
+START_TIMEOUT_SECONDS = at_most(60.0)
+STOP_TIMEOUT_SECONDS = at_most(15.0)
 
 
 class NotInstalled(RuntimeError):
@@ -61,7 +62,7 @@ def find_chromium() -> str:
 def listens(port: int) -> bool:
     """Whether somebody takes connections on this local port."""
     try:
-        socket.create_connection((HOST, port), timeout=1.0).close()
+        socket.create_connection((HOST, port), timeout=at_most(1.0)).close()
     except OSError:
         return False
     return True

@@ -168,7 +168,7 @@ def _add_tasks(app: Celery) -> None:
         """Wait for the result of a task under the same limit, and not for ever."""
         child = add.apply_async((1, 2), {"user": user}, limits=[limit])
         try:
-            return str(child.get(timeout=2, disable_sync_subtasks=False))
+            return str(child.get(timeout=1, disable_sync_subtasks=False))
         except CeleryTimeoutError:
             return "waited for itself"
 

@@ -1,13 +1,15 @@
 """The one place where the tests wait: an assertion tried again until it holds.
 
 Invariant: what is waited for is an assertion of the test, so a wait that fails says what was
-expected and what was there. Nothing waits for time to pass.
+expected and what was there. Nothing waits for time to pass. The seconds of each deadline of the
+tests, also those of subprocesses and of the browser, go through `at_most`.
 
 Weakness: it polls; something true only between two looks is missed. Wait for what stays true.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,11 +19,19 @@ from celery_fairness.errors import NotFound
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.02
+#: Multiplies every deadline of the tests. A wait that succeeds ends at once, so patience costs time
+#: only in a test that fails; a machine with much other work needs more of it.
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "3"))
+
+
+def at_most(seconds: float) -> float:
+    """Return the deadline of a wait that takes less than `seconds` on an idle machine."""
+    return seconds * PATIENCE
 
 
 def eventually(
     assertion: Callable[[], Answer],
-    timeout_seconds: float = 10.0,
+    timeout_seconds: float = at_most(10.0),
     poll_seconds: float = POLL_SECONDS,
 ) -> Answer:
     """Call `assertion` until it raises no AssertionError, and give back its answer.

@@ -23,7 +23,7 @@ from redis import Redis
 
 from celery_fairness import Fairness, FairTask
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 SNOOZE_SECONDS = 0.05
 
@@ -75,7 +75,7 @@ class Yard:
         def work(self, user=None, wait=False, fail_times=0):
             with yard.meter.around(user):
                 if wait:
-                    assert yard.permits.acquire(timeout=20)
+                    assert yard.permits.acquire(timeout=at_most(20))
                 if self.request.retries < fail_times:
                     # Celery publishes a retry before it stores the state RETRY: a retry that ran
                     # soon could be overtaken by that state, and nobody would see its end.
@@ -145,7 +145,11 @@ def yard(
         made = Yard(app, fairness, client)
         app.finalize()
         with start_worker(
-            app, pool="threads", concurrency=8, perform_ping_check=False, shutdown_timeout=20
+            app,
+            pool="threads",
+            concurrency=8,
+            perform_ping_check=False,
+            shutdown_timeout=at_most(20),
         ) as worker:
             try:
                 yield made

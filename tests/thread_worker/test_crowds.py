@@ -20,7 +20,7 @@ from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.gate import Gate, new_lease_id
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.thread_worker.conftest import Meter
 
 
@@ -30,7 +30,7 @@ def make_limiter(redis_url):
 
     def make(**settings):
         # A connection may wait for its turn on a machine where a hundred threads run.
-        connection = Connection(address_from_url(redis_url), timeout_seconds=10.0)
+        connection = Connection(address_from_url(redis_url), timeout_seconds=at_most(10.0))
         made.append(RedisLimiter(connection, build_settings(settings)))
         made[-1].renew([])
         return made[-1]
@@ -48,7 +48,7 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
 
     def work(number):
         refused = 0
-        begin.wait(timeout=20)
+        begin.wait(timeout=at_most(20))
         for job in range(5):
             lease = Lease(f"{number}.{job}", tier_key("crowd"))
             while not isinstance(limiter.acquire(SlotRequest(lease, "crowd", tier)), Admitted):
@@ -60,7 +60,7 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
 
     with ThreadPoolExecutor(100) as pool:
         for done in [pool.submit(work, number) for number in range(100)]:
-            done.result(timeout=60)
+            done.result(timeout=at_most(60))
     assert len(meter.ended) == 500
     # Measured inside of what holds a slot, so it is at most what Redis let through.
     assert 1 <= meter.most["crowd"] <= cap
@@ -81,13 +81,13 @@ def test_the_most_at_once_is_reached_and_not_passed(make_limiter):
         if isinstance(answer, Admitted):
             with meter.around("crowd"):
                 inside.release()
-                go.wait(timeout=20)
+                go.wait(timeout=at_most(20))
             limiter.release([lease])
         return isinstance(answer, Admitted)
 
     with ThreadPoolExecutor(50) as pool:
         asked = [pool.submit(work, number) for number in range(50)]
-        eventually(lambda: sum(each.done() for each in asked) == 45, timeout_seconds=20)
+        eventually(lambda: sum(each.done() for each in asked) == 45, timeout_seconds=at_most(20))
         go.set()
         assert sum(each.result() for each in asked) == 5
     assert meter.most == {"crowd": 5}
@@ -109,7 +109,7 @@ def test_tenants_of_all_tiers_at_once_each_have_their_own_limit(make_limiter):
 
     with ThreadPoolExecutor(32) as pool:
         for done in [pool.submit(work, number) for number in range(32)]:
-            done.result(timeout=60)
+            done.result(timeout=at_most(60))
     assert Counter(meter.ended) == dict.fromkeys(caps, 80)
     assert all(meter.most[tier] <= cap for tier, cap in caps.items()), meter.most
 
@@ -184,7 +184,7 @@ def test_a_thousand_jobs_with_pools_as_large_as_the_limit_starve_nobody(make_lim
         tenant = request[HEADER]["tenant"]
         with meter.around(tenant):
             if tenant == "flood":
-                quiet_is_done.wait(timeout=120)
+                quiet_is_done.wait(timeout=at_most(120))
         if tenant == "quiet" and meter.ended.count("quiet") == 5:
             stop.set()
 
@@ -197,7 +197,7 @@ def test_a_thousand_jobs_with_pools_as_large_as_the_limit_starve_nobody(make_lim
     with ThreadPoolExecutor(10) as pool:
         running = [pool.submit(host.run, stop) for host in hosts for _ in range(5)]
         try:
-            assert stop.wait(timeout=120)
+            assert stop.wait(timeout=at_most(120))
             # The flood has run nothing but its first five, which still hold their slots.
             assert meter.ended.count("flood") == 0
             assert meter.now("flood") == 5
@@ -206,7 +206,7 @@ def test_a_thousand_jobs_with_pools_as_large_as_the_limit_starve_nobody(make_lim
             stop.set()
             quiet_is_done.set()
         for each in running:
-            each.result(timeout=30)
+            each.result(timeout=at_most(30))
     assert meter.most["flood"] == 5
     # The limit is the tenant's and not the pool's: nothing of the quiet one was refused.
     assert broker.delivered == {"flood": 1_000, "quiet": 5}

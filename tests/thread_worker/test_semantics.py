@@ -6,12 +6,12 @@ import pytest
 from celery import chain, chord, group
 from celery.result import GroupResult
 
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 
 def get(result):
     """Ask for the result until it is there: nobody is subscribed."""
-    eventually(result.ready, timeout_seconds=15.0)
+    eventually(result.ready, timeout_seconds=at_most(15.0))
     if isinstance(result, GroupResult):
         return [get(each) for each in result]
     assert result.successful(), result.traceback

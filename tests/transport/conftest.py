@@ -18,7 +18,7 @@ from celery_fairness.transport import register
 from celery_fairness.transport.options import SettingsOption
 from celery_fairness.transport.session import _sessions, sessions
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 Connect = Callable[..., Connection]
 
@@ -94,7 +94,7 @@ class Inbox:
     def bodies(self) -> list[Any]:
         return [message.payload for message in self.messages]
 
-    def await_count(self, count: int, timeout_seconds: float = 5.0) -> list[Any]:
+    def await_count(self, count: int, timeout_seconds: float = at_most(5.0)) -> list[Any]:
         """Turn the loop until ``count`` messages are here, and return their bodies."""
 
         def are_here() -> None:

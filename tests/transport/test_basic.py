@@ -11,7 +11,7 @@ from kombu.exceptions import ChannelError
 from kombu.simple import SimpleQueue
 from redis import Redis
 
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, Inbox, leases, publish, settled
 
 pytestmark = pytest.mark.redis
@@ -96,7 +96,7 @@ def test_an_ack_is_sent_though_the_loop_turns_no_more(connect: Connect, client: 
     inbox.await_count(1)
     inbox.messages[0].ack()
     # The next renewal, which sends ends too, is due after five seconds.
-    eventually(lambda: leases(client) == 0, 3.0)
+    eventually(lambda: leases(client) == 0, at_most(3.0))
 
 
 def test_a_channel_closes_after_the_ends_that_a_thread_sends(
@@ -184,7 +184,7 @@ def test_a_simple_queue(connect: Connect, client: Redis) -> None:
             queue.put({"n": number})
         assert queue.qsize() == 5
         for number in range(5):
-            message = queue.get(timeout=3)
+            message = queue.get(timeout=at_most(3))
             assert message.payload == {"n": number}
             message.ack()
         with pytest.raises(queue.Empty):
@@ -200,7 +200,7 @@ def test_a_simple_queue_without_acks(connect: Connect, client: Redis) -> None:
     connection = connect()
     with SimpleQueue(connection, "simple", no_ack=True) as queue:
         queue.put("x")
-        assert queue.get(timeout=3).payload == "x"
+        assert queue.get(timeout=at_most(3)).payload == "x"
     settled(client)
 
 

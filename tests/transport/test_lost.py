@@ -22,7 +22,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.transport.session import Session, sessions
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import (
     Connect,
     Inbox,
@@ -53,7 +53,7 @@ def received(inbox: Inbox, count: int) -> list[object]:
             inbox.turn()
         assert len(inbox.messages) >= count, inbox.bodies
 
-    eventually(are_here, 10.0, poll_seconds=0)
+    eventually(are_here, at_most(10.0), poll_seconds=0)
     return sorted(inbox.bodies)
 
 
@@ -408,7 +408,7 @@ def test_an_answer_from_before_redis_lost_its_memory_counts_again(
     session.renewals.renew(session.call)
     inbox.await_count(1)
     # Sooner than a renewal is due, which is after a third of a lease.
-    eventually(lambda: client.zcard(LEASES) == 1, 4.0)
+    eventually(lambda: client.zcard(LEASES) == 1, at_most(4.0))
 
 
 def test_an_answer_that_is_read_late_and_was_forgotten_is_delivered_and_counts(
@@ -492,7 +492,7 @@ def test_with_the_connection_goes_nothing_that_a_consumer_has_acknowledged(
                 proxy.cut()
         assert len(done) >= 60
 
-    eventually(finished, 20.0, poll_seconds=0)
+    eventually(finished, at_most(20.0), poll_seconds=0)
     assert sorted(done) == list(range(60))
     settled(client)
 
@@ -506,7 +506,7 @@ def test_what_happens_at_a_closed_connections_number_is_not_read_from_it(
     got: list[object] = []
     with connection.Consumer([Queue("jobs")], callbacks=[lambda body, _: got.append(body)]) as c:
         while not got:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=at_most(5))
         cycle = connection.transport.cycle
         poll, channel = cycle.poller.poll, c.channel
 
@@ -521,5 +521,5 @@ def test_what_happens_at_a_closed_connections_number_is_not_read_from_it(
             connection.drain_events(timeout=0.05)
         publish(connection, "jobs", 1)
         while len(got) < 2:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=at_most(5))
     assert got == [0, 1]

@@ -14,6 +14,7 @@ from celery_fairness.transport import migration
 from celery_fairness.transport.migration import Moved, adopt, to_fair, to_stock
 from celery_fairness.transport.session import sessions
 from tests.support.library import call
+from tests.support.waiting import at_most
 from tests.transport.conftest import Inbox
 
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
@@ -48,7 +49,7 @@ def consume(connection, amount):
 
     with connection.Consumer([QUEUE], callbacks=[receive], prefetch_count=20):
         while len(numbers) < amount:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=at_most(5))
     return numbers
 
 
@@ -64,11 +65,11 @@ def test_what_comes_while_a_worker_sleeps_is_seen_too(both):
     stock, fair = both
     publish(fair, 1)
     with fair.Consumer([QUEUE], callbacks=[lambda body, message: message.ack()]):
-        fair.drain_events(timeout=5)
+        fair.drain_events(timeout=at_most(5))
         with pytest.raises(TimeoutError):
             fair.drain_events(timeout=0.05)
         publish(stock, 1)
-        fair.drain_events(timeout=3)
+        fair.drain_events(timeout=at_most(3))
 
 
 def test_priorities_of_stock_lists_are_kept(both):
@@ -77,7 +78,7 @@ def test_priorities_of_stock_lists_are_kept(both):
     publish(stock, 1, priority=9)
     assert adopt(fair.default_channel, ["moves"]) == 2
     with fair.SimpleQueue("moves") as queue:
-        assert queue.get(timeout=3).properties["priority"] == 9
+        assert queue.get(timeout=at_most(3)).properties["priority"] == 9
 
 
 def test_who_looked_before_another_took_it_over_doubles_nothing(both, client, monkeypatch):

@@ -13,7 +13,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as Lost
 
 from tests.support.redis_server import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, Inbox, charged, publish, running_leases, settled
 from tests.transport.test_lost import LEASES, RUNNING, ask, received, session_of
 
@@ -111,7 +111,7 @@ def test_what_a_process_holds_counts_before_anything_is_claimed(
             first.turn()
         assert client.zrange(LEASES, 0, -1) == [held.lease]
 
-    eventually(it_counts, 10.0, poll_seconds=0)
+    eventually(it_counts, at_most(10.0), poll_seconds=0)
     first.nothing_comes()
     second = Inbox(connect(f"fair{server.url}", fairness=OTHER), "jobs")
     second.nothing_comes()

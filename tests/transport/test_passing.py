@@ -12,7 +12,7 @@ from redis import Redis
 from celery_fairness.scheduler.types import SkippedTasks
 from celery_fairness.transport.channel import NAP_SECONDS
 from celery_fairness.transport.session import sessions
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, Inbox, charged, leases, publish, settled
 
 pytestmark = pytest.mark.redis
@@ -36,7 +36,7 @@ def turn_until_asleep(inbox: Inbox, client: Redis, count: int = 1) -> None:
             "brpop"
         ] * count
 
-    eventually(is_asleep, 5.0, poll_seconds=0)
+    eventually(is_asleep, at_most(5.0), poll_seconds=0)
 
 
 @pytest.fixture

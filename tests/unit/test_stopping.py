@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from celery_fairness.worker.stopping import StoppingFlag
+from tests.support.waiting import at_most
 
 
 def test_it_is_down_until_it_is_raised_and_can_be_lowered():
@@ -65,6 +66,6 @@ def test_a_second_sigterm_may_come_while_the_handler_of_the_first_holds_celerys_
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=at_most(20),
     )
     assert done.stdout.strip() == "ended", done.stderr

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from celery_fairness.util.threads import Bell, start_thread
+from tests.support.waiting import at_most
 
 COMPUTES = """
 {patch}
@@ -38,7 +39,7 @@ def test_it_runs_beside_a_body_that_computes(patch):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=at_most(60),
     )
     assert done.stdout.strip() == "renewed", done.stderr
 
@@ -57,7 +58,7 @@ def test_a_bell_wakes_who_waits_for_it():
     waiter = threading.Thread(target=lambda: heard.append(bell.wait(20)))
     waiter.start()
     bell.ring()
-    waiter.join(timeout=20)
+    waiter.join(timeout=at_most(20))
     assert heard == [True]
 
 
@@ -70,7 +71,10 @@ def test_a_native_thread_does_not_keep_the_process_alive():
         "from celery_fairness.util.threads import Bell, start_thread; "
         "start_thread(lambda: Bell().wait(3600))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=at_most(60)).returncode
+        == 0
+    )
     ran = threading.Event()
     start_thread(ran.set)
     assert ran.wait(20)
@@ -110,6 +114,6 @@ def test_greenlets_and_a_native_thread_share_a_connection(redis_url):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=at_most(60),
     )
     assert done.stdout.split() == ["heard"] * 12, (done.stdout, done.stderr)

@@ -24,6 +24,7 @@ from schemathesis.engine import from_schema
 
 from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer
 from tests.support.services import only_in_ci
+from tests.support.waiting import at_most
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -284,7 +285,7 @@ def test_the_rest_of_the_app_needs_no_ninja():
     command = [sys.executable, "-c", WITHOUT_NINJA]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=60
+        command, env=environment, capture_output=True, text=True, check=False, timeout=at_most(60)
     )
     assert done.returncode == 0, done.stderr
     assert "django_celery_fairness.admin" in done.stdout
