@@ -39,6 +39,9 @@ from celery_fairness.worker.rate_limited import after_rate_limit
 
 #: In an eager call: a stand-in for a value that only a real publish determines.
 _PLACEHOLDER = "eager"
+_SIGNATURE = inspect.signature(Task.apply_async)
+#: The parameters of ``apply_async`` that a caller may give by position.
+_PARAMETERS = ("args", "kwargs", "task_id", "producer", "link", "link_error", "shadow")
 #: Set while Celery sends the successors of a task that has ended.
 _FOLLOWING: ContextVar[bool] = getattr(amqp, "_callback_publish_retry")  # noqa: B009 - no stub has it
 
@@ -143,18 +146,13 @@ class FairTask(Task[Any, Any]):
             return self.run(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
-    def apply_async(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
-        **options: Any,
-    ) -> Any:
+    def apply_async(self, *given: Any, **options: Any) -> Any:
         """Send the task, charged to its tenant.
+
+        The parameters are those of Celery's ``Task.apply_async``, and ``limits``. The next class
+        gets what the caller gave: ``args`` and ``kwargs`` in the caller's form, the rest as
+        keywords. Many classes override it as ``apply_async(self, args=None, kwargs=None,
+        **options)``, and Celery itself calls it so.
 
         Errors are raised only if a caller sees them. Messages of beat and retries have no such
         caller. Messages that Celery sends after a task has ended have none either: links, errbacks,
@@ -171,13 +169,20 @@ class FairTask(Task[Any, Any]):
             HeaderInvalid: The ``fairness`` header of the call cannot carry the limits.
             NotWired: The app has no ``Fairness``.
         """
+        if len(given) > 2:
+            # A wrong call raises here, with Celery's own error.
+            _SIGNATURE.bind(self, *given, **options)
+            options.update(zip(_PARAMETERS[2:], given[2:], strict=False))
+            given = given[:2]
+        args, kwargs = (
+            given[place] if place < len(given) else options.get(name)
+            for place, name in enumerate(_PARAMETERS[:2])
+        )
         if self.app.conf.task_always_eager:
             self._check_eager(options, args or (), kwargs or {})
         else:
             self._stamp(options, args or (), kwargs or {})
-        return super().apply_async(
-            args, kwargs, task_id, producer, link, link_error, shadow, **options
-        )
+        return super().apply_async(*given, **options)
 
     def _stamp(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
         """Put the ``fairness`` header into the options of a call."""
@@ -221,7 +226,9 @@ class FairTask(Task[Any, Any]):
     def _queue(self, args: Any, kwargs: Any, options: Any) -> str | None:
         """Return the name of the queue that a message will go to; None if it has no name."""
         router: Any = self.app.amqp.router
-        routed: dict[str, Any] = router.route(dict(options), self.name, args, kwargs, self)
+        # As Celery itself, which routes by the options that are no parameters.
+        free = {name: value for name, value in options.items() if name not in _PARAMETERS}
+        routed: dict[str, Any] = router.route(free, self.name, args, kwargs, self)
         queue = routed.get("queue")
         return routed.get("routing_key") if queue is None else queue.name
 
@@ -239,7 +246,9 @@ class FairTask(Task[Any, Any]):
         if queue is None and fairness is not None:
             current = (request.delivery_info or {}).get("routing_key")
             queue = fairness.router.again(self, current, request.headers or {})
-        return super().signature_from_request(request, args, kwargs, queue, **extra_options)
+        if queue is not None:
+            extra_options["queue"] = queue
+        return super().signature_from_request(request, args, kwargs, **extra_options)
 
 
 def parent_headers(app: Any) -> Any:
