@@ -43,7 +43,8 @@ from django_celery_fairness.models import (
     TenantTier,
     Tier,
 )
-from django_celery_fairness.pages import FairnessAdmin, ModelAdmin
+from django_celery_fairness.pages import FairnessAdmin
+from django_celery_fairness.permissions import ByTable
 from django_celery_fairness.publishers import in_redis
 from django_celery_fairness.querysets import tenant_in_force
 from django_celery_fairness.redis_pages import who
@@ -382,7 +383,7 @@ class ApiTokenForm(forms.ModelForm):  # type: ignore[type-arg]  # generic in dja
 
 
 @admin.register(ApiToken)
-class ApiTokenAdmin(ModelAdmin):
+class ApiTokenAdmin(ByTable):
     """Tokens of the HTTP API: made, revoked, deleted, and never edited.
 
     A token that a user makes here is the user's, so it may do no more than the user may.

@@ -144,8 +144,6 @@ class TenantRow:
 class DashboardAdmin(RedisPageAdmin):
     """The admin of the dashboard."""
 
-    offers_changes = False
-
     def get_urls(self) -> list[URLPattern]:
         """Return the page."""
         return [self.route("", self.page, "changelist")]

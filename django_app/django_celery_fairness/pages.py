@@ -13,9 +13,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.admin.views.main import ChangeList
 from django.contrib.contenttypes.models import ContentType
@@ -33,12 +33,7 @@ from django.views.decorators.http import require_POST
 from celery_fairness.errors import FairnessError
 from django_celery_fairness import publishing, standing
 from django_celery_fairness.live_counts import LiveCounts
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-else:
-    # Generic in django-stubs only.
-    ModelAdmin = admin.ModelAdmin
+from django_celery_fairness.permissions import Action, ByTable
 
 
 class LiveChangeList(ChangeList):
@@ -52,7 +47,7 @@ class LiveChangeList(ChangeList):
             row.live = counts
 
 
-class FairnessAdmin(ModelAdmin):
+class FairnessAdmin(ByTable):
     """An admin of this app: banner, live rows, and the button that publishes."""
 
     change_list_template = "django_celery_fairness/change_list.html"
@@ -86,8 +81,9 @@ class FairnessAdmin(ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Add the banner."""
+        """Add the banner, and the link to a tenant's key for staff who may see it."""
         context = self._with_banner(request, extra_context)
+        context["sees_keys"] = Action.SEE_KEYS.allowed(request.user)
         return super().changeform_view(request, object_id, form_url, context)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from celery_fairness.cli.tables import queue_limit_lines
 from celery_fairness.control.views import QueueState
 from django_celery_fairness import dashboard, wiring
 from django_celery_fairness.models import Queue, QueueLimit
+from django_celery_fairness.permissions import APP, Action
 from django_celery_fairness.redis_pages import (
     RedisPageAdmin,
     ask,
@@ -31,7 +32,6 @@ from django_celery_fairness.redis_pages import (
 
 #: Tenants on the page of a queue.
 TENANTS = 50
-APP = "django_celery_fairness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,6 @@ class Taker(dashboard.WorkerRow):
 @admin.register(Queue)
 class QueueAdmin(RedisPageAdmin):
     """The admin of the queues."""
-
-    offers_changes = False
 
     def get_urls(self) -> list[URLPattern]:
         """Return the list, and the page of a queue."""
@@ -145,7 +143,7 @@ class QueueAdmin(RedisPageAdmin):
         return self.show(request, "queue", title, context)
 
     def _keys_url(self, request: HttpRequest) -> str:
-        if not request.user.has_perms([f"{APP}.view_limitkey"]):
+        if not Action.SEE_KEYS.allowed(request.user):
             return ""
         return reverse(f"admin:{APP}_limitkey_changelist", current_app=self.admin_site.name)
 
@@ -156,7 +154,7 @@ class QueueAdmin(RedisPageAdmin):
         return reverse(name, args=[quoted(key)], current_app=self.admin_site.name)
 
     def _dead_url(self, request: HttpRequest, queue: str) -> str:
-        if not request.user.has_perms([f"{APP}.view_deadletter"]):
+        if not Action.SEE_DEAD_LETTERS.allowed(request.user):
             return ""
         url = reverse(f"admin:{APP}_deadletter_changelist", current_app=self.admin_site.name)
         return f"{url}?{urlencode({'queue': queue})}"

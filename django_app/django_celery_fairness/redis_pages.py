@@ -30,15 +30,13 @@ from celery_fairness.errors import FairnessError, LimiterUnavailable
 from celery_fairness.util.durations import parse_duration
 from django_celery_fairness import standing, wiring
 from django_celery_fairness.live_counts import LiveCounts
+from django_celery_fairness.permissions import Action, ByTable, saving
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
     from celery_fairness.control.ojs_views import Pagination
 
     ModelAdmin = admin.ModelAdmin[Any]
-else:
-    # Generic in django-stubs only.
-    ModelAdmin = admin.ModelAdmin
 
 Answer = TypeVar("Answer")
 
@@ -82,23 +80,8 @@ class DurationField(forms.CharField):
         return seconds
 
 
-class RedisPageAdmin(ModelAdmin):
+class RedisPageAdmin(ByTable):
     """An entry of the admin without a table."""
-
-    #: Whether the page offers changes.
-    offers_changes = True
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nothing can be added."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return whether the page offers changes, and the person may make them."""
-        return self.offers_changes and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nothing can be deleted."""
-        return False
 
     def route(self, route: str, view: Callable[..., HttpResponse], name: str) -> URLPattern:
         """Return the address of a view of this page."""
@@ -127,6 +110,7 @@ class RedisPageAdmin(ModelAdmin):
             "title": title,
             "opts": self.opts,
             "may_change": self.has_change_permission(request),
+            "sees_tasks": Action.SEE_TASKS.allowed(request.user),
             "live_template": f"django_celery_fairness/{template}_live.html",
             "live_url": request.get_full_path(),
             **context,
@@ -187,7 +171,7 @@ def form_url(page: ModelAdmin, request: HttpRequest, rows: QuerySet[Any], **name
     """
     row, opts = rows.first(), rows.model._meta  # noqa: SLF001 (documented by Django)
     verb = "add" if row is None else "change"
-    if not request.user.has_perms([f"{opts.app_label}.{verb}_{opts.model_name}"]):
+    if not saving(rows.model, is_saved=row is not None).allowed(request.user):
         return ""
     name = f"admin:{opts.app_label}_{opts.model_name}_{verb}"
     site = page.admin_site.name

@@ -20,6 +20,7 @@ from celery_fairness.cli.show_task import (
     sentences,
 )
 from django_celery_fairness.models import Task
+from django_celery_fairness.permissions import Action
 from django_celery_fairness.redis_pages import (
     NAME_CHARACTERS,
     ReasonForm,
@@ -109,7 +110,7 @@ class TaskAdmin(RedisPageAdmin):
         return f"{self.address('changelist')}?{urlencode({'id': task_id})}"
 
     def _dead_url(self, request: HttpRequest, queue: str) -> str:
-        if not request.user.has_perms(["django_celery_fairness.view_deadletter"]):
+        if not Action.SEE_DEAD_LETTERS.allowed(request.user):
             return ""
         name = "admin:django_celery_fairness_deadletter_changelist"
         url = reverse(name, current_app=self.admin_site.name)

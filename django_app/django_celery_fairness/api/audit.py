@@ -14,6 +14,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from celery_fairness.errors import got
+from django_celery_fairness.api.auth import caller_of
 
 logger = logging.getLogger("celery_fairness")
 
@@ -40,7 +41,7 @@ def wrote(
         row: The row of the database, if it has one.
         flag: Whether it was added, changed or deleted.
     """
-    caller = request.auth  # type: ignore[attr-defined]  # ninja sets it
+    caller = caller_of(request)
     did = {ADDED: "added", CHANGED: "changed", DELETED: "deleted"}[flag]
     text = json.dumps(values)
     # A name may have a newline, which would begin another line of the log.

@@ -1,7 +1,7 @@
-"""Admits requests: by a token or a session, with a permission to read or to write.
+"""Admits requests: by a token or a session that may do the action of the route.
 
-Reading needs Django's ``view`` permission of the route's model, and writing needs ``change``. A
-token has a scope, and may do no more than its owner if it has one.
+The table of :mod:`~django_celery_fairness.permissions` has the permission of each action. A token
+has a scope, and may do no more than its owner if it has one.
 
 Invariant: a wrong token never falls back to the session of a cookie. A session is checked against
 forgery (CSRF), a token is not, because no browser sends it by itself.
@@ -21,9 +21,8 @@ from ninja.utils import check_csrf
 
 from django_celery_fairness import tokens
 from django_celery_fairness.api.errors import ApiError
+from django_celery_fairness.permissions import Action, allowed_any
 
-#: Methods that read.
-READS = ("GET", "HEAD", "OPTIONS")
 #: The extensions of the Open Job Spec that are served, by their names.
 EXTENSIONS = ("rate-limiting", "urn:ojs:ext:rate-limiting")
 
@@ -35,10 +34,36 @@ class Caller:
     Attributes:
         name: For logs and overrides: a user's name, or the token's.
         user: The user of the session, or the owner of the token. None if it has none.
+        writes: Whether the scope of the token has writing. A session has it.
     """
 
     name: str
     user: Any
+    writes: bool = True
+
+    def may(self, action: Action) -> bool:
+        """Return whether it may do an action."""
+        in_scope = self.writes or not action.writes
+        return in_scope and (self.user is None or action.allowed(self.user))
+
+    def expect(self, *actions: Action) -> None:
+        """Expect a caller who may do one of these actions; without any, any action of this app.
+
+        Raises:
+            ApiError: It may not. The message names the permissions.
+        """
+        if not actions:
+            if self.user is not None and not allowed_any(self.user):
+                raise ApiError(403, "forbidden", f"{self.name} has no permission of this app")
+            return
+        if any(map(self.may, actions)):
+            return
+        if not self.writes and all(action.writes for action in actions):
+            raise ApiError(403, "forbidden", f"{self.name} may not write: its scope is read")
+        what = " or ".join(action.words for action in actions)
+        needed = " or ".join(action.permission for action in actions)
+        text = f"{self.name} may not {what}: expected the permission {needed}"
+        raise ApiError(403, "forbidden", text)
 
 
 class Token(AuthBase):
@@ -47,9 +72,9 @@ class Token(AuthBase):
     openapi_type = "http"
     openapi_scheme = "bearer"
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, actions: tuple[Action, ...]) -> None:
         super().__init__()
-        self._model = model
+        self._actions = actions
 
     def __call__(self, request: HttpRequest) -> Caller | None:
         """Return the caller; None without a token.
@@ -63,11 +88,8 @@ class Token(AuthBase):
         found = tokens.find(text)
         if found is None:
             raise ApiError(401, "unauthorized", "the token is unknown or revoked")
-        in_scope = request.method in READS or found.may_write
-        by_owner = found.owner is None or found.owner.has_perm(_permission(request, self._model))
-        return _admitted(
-            request, Caller(f"token {found.name}", found.owner), allowed=in_scope and by_owner
-        )
+        caller = Caller(f"token {found.name}", found.owner, found.may_write)
+        return _admitted(request, caller, self._actions)
 
 
 class Session(AuthBase):
@@ -77,9 +99,9 @@ class Session(AuthBase):
     openapi_in = "cookie"
     openapi_name = settings.SESSION_COOKIE_NAME
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, actions: tuple[Action, ...]) -> None:
         super().__init__()
-        self._model = model
+        self._actions = actions
 
     def __call__(self, request: HttpRequest) -> Caller | None:
         """Return the caller; None without a session.
@@ -94,38 +116,36 @@ class Session(AuthBase):
         if check_csrf(request) is not None:
             text = "the CSRF token is missing or wrong: send it in the header X-CSRFToken"
             raise ApiError(403, "forbidden", text)
-        allowed = user.has_perm(_permission(request, self._model))
-        return _admitted(request, Caller(user.get_username(), user), allowed=allowed)
+        return _admitted(request, Caller(user.get_username(), user), self._actions)
 
 
-def access(model: str) -> list[Any]:
-    """Return what admits requests to routes whose permissions are those of a model."""
-    return [Token(model), Session(model)]
+def access(*actions: Action) -> list[Any]:
+    """Return what admits callers who may do one of these actions; without any, any of this app."""
+    return [Token(actions), Session(actions)]
 
 
-def admit(request: HttpRequest, model: str = "tier") -> Caller:
+def caller_of(request: HttpRequest) -> Caller:
+    """Return the caller of a request that a route has admitted."""
+    caller: Caller = request.auth  # type: ignore[attr-defined]  # ninja sets it
+    return caller
+
+
+def admit(request: HttpRequest, *actions: Action) -> Caller:
     """Return the caller of a request that no route of ninja serves.
 
     Raises:
         ApiError: The request has no caller, or the caller may not do this.
     """
-    for way in access(model):
+    for way in access(*actions):
         caller: Caller | None = way(request)
         if caller is not None:
             return caller
     raise ApiError(401, "unauthorized", "send a token: Authorization: Bearer TOKEN")
 
 
-def _permission(request: HttpRequest, model: str) -> str:
-    action = "view" if request.method in READS else "change"
-    return f"django_celery_fairness.{action}_{model}"
-
-
-def _admitted(request: HttpRequest, caller: Caller, *, allowed: bool) -> Caller:
+def _admitted(request: HttpRequest, caller: Caller, actions: tuple[Action, ...]) -> Caller:
     """Return a caller who may do this, if the server has the extensions that the request needs."""
-    if not allowed:
-        text = f"{caller.name} may not {'read' if request.method in READS else 'write'} this"
-        raise ApiError(403, "forbidden", text)
+    caller.expect(*actions)
     needed = request.headers.get("OJS-Requires-Extension", "")
     for name in filter(None, map(str.strip, needed.split(","))):
         if name not in EXTENSIONS:

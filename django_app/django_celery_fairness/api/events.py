@@ -14,8 +14,9 @@ from celery_fairness.control.stats import KEPT
 from celery_fairness.control.views import Minute, Rejections, Status
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.schemas import READ, Error
+from django_celery_fairness.permissions import Action
 
-router = Router(auth=access("tier"))
+router = Router(auth=access(Action.SEE_DASHBOARD))
 
 _ID = r"^evt_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 

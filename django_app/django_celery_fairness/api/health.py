@@ -14,7 +14,7 @@ from django_celery_fairness import wiring
 from django_celery_fairness.api.auth import EXTENSIONS, access
 from django_celery_fairness.api.schemas import READ, Error, Health, Implementation, Manifest
 
-router = Router(auth=access("tier"), tags=["server"])
+router = Router(auth=access(), tags=["server"])
 
 
 @router.get("manifest", response={200: Manifest, READ: Error})

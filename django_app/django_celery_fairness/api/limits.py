@@ -1,7 +1,7 @@
 """Limits by key: list, inspect, override (sections 10.1 to 10.3 of the Open Job Spec).
 
 Invariant: an override is a row, as one of the admin is. An override that a command has set is in
-Redis alone; a deletion ends it too.
+Redis alone; a deletion ends it too. A caller who may write and not read learns nothing of a key.
 
 Weakness: a tenant whose name ends in ``/override`` has no address of its own here. Its key in
 Redis, ``tenant:h_…``, has one.
@@ -21,12 +21,13 @@ from django.utils import timezone
 from ninja import Router
 
 from celery_fairness import Fairness
+from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.control.limits import PAGE_LENGTH
 from celery_fairness.control.ojs_views import Inspection, InspectionPage
 from celery_fairness.errors import NotFound
 from celery_fairness.wiring import wired
 from django_celery_fairness.api.audit import DELETED, wrote
-from django_celery_fairness.api.auth import access
+from django_celery_fairness.api.auth import access, caller_of
 from django_celery_fairness.api.errors import ApiError, named_in_path
 from django_celery_fairness.api.schemas import (
     READ,
@@ -36,12 +37,13 @@ from django_celery_fairness.api.schemas import (
     PageLength,
     PageNumber,
 )
-from django_celery_fairness.limit_rows import end_override, save_override
+from django_celery_fairness.limit_rows import end_override, overrides, save_override
 from django_celery_fairness.models import LimitOverride
+from django_celery_fairness.permissions import Action, saving
 
 PAST = "expires_at: expected a time to come, got: one that is past"
 
-router = Router(auth=access("tier"), tags=["rate limits"])
+router = Router(auth=access(Action.SEE_KEYS), tags=["rate limits"])
 
 
 @router.get("rate-limits", response={200: InspectionPage, READ: Error})
@@ -55,14 +57,18 @@ def list_rate_limits(
 
 
 # Before the routes of a key, which match this address too.
-@router.delete("rate-limits/{anything:key}/override", response={204: None, WRITE: Error})
+@router.delete(
+    "rate-limits/{anything:key}/override",
+    response={204: None, WRITE: Error},
+    auth=access(Action.DELETE_OVERRIDES, Action.STEER_KEYS),
+)
 def delete_override(request: HttpRequest, key: str) -> HttpResponse:
     """End an override, one that a command has set too."""
     with named_in_path():
         cleared = clear_override(request, key)
     if not cleared:
         raise ApiError(404, "not_found", f"the key {key!r} has no override")
-    return deleted(key)
+    return deleted(request, key)
 
 
 @router.get("rate-limits/{anything:key}", response={200: Inspection, READ: Error})
@@ -78,19 +84,26 @@ def get_rate_limit(
     return found
 
 
-@router.put("rate-limits/{anything:key}", response={200: Inspection, WRITE: Error})
+@router.put(
+    "rate-limits/{anything:key}",
+    response={200: Inspection, 204: None, WRITE: Error},
+    auth=access(Action.ADD_OVERRIDES, Action.CHANGE_OVERRIDES),
+)
 def put_override(
     request: HttpRequest, response: HttpResponse, key: str, body: OverrideBody
-) -> Inspection:
+) -> Inspection | HttpResponse:
     """Override numbers of a key, until a time or until the override is deleted.
 
     The override is a row of the database, and holds in Redis when the answer comes. While Redis
     does not answer, nothing is saved and the answer is 503. If Redis goes away during the request,
-    the answer is 503 too, and the row is published later. A repeated request does no harm.
+    the answer is 503 too, and the row is published later. A repeated request does no harm. The
+    answer has no content (204) if the caller may not read the key.
     """
     with named_in_path(), suppress(NotFound):
         Fairness.of().limits.inspect(key)
     found = override(request, key, body)
+    if not caller_of(request).may(Action.SEE_KEYS):
+        return HttpResponse(status=204)
     add_headers(response, found)
     return found
 
@@ -99,10 +112,11 @@ def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
     """Save an override, and who saved it. Redis must have answered before."""
     if body.expires_at is not None and body.expires_at <= timezone.now():
         raise ApiError(409, "conflict", PAST)
-    caller = request.auth  # type: ignore[attr-defined]  # ninja sets it
+    caller, parts = caller_of(request), wired(current_app)
+    caller.expect(saving(LimitOverride, is_saved=bool(overrides(parts, key))))
     with transaction.atomic(using=databases.db_for_write(LimitOverride)):
         row = save_override(
-            wired(current_app),
+            parts,
             key,
             body.numbers,
             ends_at=body.expires_at,
@@ -124,20 +138,31 @@ def override(request: HttpRequest, key: str, body: OverrideBody) -> Inspection:
 
 def clear_override(request: HttpRequest, key: str) -> bool:
     """End an override, and record who ended it; return whether there was one."""
+    parts = wired(current_app)
+    if all(row.has_ended for row in overrides(parts, key)):
+        # The override of a command has no row, and the admin ends it on the page of its key.
+        caller_of(request).expect(Action.STEER_KEYS)
     with transaction.atomic(using=databases.db_for_write(LimitOverride)):
-        ended = end_override(wired(current_app), key)
+        ended = end_override(parts, key)
         if ended:
             wrote(request, "override", key, None, flag=DELETED)
     return ended
 
 
-def deleted(key: str) -> HttpResponse:
+def deleted(request: HttpRequest, key: str) -> HttpResponse:
     """Return the answer to a deletion, with the headers of the numbers that hold now."""
     response = HttpResponse(status=204)
-    # Without its override or limit, a key may be unknown.
-    with suppress(NotFound):
-        add_headers(response, Fairness.of().limits.inspect(key))
+    add_headers_of(request, response, key)
     return response
+
+
+def add_headers_of(request: HttpRequest, response: HttpResponse, key: str) -> None:
+    """Add the headers of a key if the caller may see it, or the queue whose key it is."""
+    of_queue = key.startswith(PREFIX) and caller_of(request).may(Action.SEE_QUEUES)
+    if of_queue or caller_of(request).may(Action.SEE_KEYS):
+        # A key without a number, an override or a limit may be unknown.
+        with suppress(NotFound):
+            add_headers(response, Fairness.of().limits.inspect(key))
 
 
 def add_headers(response: HttpResponse, found: Inspection) -> None:

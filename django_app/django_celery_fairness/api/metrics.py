@@ -24,6 +24,7 @@ from celery_fairness import Fairness
 from celery_fairness.exporter import expect_client
 from django_celery_fairness.api.auth import admit
 from django_celery_fairness.api.urls import in_our_form
+from django_celery_fairness.permissions import Action
 
 if TYPE_CHECKING:
     from celery_fairness.exporter.collector import Exposition
@@ -60,7 +61,7 @@ _shared = _Expositions()
 
 
 def _exposition(request: HttpRequest) -> Exposition:
-    admit(request, "dashboard")
+    admit(request, Action.SEE_DASHBOARD)
     if not getattr(settings, "FAIRNESS_METRICS", False):
         raise Http404
     return _shared.current()

@@ -16,18 +16,18 @@ from ninja import Router
 from celery_fairness import Fairness
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.views import QueueLimit
-from celery_fairness.errors import NotFound
 from celery_fairness.wiring import wired
 from django_celery_fairness.api.audit import DELETED, wrote
-from django_celery_fairness.api.auth import access
+from django_celery_fairness.api.auth import access, caller_of
 from django_celery_fairness.api.errors import ApiError
-from django_celery_fairness.api.limits import add_headers, deleted
+from django_celery_fairness.api.limits import add_headers_of, deleted
 from django_celery_fairness.api.schemas import READ, WRITE, Error, QueueLimitBody, QueueLimitState
 from django_celery_fairness.limit_rows import end_queue_limit, save_queue_limit
 from django_celery_fairness.models import QueueLimit as Row
 from django_celery_fairness.models import validate_queue
+from django_celery_fairness.permissions import Action, saving
 
-router = Router(auth=access("tier"), tags=["queues"], by_alias=True)
+router = Router(auth=access(Action.SEE_QUEUES), tags=["queues"], by_alias=True)
 
 PATH = "admin/queues/{anything:name}/rate-limit"
 
@@ -43,10 +43,14 @@ def get_queue_limit(
     limit = Fairness.of().queues.inspect(name).limit
     if limit is None or not limit.source:
         raise ApiError(404, "not_found", f"the queue {name!r} has no limit")
-    return _shown(response, limit)
+    return _shown(request, response, limit)
 
 
-@router.put(PATH, response={200: QueueLimitState, WRITE: Error})
+@router.put(
+    PATH,
+    response={200: QueueLimitState, WRITE: Error},
+    auth=access(Action.ADD_QUEUE_LIMITS, Action.CHANGE_QUEUE_LIMITS),
+)
 def put_queue_limit(
     request: HttpRequest, response: HttpResponse, name: str, body: QueueLimitBody
 ) -> QueueLimitState:
@@ -57,20 +61,22 @@ def put_queue_limit(
     answer is 503 too, and the row is published later. A repeated request does no harm.
     """
     _expect_name(name)
-    return _shown(response, set_limit(request, name, body))
+    return _shown(request, response, set_limit(request, name, body))
 
 
-@router.delete(PATH, response={204: None, WRITE: Error})
+@router.delete(PATH, response={204: None, WRITE: Error}, auth=access(Action.DELETE_QUEUE_LIMITS))
 def delete_queue_limit(request: HttpRequest, name: str) -> HttpResponse:
     """End the limit that an operator set, so that the settings hold."""
     _expect_name(name)
     if not clear_limit(request, name):
         raise ApiError(404, "not_found", f"no operator has set a limit of the queue {name!r}")
-    return deleted(queue_key(name))
+    return deleted(request, queue_key(name))
 
 
 def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLimit:
     """Save the limit of a queue, and who saved it."""
+    is_saved = Row.objects.filter(queue=name).exists()
+    caller_of(request).expect(saving(Row, is_saved=is_saved))
     numbers = body.model_dump()
     numbers["global_limit"] = numbers.pop("concurrency")
     with transaction.atomic(using=databases.db_for_write(Row)):
@@ -99,10 +105,6 @@ def _expect_name(name: str) -> None:
         raise ApiError(404, "not_found", f"queue: {error.message}") from None
 
 
-def _shown(response: HttpResponse, limit: QueueLimit) -> QueueLimitState:
-    try:
-        add_headers(response, Fairness.of().limits.inspect(limit.key))
-    except NotFound:
-        # A limit that was cleared since, or that has no number, is unknown as a key.
-        pass
+def _shown(request: HttpRequest, response: HttpResponse, limit: QueueLimit) -> QueueLimitState:
+    add_headers_of(request, response, limit.key)
     return QueueLimitState(**dict(limit))

@@ -11,8 +11,9 @@ from django_celery_fairness.api.audit import DELETED, wrote
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.errors import ApiError
 from django_celery_fairness.api.schemas import READ, WRITE, Error
+from django_celery_fairness.permissions import Action
 
-router = Router(auth=access("tenanttier"), tags=["tasks"])
+router = Router(auth=access(Action.SEE_TASKS), tags=["tasks"])
 
 
 @router.get("tasks/{anything:task_id}", response={200: Explanation, READ: Error})
@@ -24,7 +25,11 @@ def explain_task(
     return Fairness.of().tasks.explain(task_id)
 
 
-@router.delete("tasks/{anything:task_id}", response={200: Cancelled, WRITE: Error})
+@router.delete(
+    "tasks/{anything:task_id}",
+    response={200: Cancelled, WRITE: Error},
+    auth=access(Action.CANCEL_TASKS),
+)
 def cancel_task(request: HttpRequest, task_id: str) -> Cancelled:
     """Cancel a task that waits; one that runs is not stopped, and the answer is a conflict."""
     done = Fairness.of().tasks.cancel(task_id)

@@ -16,7 +16,7 @@ from celery_fairness.config.tiers import NAME
 from celery_fairness.control.limits import PAGE_LENGTH
 from celery_fairness.control.ojs_views import Pagination
 from django_celery_fairness.api.audit import ADDED, CHANGED, DELETED, wrote
-from django_celery_fairness.api.auth import access
+from django_celery_fairness.api.auth import access, caller_of
 from django_celery_fairness.api.errors import ApiError, named_in_path
 from django_celery_fairness.api.schemas import (
     READ,
@@ -33,14 +33,15 @@ from django_celery_fairness.api.schemas import (
     TierState,
 )
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
+from django_celery_fairness.permissions import Action, saving
 
 Row = TypeVar("Row", bound=Model)
 
 TIERS, TENANT = UnpublishedChange.Kind.TIERS, UnpublishedChange.Kind.TENANT
 
 router = Router()
-_tiers = Router(auth=access("tier"), tags=["tiers"])
-_tenants = Router(auth=access("tenanttier"), tags=["tenants"])
+_tiers = Router(auth=access(Action.SEE_TIERS), tags=["tiers"])
+_tenants = Router(auth=access(Action.SEE_TENANTS), tags=["tenants"])
 
 
 @_tiers.get("tiers", response={200: TierPage, READ: Error})
@@ -64,7 +65,11 @@ def get_tier(request: HttpRequest, name: str) -> TierState:
     return _tier_state(_tier(name), _is_published(TIERS))
 
 
-@_tiers.put("tiers/{anything:name}", response={200: TierState, WRITE: Error})
+@_tiers.put(
+    "tiers/{anything:name}",
+    response={200: TierState, WRITE: Error},
+    auth=access(Action.ADD_TIERS, Action.CHANGE_TIERS),
+)
 def put_tier(request: HttpRequest, name: str, body: TierBody) -> TierState:
     """Replace a tier, or add it."""
     if not NAME.accepts(name):
@@ -74,7 +79,11 @@ def put_tier(request: HttpRequest, name: str, body: TierBody) -> TierState:
     return _tier_state(row, _is_published(TIERS))
 
 
-@_tiers.delete("tiers/{anything:name}", response={204: None, WRITE: Error})
+@_tiers.delete(
+    "tiers/{anything:name}",
+    response={204: None, WRITE: Error},
+    auth=access(Action.DELETE_TIERS),
+)
 def delete_tier(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a tier that no tenant has and that is not the default tier."""
     _delete(request, "tier", name, _tier(name))
@@ -109,7 +118,11 @@ def get_tenant(
     return _tenant_state(row, _is_published(TENANT, row.tenant))
 
 
-@_tenants.put("tenants/{anything:tenant}", response={200: TenantState, WRITE: Error})
+@_tenants.put(
+    "tenants/{anything:tenant}",
+    response={200: TenantState, WRITE: Error},
+    auth=access(Action.ADD_TENANTS, Action.CHANGE_TENANTS),
+)
 def put_tenant(request: HttpRequest, tenant: str, body: TenantBody) -> TenantState:
     """Give a tenant a tier, a number of its own or none, and times or none."""
     name = _tenant_name(tenant)
@@ -121,7 +134,11 @@ def put_tenant(request: HttpRequest, tenant: str, body: TenantBody) -> TenantSta
     return _tenant_state(row, _is_published(TENANT, name))
 
 
-@_tenants.delete("tenants/{anything:tenant}", response={204: None, WRITE: Error})
+@_tenants.delete(
+    "tenants/{anything:tenant}",
+    response={204: None, WRITE: Error},
+    auth=access(Action.DELETE_TENANTS),
+)
 def delete_tenant(request: HttpRequest, tenant: str) -> HttpResponse:
     """Delete the row of a tenant, which has the default tier then."""
     row = _tenant(tenant)
@@ -141,6 +158,7 @@ def _page_of(rows: QuerySet[Row], page: int, per_page: int) -> tuple[list[Row], 
 def _save(
     request: HttpRequest, what: str, name: str, row: Model, body: Body, **related: Model
 ) -> None:
+    caller_of(request).expect(saving(type(row), is_saved=row.pk is not None))
     flag = CHANGED if row.pk else ADDED
     for field, value in (body.model_dump() | related).items():
         setattr(row, field, value)

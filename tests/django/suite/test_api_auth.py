@@ -171,28 +171,6 @@ def put(browser: Client, path: str, body: Any, **headers: str) -> Answer:
     return Answer(sent)
 
 
-@pytest.mark.parametrize(
-    ("names", "reads", "writes"),
-    [
-        ([], 403, 403),
-        (["view_tier"], 200, 403),
-        (["change_tier"], 403, 200),
-        (["view_tier", "change_tier"], 200, 200),
-        (["view_tenanttier", "change_tenanttier"], 403, 403),
-    ],
-)
-def test_a_session_reads_with_view_and_writes_with_change(client, names, reads, writes):
-    client.force_login(user_with(*names))
-    assert client.get(f"{ROOT}tiers").status_code == reads
-    assert put(client, "tiers/free", TIER).status == writes
-
-
-def test_tenants_have_permissions_of_their_own(client):
-    client.force_login(user_with("view_tenanttier"))
-    assert client.get(f"{ROOT}tenants").status_code == 200
-    assert client.get(f"{ROOT}rate-limits").status_code == 403
-
-
 def test_a_session_that_writes_needs_the_csrf_token_and_a_token_does_not(browser):
     browser.force_login(User.objects.create_superuser("boss"))
     assert "CSRF" in put(browser, "tiers/free", TIER).refused(403, "forbidden")
