@@ -22,7 +22,7 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID
 from celery_fairness.control.doctor import diagnosis
 from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
-from celery_fairness.control.doctor.facts import ServerFacts, backend_name
+from celery_fairness.control.doctor.facts import ServerFacts, backend_name, server_facts
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
 from celery_fairness.control.verdict import NOTHING_AT_A_GATE
 from celery_fairness.control.views import WorkerStatus
@@ -33,11 +33,14 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import check_library, library, loaded
 from tests.cli.conftest import RULES, Installation
 from tests.support.parts import parts_of
+from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
 
 DAY_MS = 86_400_000
+#: The announcement of a worker outlives its test.
+ANNOUNCED_MS = 3_600_000
 QUEUES = ("celery",)
 
 
@@ -57,6 +60,8 @@ class Scene:
         self.workers: list[dict[str, Any]] = [{}]
         self._config: dict[str, str] = {}
         self._made: list[Fairness] = []
+        # What is measured on the host that runs the tests is no fault of the installation.
+        self.see(ahead_seconds=0.0, ping_seconds=0.001)
 
     def on_gate(self) -> None:
         """Take the gate's path: the broker is stock Redis."""
@@ -113,7 +118,7 @@ class Scene:
                 backend=backend_name(app),
                 lease_seconds=15.0,
             ).model_copy(update=changes)
-            args = calls.announce_args(RULES, status.model_dump_json(), 15_000, None)
+            args = calls.announce_args(RULES, status.model_dump_json(), ANNOUNCED_MS, None)
             self.installation.run(calls.ANNOUNCE, args)
 
     @property
@@ -733,6 +738,18 @@ def test_advice_alone_ends_the_command_with_0(scene: Scene) -> None:
     done = scene.run()
     assert done.exit_code == 0
     assert done.stdout.startswith("ADVICE ignored: redis_lost is set")
+
+
+def test_the_way_to_the_server_and_its_clock_are_measured(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port, delay_seconds=0.03) as network:
+        app = Celery(broker=f"fairredis://127.0.0.1:{network.port}/0", set_as_current=False)
+        fairness = Fairness(app, {})
+        facts = server_facts(parts_of(fairness).installation.redis, with_config=False)
+        fairness.close()
+        app.close()
+    assert facts.ping_seconds >= 0.06
+    # The clocks are the same one, and the server looked at it on the message's way.
+    assert abs(facts.ahead_seconds) <= facts.ping_seconds / 2 + 0.001
 
 
 def test_problems_come_first(scene: Scene) -> None:

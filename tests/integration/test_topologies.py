@@ -23,7 +23,7 @@ from tests.integration.test_gate_limits import LONG, key_taken
 from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked, send
 from tests.support.local_process import LocalProcess
 from tests.support.parts import parts_of
-from tests.support.redis_server import RedisServer, ReservedPort, find_binary
+from tests.support.redis_server import HOST, RedisServer, ReservedPort, find_binary
 from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
@@ -51,28 +51,33 @@ def holds_a_limit(url: str) -> None:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[list[RedisServer]]:
     """Two nodes with half of the slots each."""
-    nodes = []
-    for name in ("a", "b"):
-        folder = tmp_path / name
-        folder.mkdir()
-        args = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-        nodes.append(RedisServer(directory=folder, args=args).start())
-    for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
-        with node.client() as client:
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+    nodes: list[RedisServer] = []
+    with contextlib.ExitStack() as stack:
+        # By default the nodes talk on the port 10,000 above their own, which may be taken.
+        buses = [ReservedPort() for _ in range(2)]
+        for bus in buses:
+            stack.callback(bus.release)
+            folder = tmp_path / str(bus.number)
+            folder.mkdir()
+            args = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            args += ("--cluster-port", str(bus.number))
+            nodes.append(stack.enter_context(RedisServer(directory=folder, args=args)))
+        first = (HOST, nodes[0].port, buses[0].number)
+        for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
+                client.execute_command("CLUSTER", "MEET", *first)
+        eventually(lambda: agreed(nodes), at_most(20))
+        yield nodes
 
-    def agreed() -> None:
-        for node in nodes:
-            with node.client(decode_responses=True) as client:
-                info = client.execute_command("CLUSTER INFO")
-                assert "ok" in str(info.get("cluster_state") if isinstance(info, dict) else info)
-                assert len(client.execute_command("CLUSTER", "SLOTS")) == 2
 
-    eventually(agreed, at_most(20))
-    yield nodes
+def agreed(nodes: list[RedisServer]) -> None:
+    """Assert that each node knows who has which slots."""
     for node in nodes:
-        node.stop()
+        with node.client(decode_responses=True) as client:
+            info = client.execute_command("CLUSTER INFO")
+            assert "ok" in str(info.get("cluster_state") if isinstance(info, dict) else info)
+            assert len(client.execute_command("CLUSTER", "SLOTS")) == 2
 
 
 def test_a_cluster_is_found_from_any_of_its_nodes(cluster: list[RedisServer]) -> None:

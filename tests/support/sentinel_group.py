@@ -80,7 +80,7 @@ class SentinelGroup:
             f"sentinel down-after-milliseconds {MASTER_NAME} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {MASTER_NAME} 3000\n"
         )
-        reserved.release()
+        self._stack.callback(reserved.release)
         process = LocalProcess("sentinel", [find_binary(), str(conf), "--sentinel"]).start()
         self._stack.callback(process.discard_log)
         self._stack.callback(process.stop)

@@ -69,7 +69,7 @@ def test_a_message_is_found_by_the_id_and_name_in_its_headers(headers, task_id, 
         ("2026-12-01T00:00:00+00:00", None),
         ("2026-12-01T00:00:00", None),
         # Celery reads these later, or rejects them. The scheduler does not read them.
-        ("2026-12-01T24:00:00", "2026-12-01T24:00:00"),
+        ("2026-12-01T25:00:00", "2026-12-01T25:00:00"),
         ("2026-12", "2026-12"),
         (1_790_000_000, 1_790_000_000),
         ("soon", "soon"),

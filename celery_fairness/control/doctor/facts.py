@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-#: Messages to the server whose shortest time is the latency.
-PINGS = 5
+#: Questions for the server's time. The answer that came soonest gives the latency and the clock.
+LOOKS = 5
 #: Minutes of statistics that the checks look at.
 LAST_MINUTES = 15
 #: Settings of the server that the checks look at.
@@ -171,22 +171,24 @@ def server_facts(limiter: RedisLimiter, *, with_config: bool) -> ServerFacts:
     def ask(*parts: str) -> Any:
         return connection.read_there(prefix, *parts)
 
-    times = []
-    for _ in range(PINGS):
-        began = time.perf_counter()
-        ask("PING")
-        times.append(time.perf_counter() - began)
-    before = time.time()
-    seconds, micros = ask("TIME")
-    here = (before + time.time()) / 2
+    # A host with much other work delays single answers by seconds.
+    ping_seconds, ahead_seconds = min(_look_at_clock(ask) for _ in range(LOOKS))
     info = _allowed(lambda: ask("INFO"))
     config = _allowed(lambda: ask("CONFIG", "GET", *CONFIG)) if with_config else None
     return ServerFacts(
         info=None if info is None else _fields_of_info(info),
         config=None if config is None else mapping_of(config),
-        ahead_seconds=int(seconds) + int(micros) / 1_000_000 - here,
-        ping_seconds=min(times),
+        ahead_seconds=ahead_seconds,
+        ping_seconds=ping_seconds,
     )
+
+
+def _look_at_clock(ask: Callable[[str], Any]) -> tuple[float, float]:
+    """Return how long the answer took, and how far the server's clock is ahead."""
+    began, here = time.perf_counter(), time.time()
+    seconds, micros = ask("TIME")
+    took = time.perf_counter() - began
+    return took, int(seconds) + int(micros) / 1_000_000 - (here + took / 2)
 
 
 def stored_facts(installation: Installation) -> StoredFacts:
