@@ -85,17 +85,16 @@ def _text(value: Any) -> str:
     return str(value) if is_name else ""
 
 
-def find(reader: Reader, task_id: str) -> list[Place]:
-    """Return the tasks of an id, the oldest first. A retry has the id of the first attempt."""
-    found: list[Place] = []
-    seen: set[str] = set()
+def find(reader: Reader, task_id: str) -> Iterator[list[Place]]:
+    """Yield the tasks of an id in pages, the newest page first.
+
+    A retry has the id of the first attempt. A producer may use one id for thousands of tasks, so a
+    caller that needs one of them stops at the first page that has one.
+    """
     last: Any = None
     while last != "":
         last, *rows = reader.call(calls.FIND, [key_part(task_id), str(last or "")])
-        page = [place for place in _places(rows) if place.task.tag not in seen]
-        seen.update(place.task.tag for place in page)
-        found = page + found
-    return found
+        yield _places(rows)
 
 
 def dead(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from celery_fairness.config.fields import whole
 from celery_fairness.control.explain import explain
 from celery_fairness.control.find_task import PASSES, Place, dead, find, letter
@@ -11,7 +9,6 @@ from celery_fairness.control.installation import Installation
 from celery_fairness.control.limits import LONGEST_PAGE, PAGE_LENGTH, PAGES
 from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.purging import cancel_tasks
-from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import Cancelled, DeadLetterPage, Explanation, Requeued
 from celery_fairness.control.workers import living, not_enforcing
 from celery_fairness.errors import NotFound
@@ -58,12 +55,13 @@ class TasksApi:
         return found.model_copy(update={"not_enforcing": workers})
 
     def _explain(self, task_id: str) -> Explanation | None:
-        places = [
-            each for each in find(self._installation.reader, task_id) if each.state in _STATES
-        ]
-        places.sort(key=lambda place: _STATES.index(place.state))
-        explained = (explain(self._installation, place) for place in places)
-        return next(filter(None, explained), None)
+        for page in find(self._installation.reader, task_id):
+            places = [each for each in page if each.state in _STATES]
+            places.sort(key=lambda place: _STATES.index(place.state))
+            explained = (explain(self._installation, place) for place in places)
+            if found := next(filter(None, explained), None):
+                return found
+        return None
 
     def cancel(self, task_id: str) -> Cancelled:
         """Cancel a task that waits: in its lane, at a limit, until its time, or parked by a gate.
@@ -77,19 +75,23 @@ class TasksApi:
         Raises:
             NotFound: No task of this id waits or runs. At a gate, none is parked.
         """
+        answer: Cancelled | None = None
         for _ in range(PASSES):
-            places = find(self._installation.reader, task_id)
-            found = [place for place in places if place.state != "ended"]
-            tags = [place.task.tag for place in found]
-            cancelled = cancel_tasks(self._installation, tags)
             # Several messages may have one id: a retry has the id of the first attempt.
-            for place in found:
-                if place.state == "running" and not place.task.is_parked:
-                    return Cancelled(
-                        task_id=task_id, state="running", queue=place.queue, owner=place.owner
-                    )
-            if cancelled:
-                return Cancelled(task_id=task_id, state="cancelled", queue=found[0].queue)
+            for page in find(self._installation.reader, task_id):
+                found = [place for place in page if place.state != "ended"]
+                cancelled = cancel_tasks(self._installation, [place.task.tag for place in found])
+                if answer is None and cancelled:
+                    queue = found[0].queue
+                    answer = Cancelled(task_id=task_id, state="cancelled", queue=queue)
+                for place in found:
+                    if place.state == "running" and not place.task.is_parked:
+                        queue, owner = place.queue, place.owner
+                        answer = Cancelled(
+                            task_id=task_id, state="running", queue=queue, owner=owner
+                        )
+            if answer is not None:
+                return answer
         raise NotFound("task", task_id, self._nowhere)
 
     def dead_letters(
@@ -129,18 +131,17 @@ class TasksApi:
             ValueError: The broker does not claim fairly.
         """
         self._installation.expect_claims()
-        for place in _places(self._installation.reader, task_id, ["dead"]):
-            # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
-            self._installation.reader.call(calls.REQUEUE, [place.task.tag])
-            return Requeued(task_id=task_id, queue=place.queue)
-        hint = "is no dead letter; they are listed by: celery -A APP fairness task dead"
-        raise NotFound("task", task_id, hint)
+        place = self._dead_letter(task_id)
+        if place is None:
+            hint = "is no dead letter; they are listed by: celery -A APP fairness task dead"
+            raise NotFound("task", task_id, hint)
+        # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
+        self._installation.reader.call(calls.REQUEUE, [place.task.tag])
+        return Requeued(task_id=task_id, queue=place.queue)
 
-
-def _places(reader: Reader, task_id: str, states: Collection[str]) -> list[Place]:
-    """Return the tasks of an id that are in one of these states."""
-    for _ in range(PASSES):
-        found = [place for place in find(reader, task_id) if place.state in states]
-        if found:
-            return found
-    return []
+    def _dead_letter(self, task_id: str) -> Place | None:
+        for _ in range(PASSES):
+            for page in find(self._installation.reader, task_id):
+                if letters := [place for place in page if place.state == "dead"]:
+                    return letters[0]
+        return None

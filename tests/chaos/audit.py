@@ -16,7 +16,17 @@ from tests.support.rabbit import RabbitServer
 PREFIX = "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
-    *("tasks", "messages", "ids", "running", "ends", "waiting", "at_limit", "virtual_times"),
+    *(
+        "tasks",
+        "messages",
+        "ids",
+        "same_id:*",
+        "running",
+        "ends",
+        "waiting",
+        "at_limit",
+        "virtual_times",
+    ),
     *("outcomes", "leases:*", "lane:*", "names:*", "ready:*", "tenant_state:*"),
     *(
         "active:*",

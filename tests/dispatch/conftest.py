@@ -24,6 +24,7 @@ OF_TASKS = (
         "tasks",
         "messages",
         "ids",
+        "same_id:*",
         "running",
         "ends",
         "leases:*",

@@ -406,19 +406,3 @@ def test_a_lane_that_is_ready_again_goes_before_a_later_task_of_another_lane(dis
     assert dispatch.claim().tasks == ()
     dispatch.publish_tiers(free=5)
     assert dispatch.tags_of(dispatch.claim()) == ["t3", "t5"]
-
-
-@pytest.mark.parametrize("ended", ["x", "xx", "xxx", "yx"])
-def test_the_tags_of_an_id_lose_the_task_that_ended_and_no_other(dispatch, client, ended):
-    dispatch.rules = Rules(default_limit=None)
-    tags = ["x", "xx", "xxx", "yx"]
-    for tag in tags:
-        dispatch.put("a", tag=tag, task_id="same")
-    tasks = dispatch.claim().tasks
-    dispatch.settle([each for each in tasks if tag_of(each.lease) == ended])
-    left = [each for each in tags if each != ended]
-    _, *rows = dispatch.run(calls.FIND, ["same", ""])
-    assert [row[0] for row in rows] == left
-    assert client.hget(PREFIX + "ids", "same") == " ".join(left)
-    dispatch.settle([each for each in tasks if tag_of(each.lease) != ended])
-    assert not client.exists(PREFIX + "ids")

@@ -36,7 +36,7 @@ ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
 KEPT = {"clock", "tiers", "counters", "events", "kept_events", "trace", "stats", "last_answer"}
 #: Keys of dead letters.
-RECORDS = {"dead", "tasks", "messages", "ids", "queues"}
+RECORDS = {"dead", "tasks", "messages", "ids", "same_id", "queues"}
 #: Keys that end by themselves.
 ENDING = {"backoff", "rescheduled", "declared", "copy", "freed"}
 

@@ -40,7 +40,10 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     known = lanes + later + len(running) + len(dead | ended)
     assert len(tags) == known
     assert tags == set(client.hkeys(f"{prefix}messages"))
-    found = [tag for text in client.hvals(f"{prefix}ids") for tag in text.split(" ")]
+    found = client.hvals(f"{prefix}ids")
+    found += [
+        tag for name in names("same_id") for tag in client.zrange(f"{prefix}same_id:{name}", 0, -1)
+    ]
     assert len(found) == len(set(found))
     assert set(found) <= tags
 

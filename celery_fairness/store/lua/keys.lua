@@ -47,6 +47,7 @@ Keys = {
   RESCHEDULED = "rescheduled:",
   RESERVED = "reserved:",
   RUNNING = "running",
+  SAME_ID = "same_id:",
   SATURATED = "saturated",
   SCHEDULED = "scheduled:",
   STARTS = "starts:",

@@ -24,8 +24,10 @@
   queue    in which it waits, or waited when it was claimed. That of a parked task has a space after it, and then its
            route: the routing key with which it is published again
 
-  `ids` has the tags by the task id, also of tasks that a gate has parked. A retry has the id of the first attempt,
-  so an id may have several.
+  `ids` has one tag of each task id, also of tasks that a gate has parked. Several tasks may have one id: a retry has
+  the id of the first attempt, and a producer may use an id again and again. `same_id:ID` has the tags of the others, by
+  the sequence numbers of their puts. A tag is in one of the two tables, and never moves to the other one. So a task whose
+  id is its own has no key of its own, and each call costs the same however many tasks have the id.
 
   The record is deleted when the task ended and nothing is left to write about its end.
 ]]
@@ -89,42 +91,45 @@ function Tasks.message_of(ctx, tag)
   return redis.call("HGET", ctx.prefix .. Keys.MESSAGES, tag) or ""
 end
 
--- Adds a tag to those of an id. It may have several, because a retry has the id of the first attempt.
-function Tasks.add_id(ctx, id, tag)
-  if id == "" or redis.call("HSETNX", ctx.prefix .. Keys.IDS, id, tag) == 1 then return end
-  redis.call("HSET", ctx.prefix .. Keys.IDS, id, redis.call("HGET", ctx.prefix .. Keys.IDS, id) .. " " .. tag)
+-- Makes a task known by its id.
+function Tasks.add_id(ctx, task)
+  if task.id == "" or redis.call("HSETNX", ctx.prefix .. Keys.IDS, task.id, task.tag) == 1 then return end
+  redis.call("ZADD", ctx.prefix .. Keys.SAME_ID .. task.id, task.seq, task.tag)
 end
 
--- Stores the message of a new task, and its tag by its id. Returns false if the task is known.
-function Tasks.add_message(ctx, task, message)
-  if redis.call("HSETNX", ctx.prefix .. Keys.MESSAGES, task.tag, message) == 0 then return false end
-  Tasks.add_id(ctx, task.id, task.tag)
-  return true
-end
-
--- Returns the tags of an id, the oldest first. The id of a task without one is its tag.
-function Tasks.tags_of(ctx, id)
-  local text, tags = redis.call("HGET", ctx.prefix .. Keys.IDS, id), {}
-  if not text then
-    local task = Tasks.read(ctx, id)
-    return task and task.id == "" and {id} or tags
-  end
-  for tag in string.gmatch(text, "%S+") do tags[#tags + 1] = tag end
-  return tags
+function Tasks.has_id(ctx, task)
+  return task.id == "" or redis.call("HGET", ctx.prefix .. Keys.IDS, task.id) == task.tag
+    or redis.call("ZSCORE", ctx.prefix .. Keys.SAME_ID .. task.id, task.tag) ~= false
 end
 
 function Tasks.remove_id(ctx, id, tag)
   if id == "" then return end
-  local known = redis.call("HGET", ctx.prefix .. Keys.IDS, id)
-  if known == tag then
+  if redis.call("HGET", ctx.prefix .. Keys.IDS, id) == tag then
     redis.call("HDEL", ctx.prefix .. Keys.IDS, id)
-    return
+  else
+    redis.call("ZREM", ctx.prefix .. Keys.SAME_ID .. id, tag)
   end
-  -- A producer may use one id for thousands of tasks, so this call does not read the tags one by one.
-  local tags = " " .. (known or "") .. " "
-  local first, last = string.find(tags, " " .. tag .. " ", 1, true)
-  if not first then return end
-  redis.call("HSET", ctx.prefix .. Keys.IDS, id, string.sub(string.sub(tags, 2, first) .. string.sub(tags, last + 1), 1, -2))
+end
+
+-- Stores the message of a new task. Returns false if the task is known.
+function Tasks.add_message(ctx, task, message)
+  return redis.call("HSETNX", ctx.prefix .. Keys.MESSAGES, task.tag, message) == 1
+end
+
+-- Returns tags of an id, and where the next page ends, which is "" if there is none. The first page ends at "". It has
+-- the tag of `ids`, and at most `most` of the others. Pages go from the newest put on. The tags of a page go from the
+-- oldest put on, but that of `ids` comes first. The id of a task without one is its tag.
+function Tasks.tags_of(ctx, id, last, most)
+  local first = last == "" and redis.call("HGET", ctx.prefix .. Keys.IDS, id)
+  local some = redis.call("ZREVRANGEBYSCORE", ctx.prefix .. Keys.SAME_ID .. id, last == "" and "+inf" or "(" .. last, "-inf",
+    "WITHSCORES", "LIMIT", 0, most)
+  local tags = {first or nil}
+  for index = #some - 1, 1, -2 do tags[#tags + 1] = some[index] end
+  if #tags == 0 and last == "" then
+    local task = Tasks.read(ctx, id)
+    return task and task.id == "" and {id} or tags, ""
+  end
+  return tags, #some == 2 * most and some[#some] or ""
 end
 
 -- Deletes the record of a task.

@@ -203,9 +203,8 @@ function Places.task(it, _, tag)
   if redis.call("HEXISTS", ctx.prefix .. Keys.MESSAGES, tag) == 0 and Find.state_of(ctx, task) ~= "waiting" then
     Check.found(it, "message_lost", "tasks", tag)
   end
-  if task.id ~= "" and not string.find(" " .. (redis.call("HGET", ctx.prefix .. Keys.IDS, task.id) or "") .. " ",
-    " " .. tag .. " ", 1, true) then
-    Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task.id, tag) end)
+  if not Tasks.has_id(ctx, task) then
+    Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task) end)
   end
   if Find.state_of(ctx, task) == "ended" and not redis.call("ZSCORE", ctx.prefix .. Keys.OUTCOMES, tag) then
     Check.found(it, "task_without_place", "tasks", tag)

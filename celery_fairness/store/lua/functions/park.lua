@@ -37,6 +37,7 @@ register("park", {}, function(keys, args)
   Copies.copy_parked(ctx, tag, next_serial, Rates.int_text(task.seq), memory, keep_ms)
   -- A call that is sent again finds the task here.
   if not Tasks.add_message(ctx, task, args[14]) then return 1 end
+  Tasks.add_id(ctx, task)
   if not flags.parked then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "parked", 1) end
   if task.limits ~= "" and not flags.limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
   if expires_ms ~= "" then

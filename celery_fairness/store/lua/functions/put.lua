@@ -129,6 +129,7 @@ local function put(keys, args)
     Clock.note_invalid(ctx, now)
   end
   task.seq, task.queue = Tasks.next_seq(ctx), queue
+  Tasks.add_id(ctx, task)
   if traced and tonumber(traced) > now then
     Events.emit_put(ctx, task, math.max(now, eta_ms))
   end
