@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,8 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.task_options import declared_limits, service_queues
 from celery_fairness.util.durations import Milliseconds, milliseconds
+
+logger = logging.getLogger("celery_fairness")
 
 #: Keys of declared limits that metrics tell apart.
 KEYS = 100
@@ -83,12 +86,27 @@ class Installation:
                 f"got: {self.app.connection_for_write().as_uri()!r}"
             )
 
+    @cached_property
+    def tasks(self) -> Mapping[str, Any]:
+        """The tasks of the app, by name, also those whose modules nobody has imported yet.
+
+        A web process imports the modules of its views alone, and needs not have those of the
+        workers. A module that cannot be imported is logged, and its tasks are missing.
+        """
+        try:
+            self.app.loader.import_default_modules()
+        except Exception as error:  # noqa: BLE001 - a module may raise anything
+            problem = f"{type(error).__name__}: {error}"
+            logger.warning("limits that tasks declare may be missing here: %s", got(problem, 300))
+        found: Mapping[str, Any] = self.app.tasks
+        return found
+
     def declared(self, key: str) -> Limit | None:
         """Return the limit that the app's tasks and settings declare for a key."""
         numbers = declared_numbers(self.settings.queues, key)
         if numbers is not None:
             return numbers.limit(key)
-        limits = declared_limits(self.app.tasks.values())
+        limits = declared_limits(self.tasks.values())
         return next((limit for limit in limits if limit.key == key), None)
 
     def declared_limits(self) -> list[Limit]:
@@ -98,7 +116,7 @@ class Installation:
             for name, policy in sorted(self.settings.queues.items())
             if policy.limits and not policy.partitioned
         ]
-        return [*of_queues, *declared_limits(self.app.tasks.values())]
+        return [*of_queues, *declared_limits(self.tasks.values())]
 
     def declared_words(self) -> tuple[str, ...]:
         """Return the first :data:`KEYS` of them as text."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from celery import current_app
 from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
@@ -50,9 +49,6 @@ class _Expositions:
         fairness = Fairness.of()
         with self._lock:
             if self._of is None or self._of[0] is not fairness:
-                # Declared limits are labels, and a view may import no module with tasks. Then the
-                # processes would have different labels, and counters would go down.
-                current_app.loader.import_default_modules()
                 self._of = (fairness, Exposition(fairness))
             return self._of[1]
 

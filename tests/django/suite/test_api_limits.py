@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery import current_app
 from django.contrib.auth.models import User
 from django_celery_fairness.models import LimitOverride, UnpublishedChange
 
@@ -14,11 +15,20 @@ from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from tests.cli.clearing import send
 from tests.cli.conftest import Installation
 from tests.django.suite.api_client import ApiClient
+from tests.django.suite.operators import show
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 RATE = {"limit": 100, "period": "PT1M"}
 THROTTLE = {"limit": 10, "period": "PT1S"}
+#: A module whose task declares a limit.
+DECLARES = """
+from celery import current_app
+from celery_fairness import FairTask, RateLimitPolicy
+
+@current_app.task(base=FairTask, limits=[RateLimitPolicy("only.in.workers", concurrency=7)])
+def pay(): ...
+"""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
@@ -42,6 +52,33 @@ def stripe(fairness) -> str:
 
     fairness._parts.app.task(name="pay", base=FairTask, limits=[policy])(pay)
     return policy.key
+
+
+@pytest.fixture
+def imports(fairness, tmp_path, monkeypatch) -> Callable[[str, str], None]:
+    """Give the app a module with tasks that nothing has imported yet."""
+
+    def imports(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+        current_app.conf.imports = [*current_app.conf.imports, name]
+
+    monkeypatch.syspath_prepend(tmp_path)
+    return imports
+
+
+def test_a_declared_key_is_known_before_a_view_imports_its_task(client, boss, imports, api):
+    imports("tasks_of_no_view", DECLARES)
+    assert api("GET", "rate-limits/only.in.workers").json["concurrency"]["limit"] == 7
+    assert "Nothing is known" not in show(client, "limitkey_change", "only.in.workers")
+
+
+def test_a_module_that_cannot_be_imported_here_is_logged_once(client, boss, imports, api, caplog):
+    imports("tasks_that_need_more", "import a_module_of_the_workers\n")
+    for _ in range(2):
+        api("GET", "rate-limits/only.in.workers").refused(404, "not_found")
+    assert "Nothing is known" in show(client, "limitkey_change", "only.in.workers")
+    (line,) = [each for each in caplog.messages if "may be missing" in each]
+    assert "No module named 'a_module_of_the_workers'" in line
 
 
 def test_s43_rl005_a_key_is_inspected(api, stripe):
