@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from kombu import Queue
 
-from celery_fairness.app.task import follows, not_kept, parent_headers
+from celery_fairness.app.task import follows, not_kept, parent_headers, retried_headers
 from celery_fairness.message.headers import ACCEPTED_HEADER, COPY_HEADER, HEADER, first_copy
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Message
@@ -99,6 +99,7 @@ def _stamp_message(
     publisher = publishing.get()
     if resending.get() is not None or (publisher is not None and publisher is not listener):
         return
+    headers.update(retried_headers(listener.app, name, headers))
     if follows(listener.app, name, headers, body):
         headers[ACCEPTED_HEADER] = True
     task = listener.app.tasks.get(name)

@@ -22,7 +22,7 @@ from celery.app.task import Context, Task
 
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
-from celery_fairness.message.headers import HEADER
+from celery_fairness.message.headers import HEADER, headers_of
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import (
@@ -245,16 +245,37 @@ class FairTask(Task[Any, Any]):
         fairness = find(self.app)
         if queue is None and fairness is not None:
             current = (request.delivery_info or {}).get("routing_key")
-            queue = fairness.router.again(self, current, request.headers or {})
+            queue = fairness.router.again(self, current, headers_of(request))
         if queue is not None:
             extra_options["queue"] = queue
-        return super().signature_from_request(request, args, kwargs, **extra_options)
+        made = super().signature_from_request(request, args, kwargs, **extra_options)
+        given = extra_options.get("headers") or {}
+        headers = {**(made.options.get("headers") or {}), **headers_of(request), **given}
+        return made.set(headers=headers)
 
 
 def parent_headers(app: Any) -> Any:
-    """Return the headers of the task that is running here, None outside a task."""
+    """Return our headers of the task that is running here, None outside a task."""
     parent = app.current_worker_task
-    return None if parent is None else parent.request.headers or {}
+    return None if parent is None else headers_of(parent.request)
+
+
+def retried_headers(app: Any, name: str, headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our headers of the task that is running here, if a message is its retry.
+
+    Celery's own tasks make the message of a retry from ``request.headers``, which may lack them or
+    have old ones. Headers that the caller of ``retry`` gives stay. The replacement of a task has
+    its id, too, but no retries.
+    """
+    parent = app.current_worker_task
+    if parent is None or not headers.get("retries"):
+        return {}
+    if (headers.get("id"), name) != (parent.request.id, parent.name):
+        return {}
+    within = parent.request.headers
+    within = within if isinstance(within, Mapping) else {}
+    own = headers_of(parent.request).items()
+    return {n: value for n, value in own if n not in headers or headers[n] == within.get(n)}
 
 
 def _is_called(options: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from celery_fairness.control.metric_table import Metric
 from celery_fairness.control.metrics import Sample
 from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.message.attribution import attribution_of
-from celery_fairness.message.headers import COPY_HEADER, HEADER
+from celery_fairness.message.headers import COPY_HEADER, headers_of
 from celery_fairness.transport.envelope import CLAIM_PROPERTY
 from celery_fairness.wiring import wired
 from celery_fairness.worker.attempt_limits import queue_of
@@ -100,9 +100,8 @@ def span_attributes(
 ) -> dict[str, str | float]:
     """Return the attributes of the attempt that runs in this thread. Unknown ones are missing."""
     request = task.request
-    headers = request.headers or {}
-    of_message = {HEADER: headers[HEADER]} if HEADER in headers else {}
-    attribution = attribution_of(of_message, tuple(args), kwargs, task, settings)
+    headers = headers_of(request)
+    attribution = attribution_of(headers, tuple(args), kwargs, task, settings)
     # A gate gets them with the copy of a task that was parked.
     waits = (request.properties or {}).get(CLAIM_PROPERTY) or headers.get(COPY_HEADER) or {}
     waited_ms = waits.get("waited_ms")

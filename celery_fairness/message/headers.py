@@ -31,6 +31,11 @@ from celery_fairness.util.throttled_log import Notices
 HEADER = "fairness"
 COPY_HEADER = "fairness_copy"
 ACCEPTED_HEADER = "fairness_accepted"
+#: The header that Celery's beat sets on each message.
+BEAT_HEADER = "celery_beat_task"
+
+#: The headers that this package reads.
+_READ = (HEADER, COPY_HEADER, ACCEPTED_HEADER, BEAT_HEADER)
 
 #: Headers of Celery, and one of ours, that mark a task that was accepted before.
 _ACCEPTED = ("retries", "replaced_task_nesting", ACCEPTED_HEADER)
@@ -100,6 +105,19 @@ class Header:
 
 #: The names that a field may misspell; `v` is too short to be misspelled.
 _NAMES = tuple(each.name for each in fields(Header))
+
+
+def headers_of(request: Any) -> dict[str, Any]:
+    """Return the headers that this package reads, as the message of a task's request has them.
+
+    ``request.headers`` is not enough. If a message has a header with the name ``headers``, as
+    tracing SDKs send it (celery#4875), Celery returns that header there. But each header is an
+    attribute of the request. Only in the protocol 1 and in eager calls it is none.
+    """
+    attributes = vars(request)
+    within = attributes.get("headers")
+    places = (within, attributes) if isinstance(within, Mapping) else (attributes,)
+    return {name: place[name] for place in places for name in _READ if name in place}
 
 
 def was_accepted(headers: Mapping[str, Any]) -> bool:

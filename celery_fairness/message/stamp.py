@@ -28,13 +28,11 @@ from celery_fairness.errors import (
     TenantInvalid,
     TenantMissing,
 )
-from celery_fairness.message.headers import HEADER, Header, parse_header
+from celery_fairness.message.headers import BEAT_HEADER, HEADER, Header, parse_header
 from celery_fairness.message.partition import partition_of, unnamed_partition
 from celery_fairness.message.task_options import LimitSource, TenantSource, service_of, source_of
 from celery_fairness.util.throttled_log import Notices
 
-#: The header that Celery's beat sets on each message.
-BEAT_HEADER = "celery_beat_task"
 #: Why the header of a task is invalid that would inherit its tenant.
 SENDER_INVALID = "the task that sends it has no valid tenant"
 

@@ -19,6 +19,7 @@ from celery_fairness.control.holding import Holding
 from celery_fairness.control.limits import LimitsApi
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
+from celery_fairness.message.headers import headers_of
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.retry_after import wait_after, wait_until
 from celery_fairness.wiring import wired
@@ -94,7 +95,7 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
 
 def _attribution(fairness: Any, task: Any) -> Attribution:
     request = task.request
-    headers = {**(request.headers or {}), "delivery_info": request.delivery_info}
+    headers = {**headers_of(request), "delivery_info": request.delivery_info}
     if not fairness.claims_fairly and lacks_declared_limits(task, headers):
         known = fairness.settings, fairness.tier_cache, fairness.notices
         headers = with_declared(*known, task, headers, request.args, request.kwargs)

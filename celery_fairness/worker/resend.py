@@ -47,7 +47,7 @@ from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Promoted
-from celery_fairness.message.headers import COPY_HEADER, Copy, new_serial
+from celery_fairness.message.headers import COPY_HEADER, Copy, headers_of, new_serial
 from celery_fairness.message.priority import rank_of
 from celery_fairness.util.log_fields import about
 from celery_fairness.worker.parked_message import CapturingProducer, publish
@@ -313,7 +313,7 @@ class Resender:
         **due: float,
     ) -> None:
         current = (request.delivery_info or {}).get("routing_key")
-        queue = self._queue_again(task, current, request.headers or {})
+        queue = self._queue_again(task, current, headers_of(request))
         signature = task.signature_from_request(
             request, queue=queue, retries=request.retries, **due
         )

@@ -21,7 +21,8 @@ from celery.backends.redis import ResultConsumer
 from celery.contrib.testing.worker import start_worker
 from redis import Redis
 
-from celery_fairness import Fairness, FairTask
+from celery_fairness import Fairness, FairTask, RateLimitExceeded
+from celery_fairness.exporter.otel import span_attributes
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import at_most, eventually
 
@@ -63,8 +64,10 @@ class Yard:
     meter: Meter = field(default_factory=Meter)
     #: Bodies that were told to wait, wait for a permit each.
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    #: What was handed to `total` and `plain`.
+    #: The arguments of `total` and `plain`, and the facts that `carried` and `plainly` saw.
     calls: list[Any] = field(default_factory=list)
+    #: The arguments of bodies that had a 429.
+    limited: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # Here, because a worker knows the tasks that there were when it started.
@@ -95,6 +98,22 @@ class Yard:
         def parent(user=None):
             return work.delay(user).id
 
+        def carried(self, how="ok"):
+            header, again = self.request.get("fairness") or {}, self.request.retries
+            keys = sorted(each["key"] for each in header.get("limits") or ())
+            span = span_attributes(self, (), {}, yard.fairness.settings)
+            facts = (header.get("tenant"), keys, bool(header.get("scheduled")))
+            yard.calls.append((self.name, how, again, *facts, span.get("fairness.tenant")))
+            if how == "retry" and not again:
+                raise self.retry(countdown=0.05)
+            if how == "child":
+                yard.carried.delay()
+            if how.startswith("429") and how not in yard.limited:
+                yard.limited.add(how)
+                raise RateLimitExceeded(retry_after=1)
+
+        self.carried = self.task(base=FairTask, bind=True, name="yard.carried")(carried)
+        self.plainly = self.task(bind=True, name="yard.plainly")(carried)
         self.work, self.total, self.plain, self.parent = work, total, plain, parent
 
     def held(self, user: str) -> int:

@@ -7,6 +7,7 @@ import math
 from uuid import UUID
 
 import pytest
+from celery.app.task import Context
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from celery_fairness.message.headers import (
     Copy,
     Header,
     first_copy,
+    headers_of,
     new_serial,
     parse_copy,
     parse_header,
@@ -188,3 +190,17 @@ def test_the_name_of_a_promotion_can_be_read_back():
 )
 def test_a_copy_that_cannot_be_read_is_none(value):
     assert parse_copy(value) is None
+
+
+BEAT = {"celery_beat_task": True, "fairness": {"v": 1, "tenant": "42"}}
+
+
+@pytest.mark.parametrize("within", [{}, {"sentry-trace": "1"}, {"fairness": "old"}, "text", None])
+def test_headers_are_read_from_the_message_and_not_from_a_header_named_headers(within):
+    request = Context({**BEAT, "headers": within, "x_trace": "1"})
+    assert headers_of(request) == BEAT
+
+
+def test_headers_of_the_protocol_1_and_of_eager_calls_stand_in_the_request_alone():
+    assert headers_of(Context({"headers": {**BEAT, "x_trace": "1"}})) == BEAT
+    assert headers_of(Context()) == {}

@@ -9,7 +9,8 @@ import pytest
 from celery_fairness.config.settings import build_settings
 from celery_fairness.errors import TenantInvalid, TenantMissing
 from celery_fairness.limiter.tier_cache import TierCache
-from celery_fairness.message.stamp import BEAT_HEADER, Message, Stamp
+from celery_fairness.message.headers import BEAT_HEADER
+from celery_fairness.message.stamp import Message, Stamp
 from celery_fairness.message.task_options import TenantSource
 from celery_fairness.testing.fake_limiter import FakeLimiter
 
