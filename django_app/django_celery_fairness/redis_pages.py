@@ -119,7 +119,9 @@ class RedisPageAdmin(ByTable):
         full["fairness_findings"] = standing.findings(counts)
         full["redis_is_away"] = counts.problem is not None
         full["problem"] = full.get("problem") or str(counts.problem or "")
-        is_part = request.method == "GET" and request.headers.get("X-Fairness") == "live"
+        # Only a live page has a part that changes. Anybody can send the header for any page.
+        is_part = bool(full.get("is_live")) and request.headers.get("X-Fairness") == "live"
+        is_part = is_part and request.method == "GET"
         shown = full["live_template"] if is_part else f"django_celery_fairness/{template}.html"
         response = TemplateResponse(request, shown, full)
         response["Cache-Control"] = "no-store"

@@ -28,6 +28,7 @@ ROOT = SUITE.parent.parent.parent
 ON_ONE_DATABASE = frozenset(
     (
         "test_api_limits",
+        "test_api_page",
         "test_api_schema",
         "test_dashboard",
         "test_dead_letters",

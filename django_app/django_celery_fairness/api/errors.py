@@ -47,6 +47,17 @@ PROBLEMS_AT_MOST = 20
 MEDIA_TYPE = "application/openjobspec+json"
 
 
+#: Patterns of texts in the document, and in words for errors.
+EVENT_ID = r"^evt_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+NO_NUL = r"^[^\x00]*$"
+TIER_NAME = r"^[A-Za-z0-9_-]{1,100}$"
+_IN_WORDS = {
+    EVENT_ID: "expected the id of an event, as the last answer has it: evt_…",
+    NO_NUL: "expected a text without NUL",
+    TIER_NAME: "expected 1 to 100 letters, digits, hyphens and underscores",
+}
+
+
 class ApiError(Exception):
     """An error with its answer.
 
@@ -142,7 +153,9 @@ def _invalid(error: RequestInvalid) -> ApiError:
         # The second part of a place in the body is the name of our parameter.
         place = [str(part) for part in each["loc"]]
         where = ".".join(place[:1] + place[2:] if place[0] == "body" else place)
-        problems.append({"where": where[:200], "problem": str(each["msg"])})
+        pattern = each.get("ctx", {}).get("pattern", "")
+        problem = _IN_WORDS.get(pattern) or str(each["msg"]).removeprefix("Value error, ")
+        problems.append({"where": where[:200], "problem": problem})
     text = "; ".join(f"{each['where']}: {each['problem']}" for each in problems)
     return ApiError(400, "invalid_request", text, details={"problems": problems})
 

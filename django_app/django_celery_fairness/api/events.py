@@ -6,19 +6,19 @@ from typing import Annotated
 
 from django.http import HttpRequest
 from ninja import Query, Router
+from pydantic import AfterValidator, WithJsonSchema
 
 from celery_fairness import Fairness
-from celery_fairness.control.event_types import TYPES, WATCHED, EventPage
+from celery_fairness.control.event_types import TYPES, WATCHED, EventPage, check_types
 from celery_fairness.control.events import LONGEST_PAGE
 from celery_fairness.control.stats import KEPT
 from celery_fairness.control.views import Minute, Rejections, Status
 from django_celery_fairness.api.auth import access
+from django_celery_fairness.api.errors import EVENT_ID
 from django_celery_fairness.api.schemas import READ, Error
 from django_celery_fairness.permissions import Action
 
 router = Router(auth=access(Action.SEE_DASHBOARD))
-
-_ID = r"^evt_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
 
 def _names(watched: bool) -> str:
@@ -27,14 +27,26 @@ def _names(watched: bool) -> str:
     return f"(?:{either})(?:,(?:{either}))*"
 
 
-_TYPES = rf"^(?:{_names(watched=False)}|{_names(watched=True)})$"
+def _known(types: str) -> str:
+    check_types(types.split(","))
+    return types
+
+
+#: Names of types. The error names the types, and the pattern is for the document.
+Types = Annotated[
+    str,
+    AfterValidator(_known),
+    WithJsonSchema(
+        {"type": "string", "pattern": rf"^(?:{_names(watched=False)}|{_names(watched=True)})$"}
+    ),
+]
 
 
 @router.get("events", response={200: EventPage, READ: Error}, tags=["events"])
 def poll_events(
     request: HttpRequest,
-    after: Annotated[str | None, Query(pattern=_ID)] = None,
-    types: Annotated[str | None, Query(pattern=_TYPES)] = None,
+    after: Annotated[str | None, Query(pattern=EVENT_ID)] = None,
+    types: Annotated[Types | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = 100,
 ) -> EventPage:
     """Return events after one, the oldest first; ``cursor`` is ``after`` of the next poll.

@@ -29,6 +29,7 @@ from celery_fairness.control.limits import LONGEST_PAGE
 from celery_fairness.control.ojs_views import Pagination
 from celery_fairness.control.views import QueueLimit
 from celery_fairness.util.value import Value
+from django_celery_fairness.api.errors import NO_NUL, TIER_NAME
 
 #: Forms of a period whose every value is 1 ms to 366 days long. A request may have other forms of
 #: ISO 8601 too, such as ``P1W2D``, if the period is within these bounds.
@@ -84,7 +85,7 @@ Time = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 #: PostgreSQL stores no NUL.
-Text = Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=10_000)]
+Text = Annotated[str, Field(pattern=NO_NUL, max_length=10_000)]
 
 
 class Body(BaseModel):
@@ -213,7 +214,7 @@ class TenantBody(Body):
         valid_until: When the row ends. None is never.
     """
 
-    tier: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
+    tier: Annotated[str, Field(pattern=TIER_NAME)]
     concurrency: Concurrency | None
     note: Text
     valid_from: Time | None = None

@@ -229,6 +229,31 @@ def test_a_poll_that_cannot_be_is_rejected(api, query):
     assert f"query.{name}" in api("GET", f"events?{query}").refused(400, "invalid_request")
 
 
+@pytest.mark.parametrize("types", ["nonsense", "fairness.pausd", "task.put,fairness.paused"])
+def test_an_unknown_type_of_event_is_answered_with_the_types(api, types):
+    text = api("GET", f"events?types={types}").refused(400, "invalid_request")
+    assert "task.put, task.started" in text if "task.put" in types else "fairness.paused" in text
+    assert ("did you mean 'fairness.paused'?" in text) is (types == "fairness.pausd")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("events?types=nonsense", None),
+        ("events?after=x", None),
+        ("tenants/acme", {"tier": "a b", "concurrency": None, "note": ""}),
+        ("tenants/acme", {"tier": "free", "concurrency": None, "note": "\x00"}),
+        ("tiers/free", GOLD | {"queue_class": "\x00"}),
+        ("rate-limits/maps", {"rate": {"limit": 1, "period": "1 minute"}}),
+        ("rate-limits/maps", {"concurrency": 1, "expires_at": "tomorrow"}),
+    ],
+)
+def test_no_error_shows_a_regular_expression(api, path, body):
+    text = api("PUT" if body else "GET", path, body).refused(400, "invalid_request")
+    assert "expected" in text.lower() or "should be" in text
+    assert not {*"^$\\"} & {*text}, text
+
+
 def test_statistics_are_those_of_python(api, claiming, wait_in, hold):
     wait_in("email", "acme")
     status = api("GET", "stats").json

@@ -49,6 +49,15 @@ def tasks(shop):
     dashboard.shared.forget()
 
 
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [*(each[:2] for each in PAGES if each[0] not in ("task_change", "deadletter_change"))]
+    + [each[:2] for each in FORMS],
+)
+def test_any_page_answers_the_header_of_the_script(client, boss, page, names):
+    assert client.get(url(page, *names), headers={"X-Fairness": "live"}).status_code == 200
+
+
 def staff(client, *permissions: str) -> User:
     user = User.objects.create_user("staff", password="secret", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
