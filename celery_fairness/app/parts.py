@@ -47,6 +47,7 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
+from celery_fairness.worker.begin import Begins
 from celery_fairness.worker.event_forwarder import EventForwarder
 from celery_fairness.worker.gate import Gate
 from celery_fairness.worker.lease_renewer import LeaseRenewer
@@ -251,6 +252,11 @@ class Parts:
             longest_countdown_seconds(self.app),
             self._pool_child.not_begun,
         )
+
+    @cached_property
+    def begins(self) -> Begins:
+        """Sends the begins of claimed tasks."""
+        return Begins(self.limiter, self._stopping, self.notices)
 
     @cached_property
     def installation(self) -> Installation:

@@ -46,6 +46,7 @@ from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Set
 from celery_fairness.store.connection import REDIS_ERRORS, Connection, mapping_of, time_ms
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.store.note_sender import NoteSender
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 from celery_fairness.util.ids import new_id
@@ -92,6 +93,7 @@ class RedisLimiter:
         self.names = Names(settings.namespace, key_prefix)
         self.prefix = self.names.prefix
         self._listener, self._broker = Listener(connection), broker
+        self._notes = NoteSender(connection, self.prefix)
         self._promoter, self._promotions = f"promoter:{new_id(6)}", 1
         self._tiers = settings.tiers
         self._rules = Rules(
@@ -210,6 +212,18 @@ class RedisLimiter:
     def release_soon(self, lease: Lease) -> None:
         args = self._settle_args([lease], Verdict.DONE)
         self.connection.post(calls.SETTLE, self.prefix, args)
+
+    def begin(self, lease: str, verdict: Verdict, epoch: int) -> bool:
+        """Store that the body of a claimed task begins; return whether it may.
+
+        It may not if the lease, which was held in ``epoch``, has ended.
+        """
+        args = calls.begin_args(lease, verdict, epoch, self._now_text())
+        return bool(self._call(calls.BEGIN, args))
+
+    def begin_soon(self, lease: str, verdict: Verdict, epoch: int) -> None:
+        """Store that the body of a claimed task begins, without waiting for the answer."""
+        self._notes.send(calls.BEGIN, calls.begin_args(lease, verdict, epoch, self._now_text()))
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         args = (rejected.message, rejected.serial, next_serial)

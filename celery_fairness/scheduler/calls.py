@@ -30,6 +30,7 @@ from celery_fairness.scheduler.types import (
     Settled,
     SkippedTasks,
     T,
+    Verdict,
     Waiting,
 )
 from celery_fairness.util.durations import Milliseconds
@@ -39,6 +40,7 @@ PUT = "put"
 ADOPT = "adopt"
 CLAIM = "claim"
 SETTLE = "settle"
+BEGIN = "begin"
 QUARANTINE = "quarantine"
 PURGE = "purge"
 SIZE = "size"
@@ -185,7 +187,8 @@ def _read_tasks(text: bytes) -> Iterator[Claimed]:
     while at < len(text):
         begins = text.index(b" ", at) + 1
         at = begins + int(text[at:begins])
-        lease, attempt, key, rank, waited, limit, length, rest = text[begins:at].split(b" ", 7)
+        lease, attempt, deaths, *rest_of_head = text[begins:at].split(b" ", 8)
+        key, rank, waited, limit, length, rest = rest_of_head
         queue_ends = int(length)
         yield Claimed(
             lease.decode(),
@@ -196,12 +199,20 @@ def _read_tasks(text: bytes) -> Iterator[Claimed]:
             rest[queue_ends:].decode(),
             Milliseconds(int(waited)) if waited else None,
             limit.decode(),
+            int(deaths),
         )
 
 
 def settle_args(ends: Sequence[Settle], rules: Rules, now_text: str = "") -> list[str]:
     """Return the arguments of a settle."""
     return [*rules_args(rules), now_text, *_ends_args(ends)]
+
+
+def begin_args(
+    lease: str, verdict: Verdict, epoch: int | None = None, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of a begin of a lease that its process holds in ``epoch``."""
+    return [lease, verdict.value, _or_empty(epoch), now_text]
 
 
 def read_settle(answer: Sequence[Any]) -> list[Settled]:

@@ -17,7 +17,7 @@ from celery_fairness.scheduler.types import Claimed, Settle, Verdict
 from celery_fairness.util.threads import native_lock
 
 #: Verdicts of tasks that continue, in their order.
-_NOTES = (Verdict.BEGUN, Verdict.ACKED)
+_NOTES = (Verdict.BEGUN, Verdict.TAKEN, Verdict.ACKED)
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +37,8 @@ class Held:
         died: Whether its process died.
         ended: Whether its end is in the table.
         lost: Whether Redis has ended the lease.
+        deaths: How often a process has died with the task's body.
+        sends_begin: Whether the process that runs the body sends its begin to Redis.
         since: The time of the answer to its claim (monotonic seconds).
     """
 
@@ -52,6 +54,8 @@ class Held:
     died: bool = False
     ended: bool = False
     lost: bool = False
+    deaths: int = 0
+    sends_begin: bool = False
     since: float = field(default_factory=monotonic)
 
 
@@ -65,8 +69,6 @@ class LeaseTable:
         self._lock = native_lock()
         #: Called after every end: a slot is free, and Redis must get the end.
         self.changed: Callable[[], None] = lambda: None
-        #: Called after the first of some notes, because the loop that sends them may sleep.
-        self.noted: Callable[[], None] = lambda: None
 
     @property
     def places(self) -> int:
@@ -101,20 +103,17 @@ class LeaseTable:
         """
         if task.lease in self._held or task.lease in self._ends:
             return None
-        held = Held(task.lease, task.attempt, task.key, task.queue, epoch)
+        held = Held(task.lease, task.attempt, task.key, task.queue, epoch, deaths=task.deaths)
         self._held[task.lease] = held
         if in_place:
             self._in_places.add(task.lease)
         return held
 
     def note(self, held: Held, verdict: Verdict) -> None:
-        """Add a note about a task that continues: BEGUN or ACKED."""
+        """Add a note about a task that continues: BEGUN, TAKEN or ACKED."""
         with self._lock:
-            first = not self._ends
             if not held.ended:
                 self._ends[held.lease] = Settle(held.lease, verdict)
-        if first:
-            self.noted()
 
     def end(self, held: Held, verdict: Verdict, *, begun: bool = True) -> None:
         """Add the end of ``held``; later ends of it change nothing.
@@ -134,6 +133,7 @@ class LeaseTable:
         with self._lock:
             held.ended = True
             self._forget(held)
+        self.changed()
 
     def _forget(self, held: Held) -> None:
         self._held.pop(held.lease, None)

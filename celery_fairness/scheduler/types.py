@@ -114,6 +114,7 @@ class Claimed(NamedTuple):
         message: The message.
         waited_ms: The time since the task began to wait. None if it is not known.
         limit: The key of the last limit that was reported to reject it. "" if there is none.
+        deaths: How often its process died after the body began.
     """
 
     lease: str
@@ -124,6 +125,7 @@ class Claimed(NamedTuple):
     message: str
     waited_ms: Milliseconds | None = None
     limit: str = ""
+    deaths: int = 0
 
     @property
     def tag(self) -> str:
@@ -223,6 +225,8 @@ class Verdict(enum.Enum):
     BEGUN = "begun"
     #: Its body runs and its message is acknowledged: it is never delivered again.
     ACKED = "acked"
+    #: As ACKED, but only if its lease has not ended: its queue keeps a task that waits there again.
+    TAKEN = "taken"
     #: It ended.
     DONE = "done"
     #: It waits again, at its old position.

@@ -17,12 +17,12 @@ from typing import Any
 
 from celery import bootsteps
 from celery.concurrency.solo import TaskPool as SoloPool
-from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker.state import active_requests
 from redis.exceptions import RedisError
 
 from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.wiring import find
+from celery_fairness.worker.begin import send_begins
 from celery_fairness.worker.claimed_request import ClaimedRequestMixin
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.pool_handoff import tasks_kept
@@ -50,6 +50,8 @@ class ClaimStep(bootsteps.StartStopStep):
         def update_strategies() -> Any:
             for task in consumer.app.tasks.values():
                 task.Request = ClaimedRequestMixin.before(task.Request)
+            # Celery's request classes, which are made next, keep a function of the pool.
+            send_begins(consumer.pool)
             updated = update()
             if self._session is not None:
                 self._session.task_filter.take_again(consumer.strategies)
@@ -102,9 +104,6 @@ class ClaimStep(bootsteps.StartStopStep):
             session.renewals.on_memory_lost = fairness.settings_publisher.publish_again
         session.renewals.on_leases_lost = partial(_end_bodies, consumer)
         session.body_blocks_loop = isinstance(consumer.pool, SoloPool)
-        # A thread starts its body without a turn of the loop.
-        by_thread = isinstance(consumer.pool, ThreadPool)
-        session.lease_table.noted = session.lease_table.changed if by_thread else lambda: None
         consumer.task_consumer.channel.serves_worker = True
         multiplier = _multiplier(consumer)
         shares = NO_SHARES if fairness is None else fairness.shares

@@ -19,8 +19,10 @@ from celery.worker.state import task_ready
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.scheduler.types import Verdict
+from celery_fairness.util.log_fields import about
 from celery_fairness.wiring import find
 from celery_fairness.worker.attempt_limits import log_undeclared_limits
+from celery_fairness.worker.begin import KEY, LeaseEnded, hand_over
 from celery_fairness.worker.request_mixin import RequestMixin, failure_of
 
 logger = logging.getLogger("celery_fairness")
@@ -79,8 +81,12 @@ def _entering(execute_using_pool: Any) -> Any:
             # The worker gave the task back, and another worker may run it by now.
             task_ready(self)
             raise TaskRevokedError(self.id)
-        # A revoked or expired task raises here, and is acknowledged without a pool.
-        result = execute_using_pool(self, *args, **options)
+        hand_over(self._request_dict, held, self.task.acks_late)
+        try:
+            # A revoked or expired task raises here, and is acknowledged without a pool.
+            result = execute_using_pool(self, *args, **options)
+        finally:
+            self._request_dict.pop(KEY, None)
         held.in_pool = True
         self._watch(result)
         return result
@@ -119,15 +125,24 @@ class ClaimedRequestMixin(RequestMixin):
         if held is not None:
             held.begun = held.in_pool = True
             if self.task.acks_late:
-                self._lease_table.note(held, Verdict.BEGUN)
+                self._note_begin(Verdict.BEGUN)
         super().on_accepted(pid, time_accepted)
-        if held is not None and self._session.body_blocks_loop:
-            if self.task.acks_late or held.attempt > 1:
-                # The body may kill its worker, so Redis stores the start before the body runs.
-                self._session.flush()
-            else:
-                # Most bodies end before the thread sends the start.
-                self._session.renewals.settle_soon()
+        if held is None:
+            return
+        if self._session.body_blocks_loop and not held.sends_begin:
+            # The body may kill its worker, so Redis stores the start before the body runs.
+            self._session.flush()
+        elif self._session.body_blocks_loop or not held.sends_begin:
+            # Most bodies end before the thread sends the start.
+            self._session.renewals.settle_soon()
+
+    def _note_begin(self, verdict: Verdict) -> None:
+        """Note that the body begins, in case that the begin of its own process is lost.
+
+        A later attempt may not begin, and only that process can find out.
+        """
+        if self._held.attempt == 1 or not self._held.sends_begin:
+            self._lease_table.note(self._held, verdict)
 
     def acknowledge(self) -> None:
         """Settle the message; the slot stays until the body ends."""
@@ -135,8 +150,11 @@ class ClaimedRequestMixin(RequestMixin):
         super().acknowledge()
         if self._held is not None and self.acknowledged and not before:
             self._decide(Verdict.DONE)
-            if self._held.in_pool:
+            if self._held.in_pool and self.task.acks_late:
                 self._lease_table.note(self._held, Verdict.ACKED)
+            elif self._held.in_pool:
+                # The process may find that the lease has ended. Then the task waits for another.
+                self._note_begin(Verdict.TAKEN if self._held.sends_begin else Verdict.ACKED)
 
     def reject(self, requeue: bool = False) -> None:
         """Settle the message as rejected, or put it back into the queue."""
@@ -162,6 +180,15 @@ class ClaimedRequestMixin(RequestMixin):
     ) -> Any:
         """End the lease: the pool reported a failure, or the death of the body's process."""
         exception = failure_of(exc_info)
+        if self._held is not None and isinstance(exception, LeaseEnded):
+            logger.warning(
+                "task %s[%s] does not begin here: its lease has ended, and another worker may run "
+                "it",
+                self.name,
+                self.id,
+                extra=about(task_name=self.name, task_id=self.id, queue=self._held.queue),
+            )
+            self._lease_table.drop(self._held)
         ended_by_us = self._already_cancelled or self._already_revoked
         if self._held is not None and not ended_by_us:
             self._held.died = isinstance(exception, (WorkerLostError, SystemExit))

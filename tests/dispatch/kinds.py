@@ -10,7 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from billiard.process import current_process
 from celery import Celery, Task, shared_task
+from celery.signals import task_postrun
 from celery.worker.request import Request
 
 from celery_fairness import FairTask, RateLimitExceeded
@@ -101,6 +103,8 @@ def body(task: Any, gate: str = "/", how: str = "ok") -> str:
             raise ValueError("as asked")
         if how == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == "kill_worker":
+            kill_worker()
         if how == "sys_exit":
             sys.exit(3)
         if how == "retry" and not request.retries:
@@ -110,6 +114,20 @@ def body(task: Any, gate: str = "/", how: str = "ok") -> str:
         return "done"
     finally:
         ledger_line("end", task.name, request.id, user=user)
+
+
+def kill_worker() -> None:
+    """Kill the whole worker that runs the caller: it gets no moment for a report."""
+    if current_process()._name != "MainProcess":
+        os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task_postrun.connect
+def kill_worker_after(kwargs: Any = None, **_: Any) -> None:
+    """Kill the worker between the end of a body, whose result is stored, and its report."""
+    if isinstance(kwargs, dict) and kwargs.get("how") == "kill_worker_after":
+        kill_worker()
 
 
 @shared_task(bind=True, name="kinds.shared")

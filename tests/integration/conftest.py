@@ -59,7 +59,7 @@ class Shop:
         app = options.pop("app", "tests.support.shop")
         worker = self._start_worker(app, env=env, **options)
         self._workers.append(worker)
-        if options.get("pool") == "gevent":
+        if options.get("pool") == "gevent" and options.get("wait", True):
             # It says that it is ready before it hears: stock Celery's as well.
             self.ask(worker, "ping")
         return worker

@@ -242,8 +242,11 @@ class Claim:
         lease = f"{tag}.{task.attempt + 1}.{nonce}"
         whole = self.admission.whole(task.queue)
         limits = ",".join(filter(None, (task.limits, whole and word_of(whole))))
-        expected = (lease, task.queue, task.attempt + 1, task.rank, task.message)
-        got = (claimed.lease, claimed.queue, claimed.attempt, claimed.rank, claimed.message)
+        expected = (lease, task.queue, task.attempt + 1, task.deaths, task.rank, task.message)
+        got = (
+            *(claimed.lease, claimed.queue, claimed.attempt, claimed.deaths),
+            *(claimed.rank, claimed.message),
+        )
         require(got == expected, "a task is given as it was put", expected=expected, got=got)
         keys = ",".join(keys_of(task.key, limits))
         require(claimed.key == keys, "a lease holds a slot of each of its keys", expected=keys)

@@ -427,9 +427,9 @@ MISTAKES = (
     ),
     Mistake(
         "a late report deletes a task that waits again",
-        'if verdict == "begun" or verdict == "sent" or',
+        'if verdict == "begun" or verdict == "taken" or',
         'if verdict == "sent" and tag then Settle.withdraw(ctx, tag) end'
-        ' if verdict == "begun" or verdict == "sent" or',
+        ' if verdict == "begun" or verdict == "taken" or',
         "gate",
     ),
     Mistake(

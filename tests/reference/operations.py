@@ -102,6 +102,7 @@ def scene(seed: int) -> Scene:
         "put": 10.0,
         "claim": 8.0,
         "settle": 8.0,
+        "begin": 2.0,
         "next_outcome": 1.0,
         "advance": 3.0,
         "lapse": 1.0,
@@ -259,6 +260,11 @@ def _settle(scene: Scene, random: Random) -> Operation:
     return _ends(random), random.choice(scene.enforcements)
 
 
+def _begin(scene: Scene, random: Random) -> Operation:
+    verdict = random.choice([Verdict.BEGUN, Verdict.ACKED, Verdict.TAKEN])
+    return random.randrange(1000), verdict, random.choice(["now", "now", "before"])
+
+
 def _ends(random: Random) -> tuple[tuple[int, Verdict], ...]:
     verdicts = [Verdict.DONE] * 3 + [Verdict.BEGUN] * 2 + list(Verdict)
     return tuple(
@@ -388,6 +394,7 @@ _MAKERS = {
     "put": _put,
     "claim": _claim,
     "settle": _settle,
+    "begin": _begin,
     "next_outcome": _next_outcome,
     "lapse": _renew,
     "renew": _renew,

@@ -324,14 +324,13 @@ class Reference:
         """
         lease, verdict = self.leases.get(end.lease), end.verdict.value
         if lease is None:
-            return self._settle_late(end, verdict, seen)
+            return self._settle_late(end.lease, verdict, seen)
         if lease.is_promotion:
             return self._settle_promotion(lease, verdict, rules)
         if not end.begun and lease.state == "claimed":
             self._give_starts_back(lease)
-        if verdict in ("begun", "acked"):
-            # An acknowledged message is never delivered again.
-            lease.state = verdict if lease.state != "acked" else "acked"
+        if verdict in ("begun", "acked", "taken"):
+            self._note_begin(lease, verdict)
             return 1
         task = lease.task
         self.end_lease(lease)
@@ -348,6 +347,27 @@ class Reference:
         else:
             self.wait(task)
         return 1
+
+    def begin(
+        self, name: str, verdict: str, epoch: int | None, answer: int, seen: Observed
+    ) -> None:
+        """A body begins, or its process checks whether it may.
+
+        A memory does not end the leases of another one.
+        """
+        lease = self.leases.get(name)
+        expected = 1
+        if lease is not None and not lease.is_promotion:
+            self._note_begin(lease, verdict)
+        elif name not in self.admission.others and epoch == self.admission.epoch:
+            expected = self._settle_late(name, verdict, seen)
+        require(answer == expected, "a body begins while its lease lives", expected=expected)
+        self.finish(seen)
+
+    def _note_begin(self, lease: Lease, verdict: str) -> None:
+        """The body begins. An acknowledged message is never delivered again."""
+        if lease.state != "acked":
+            lease.state = "begun" if verdict == "begun" else "acked"
 
     def _give_starts_back(self, lease: Lease) -> None:
         """A body did not begin: its start does not count, by the numbers that its queue has now."""
@@ -380,14 +400,14 @@ class Reference:
             self.wait(task)
         return 1
 
-    def _settle_late(self, end: Any, verdict: str, seen: Observed) -> int:
+    def _settle_late(self, name: str, verdict: str, seen: Observed) -> int:
         """The lease had ended. If its task waits again unclaimed, it must not run twice."""
-        if verdict == "begun" or verdict in OF_PROMOTIONS:
+        if verdict in ("begun", "taken") or verdict in OF_PROMOTIONS:
             return 0
-        released = verdict != "acked" and self.admission.others.pop(end.lease, None) is not None
+        released = verdict != "acked" and self.admission.others.pop(name, None) is not None
         if verdict not in ("done", "acked"):
             return int(released)
-        task = self.tasks.get(end.lease.rsplit(".", 2)[0])
+        task = self.tasks.get(name.rsplit(".", 2)[0])
         if task is None or task.place not in ("waiting", "delayed"):
             return int(released)
         self.remove(task)

@@ -98,6 +98,7 @@ FOCUSES: dict[str, dict[str, Any]] = {
             "put": 6,
             "claim": 6,
             "settle": 6,
+            "begin": 2,
             "renew": 3,
             "lapse": 2,
             "advance": 1,

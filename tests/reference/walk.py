@@ -234,7 +234,7 @@ class Walk:
         return known[number % len(known)] if known else None
 
     def settles(self, ends) -> list[Settle]:
-        notes = (Verdict.BEGUN, Verdict.ACKED)
+        notes = (Verdict.BEGUN, Verdict.ACKED, Verdict.TAKEN)
         picked = [(self.pick(number), number, verdict) for number, verdict in ends]
         return [
             Settle(task.lease, verdict, verdict in notes or number % 5 != 4)
@@ -249,6 +249,14 @@ class Walk:
         args = calls.settle_args(ends, rules, str(self.now))
         answer = calls.read_settle(self.call(calls.SETTLE, args))
         self.reference.settle(ends, rules, answer, self.seen)
+
+    def do_begin(self, number, verdict, known):
+        """A process begins a body, or checks whether it may, now or after a memory was lost."""
+        if task := self.pick(number):
+            epoch = self.known(known)
+            args = calls.begin_args(task.lease, verdict, epoch, str(self.now))
+            answer = int(self.call(calls.BEGIN, args))
+            self.reference.begin(task.lease, verdict.value, epoch, answer, self.seen)
 
     def do_next_outcome(self, enforcement, writes):
         """A worker takes an outcome and writes its result, or dies before that."""

@@ -91,6 +91,7 @@ def test_what_is_exported_is_fixed():
 #: Exceptions that the package itself catches, or that a test's own server raises.
 INTERNAL = {
     "BindingsChanged",
+    "LeaseEnded",
     "NotAccepted",
     "NotBegun",
     "Parked",

@@ -12,12 +12,8 @@ function Settle.settle(ctx, rules, lease, verdict)
   if is_unbegun then verdict = string.sub(verdict, 1, -2) end
   if not row then return Settle.settle_other(ctx, rules, lease, verdict, tag) end
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, verdict, row, tag) end
-  if verdict == "begun" or verdict == "acked" then
-    if row.state ~= "acked" then
-      row.state = verdict
-      Tasks.write_running(ctx, tag, row)
-    end
-    return 1
+  if verdict == "begun" or verdict == "acked" or verdict == "taken" then
+    return Settle.note_begin(ctx, tag, row, verdict)
   end
   if verdict == "done" and row.charge == "" and not is_unbegun and not rules.traced then
     Leases.end_lease(ctx, lease, tag, row, rules)
@@ -39,6 +35,16 @@ function Settle.settle(ctx, rules, lease, verdict)
     Settle.dead_letter(ctx, rules, verdict, row.owner, task)
   else
     Lanes.enqueue(ctx, task.queue, task, false)
+  end
+  return 1
+end
+
+-- Stores that the body of a task begins, whose lease is its own. Two processes may report it, in any order.
+function Settle.note_begin(ctx, tag, row, verdict)
+  local state = verdict == "begun" and "begun" or "acked"
+  if row.state ~= "acked" and row.state ~= state then
+    row.state = state
+    Tasks.write_running(ctx, tag, row)
   end
   return 1
 end
@@ -119,7 +125,7 @@ end
 
 -- The lease has no claimed task: the task is not here, or the lease has ended. Its task may wait here again.
 function Settle.settle_other(ctx, rules, lease, verdict, tag)
-  if verdict == "begun" or verdict == "sent" or verdict == "unsent" or verdict == "rejected" then return 0 end
+  if verdict == "begun" or verdict == "taken" or verdict == "sent" or verdict == "unsent" or verdict == "rejected" then return 0 end
   local held = verdict ~= "acked" and Leases.end_held(ctx, rules, lease, verdict)
   if tag and (verdict == "done" or verdict == "acked") and Settle.withdraw(ctx, tag) then return 2 end
   return held and 1 or 0

@@ -28,7 +28,7 @@
   Returns `sleep_ms epoch length passed`, and then `length text` for each task.
   - sleep_ms is 0 if there is more to do at once.
   - passed is "", or the places that the claim passed over, as JSON.
-  - `text` is `lease attempt keys rank waited limit length queue` and then the message.
+  - `text` is `lease attempt deaths keys rank waited limit length queue` and then the message.
   - keys has every key of which the task holds a slot, with commas. The tenant's comes first.
   - waited is the time for which the task waited, in ms, or "". limit is the key of the last limit that was reported to
     reject it, or "".
@@ -89,7 +89,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local function tell(lease, task, keys, message)
     local _, commas = string.gsub(keys, ",", "")
     -- A format would end a name at its first zero byte.
-    local text = lease .. " " .. task.attempt .. " " .. keys .. " " .. task.rank .. " " .. Start.waited(task, rules) .. " "
+    local text = lease .. " " .. task.attempt .. " " .. task.deaths .. " " .. keys .. " " .. task.rank .. " " .. Start.waited(task, rules) .. " "
       .. #task.queue .. " " .. task.queue .. message
     leases[#leases + 1], answer[#answer + 1] = lease, #text .. " " .. text
     taken = taken + 1 + commas + math.floor(#message / UNIT_BYTES)

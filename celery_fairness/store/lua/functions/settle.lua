@@ -5,6 +5,7 @@
   args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[7+] ends           str  pairs of the lease and the outcome
              begun  the body runs          acked  and the message is acknowledged
+             taken  as acked, if the lease has not ended: the task is not removed from its queue
              done   it ended               head   it waits again, in its place
              tail   it waits again, last   died   its process died, which is as head until too often
              unreadable    its message cannot be read, so it becomes a dead letter

@@ -1,0 +1,187 @@
+"""Sends calls whose answers nobody needs, on a connection that gets no answers.
+
+A sent call is in the system's buffers, so it reaches Redis even if its process is killed right
+after it. The server answers nothing (``CLIENT REPLY OFF``), so neither side spends time on answers.
+
+An idle connection may be dead without a sign. So the sender asks for the answers once a second:
+
+    answered at most TRUST_SECONDS ago --> send the calls
+    otherwise                          --> REPLY ON, the calls, REPLY OFF; read the answers
+
+Weakness: calls that were sent in the second before a connection broke may be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import redis
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as AnswerLate
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.connection import REDIS_ERRORS, TRUST_SECONDS, Connection, closed, pack
+from celery_fairness.store.library import library
+from celery_fairness.util.threads import native_local
+
+#: After a failed try, calls are dropped for this time, in seconds. A body does not wait for them.
+PAUSE_SECONDS = 5.0
+_REPLY_ON, _REPLY_OFF = pack(("CLIENT", "REPLY", "ON")), pack(("CLIENT", "REPLY", "OFF"))
+
+
+class _Note:
+    """One call, with the arguments of :meth:`Connection.run`.
+
+    Attributes:
+        is_sent: Whether some thread has sent it.
+    """
+
+    __slots__ = ("args", "function", "is_sent")
+
+    def __init__(self, function: str, args: Sequence[str]) -> None:
+        self.function, self.args, self.is_sent = function, args, False
+
+
+class _Line:
+    """The connection of one process, and of one native thread if greenlets run beside it.
+
+    Attributes:
+        notes: Calls that no thread has sent yet.
+        lock: Held while a thread sends. Under a green library it is green, because the others wait
+            for it while a socket is full.
+        connection: The connection without answers.
+        client: The client that made it. Another client may lead to another server.
+        answered_at: The time of the last answers (monotonic seconds).
+        not_before: The end of the pause after a failed try (monotonic seconds).
+        is_refused: Whether the server refuses to leave out answers.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.notes: list[_Note] = []
+        self.lock = threading.Lock()
+        self.connection: Any = None
+        self.client: Any = None
+        self.answered_at = self.not_before = 0.0
+        self.is_refused = False
+
+
+class NoteSender:
+    """Sends calls of the function library without waiting for their answers.
+
+    Threads, greenlets and forked processes may share it. Threads that call at the same time share
+    one send, because each send gives the interpreter's lock away.
+
+    Args:
+        connection: Leads to the Redis. It also makes the calls if the server, a proxy or the
+            user's rights refuse ``CLIENT REPLY``.
+        prefix: The prefix of all keys.
+    """
+
+    def __init__(self, connection: Connection, prefix: str) -> None:
+        self._connection, self._prefix = connection, prefix
+        self._own = _own()
+
+    def send(self, function: str, args: Sequence[str]) -> None:
+        """Call ``function``; on return the system has the call, or Redis does not answer."""
+        line: _Line = self._own.line
+        if line is None or line.pid != os.getpid():
+            line = self._own.line = _Line()
+        note = _Note(function, args)
+        line.notes.append(note)
+        with line.lock:
+            if note.is_sent:
+                return
+            # Threads may add notes meanwhile.
+            notes = line.notes[:]
+            del line.notes[: len(notes)]
+            try:
+                self._send(line, notes)
+            finally:
+                for each in notes:
+                    each.is_sent = True
+
+    def _send(self, line: _Line, notes: list[_Note]) -> None:
+        now = time.monotonic()
+        if now < line.not_before:
+            return
+        client = self._connection.client()
+        if line.is_refused or not isinstance(client, redis.Redis):
+            for note in notes:
+                with suppress(LimiterUnavailable):
+                    self._connection.post(note.function, self._prefix, note.args)
+            return
+        calls = b"".join([self._packed(note) for note in notes])
+        if line.client is client and now - line.answered_at < TRUST_SECONDS:
+            with suppress(*REDIS_ERRORS):
+                line.connection.send_packed_command([calls], check_health=False)
+                return
+        try:
+            self._ask(line, client, calls, len(notes))
+        except ResponseError:
+            # It has no library, or is another server now. This call handles both.
+            _close(line)
+            for note in notes:
+                with suppress(LimiterUnavailable):
+                    self._connection.run(note.function, self._prefix, note.args)
+        except REDIS_ERRORS:
+            _close(line)
+            line.not_before = now + PAUSE_SECONDS
+        except BaseException:
+            # A greenlet was killed between the send and the answer.
+            _close(line)
+            raise
+
+    def _packed(self, note: _Note) -> bytes:
+        name = library().function(note.function)
+        return pack(("FCALL", name, "1", self._prefix, *note.args))
+
+    def _ask(self, line: _Line, client: Any, calls: bytes, count: int) -> None:
+        """Send calls and read their answers, over a new connection if the old one is dead."""
+        if line.client is client:
+            try:
+                _read_answers(line, calls, count)
+            except AnswerLate:
+                raise
+            except (ConnectionLost, OSError):
+                pass
+            else:
+                return
+        _close(line)
+        line.connection, line.client = client.connection_pool.get_connection(), client
+        _read_answers(line, calls, count)
+
+
+def _read_answers(line: _Line, calls: bytes, count: int) -> None:
+    packed = _REPLY_ON + calls + _REPLY_OFF
+    line.connection.send_packed_command([packed], check_health=False)
+    try:
+        line.connection.read_response()
+    except ResponseError:
+        line.is_refused = True
+        raise
+    for _ in range(count):
+        line.connection.read_response()
+    line.answered_at = time.monotonic()
+
+
+def _close(line: _Line) -> None:
+    connection, client, line.connection, line.client = line.connection, line.client, None, None
+    if connection is not None:
+        client.connection_pool.release(closed(connection))
+
+
+def _own() -> Any:
+    """Return the place of a line, one for each native thread under a green library."""
+
+    class Own(native_local()):  # type: ignore[misc]  # the class depends on the green library
+        def __init__(self) -> None:
+            self.line: _Line | None = None
+
+    return Own()
