@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test lowest check lint format types imports bench chaos moves foreign mutants lock clean
+.PHONY: help setup demo site test repeat lowest check lint format types imports bench chaos moves foreign mutants lock clean
 
 # Each process of the tests would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -9,6 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON_IN_VENV := .venv/bin/python
 # Passed on to the command: make test ARGS="-k tiers -x"
 ARGS ?=
+# The tests that make test and make repeat run.
+TESTS ?= tests
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +27,10 @@ site: setup ## Serve the Django admin with demo tasks running (ARGS="--path gate
 # Six processes, each with servers of its own: most tests wait for their workers, so two cores are
 # enough for all.
 test: setup ## Run the tests (ARGS="-n 0 -x -k tiers": in one process, to the first failure)
-	@$(PYTHON_IN_VENV) -m pytest tests -n 6 --durations 10 $(ARGS)
+	@$(PYTHON_IN_VENV) -m pytest $(TESTS) -n 6 --durations 10 $(ARGS)
+
+repeat: setup ## Run the tests 20 times and count what failed by chance (ARGS=--help)
+	@$(PYTHON_IN_VENV) scripts/repeat $(ARGS)
 
 lowest: setup ## Run the quick tests with the lowest versions that setup.cfg allows
 	@$(PYTHON_IN_VENV) scripts/lowest

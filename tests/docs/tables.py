@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from celery_fairness.config.environment import VARIABLES
 from celery_fairness.config.settings import Settings, expected
@@ -24,6 +27,7 @@ FILES = {
     ROOT / "docs" / "reference" / "events.md": ("events",),
     ROOT / "docs" / "reference" / "metrics.md": ("metrics",),
     ROOT / "docs" / "reference" / "doctor.md": ("doctor",),
+    ROOT / "docs" / "reference" / "versions.md": ("versions",),
 }
 
 
@@ -78,12 +82,39 @@ def doctor_table() -> str:
     return _table(("check", "finds that", "at a worker's start"), rows)
 
 
+#: What users of the package install with it; `dev` is for those who change it.
+EXTRAS = ("embedded", "django", "cli", "metrics", "top", "otel")
+
+
+def versions_table() -> str:
+    """Every package that users install: the lowest version allowed, and those that CI installs."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    texts = [setup["options"]["install_requires"]]
+    texts += [setup["options.extras_require"][extra] for extra in EXTRAS]
+    lines = "\n".join(texts).splitlines()
+    asked = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pins = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = [Requirement(line) for line in pins if not line.strip().startswith("#")]
+    rows = []
+    for each in asked:
+        lowest = next(part.version for part in each.specifier if part.operator == ">=")
+        versions = [
+            str(pin.specifier).removeprefix("==") + (f" ({pin.marker})" if pin.marker else "")
+            for pin in pinned
+            if pin.name == each.name
+        ]
+        rows.append((f"`{each.name}`", lowest, ", ".join(versions).replace('"', "")))
+    return _table(("package", "lowest", "installed in CI"), rows)
+
+
 TABLES = {
     "settings": settings_table,
     "variables": variables_table,
     "events": events_table,
     "metrics": metrics_table,
     "doctor": doctor_table,
+    "versions": versions_table,
 }
 
 
