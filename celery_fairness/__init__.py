@@ -12,13 +12,16 @@
     def analyze(repository, user_id=None): ...
 
 Importing the package opens no connection, connects no signal and reads no environment. A name is
-loaded when it is first used.
+loaded when it is first used. The import puts ``fairredis://`` into kombu's table of transports, and
+does not load kombu.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from celery_fairness.transport import register_with_kombu
 
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
@@ -102,3 +105,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+register_with_kombu()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.transport import TRANSPORTS, register
+from celery_fairness.transport import TRANSPORTS
 from celery_fairness.transport.options import OPTION, SettingsOption
 from celery_fairness.transport.session import sessions
 
@@ -20,35 +20,41 @@ _TRANSPORT = "celery_fairness.transport"
 
 
 def claims_fairly(app: Any) -> bool:
-    """Return whether the app's broker is ours, without connecting."""
+    """Return whether the broker that the app's workers read is ours, without connecting."""
+    return _is_ours(app, app.conf.broker_read_url)
+
+
+def _is_ours(app: Any, url: Any) -> bool:
     if str(app.conf.broker_transport or "").startswith(_TRANSPORT):
         return True
-    return _broker_url(app).startswith(SCHEME)
+    return _first(url).startswith(SCHEME)
 
 
-def _broker_url(app: Any) -> str:
-    url = app.conf.broker_read_url or app.conf.broker_url
-    return url if isinstance(url, str) else ";".join(url or ())
+def _first(url: Any) -> str:
+    """Return the first of the broker's addresses, which stand in a list or in one text."""
+    return url if isinstance(url, str) else next(iter(url or ()), "")
 
 
 def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
     """Pass the settings to the app's connections, and make its workers claim.
 
     Args:
-        app: The Celery app.
+        app: The Celery app. It may read our broker, or write to it, or both.
         settings: Returns the settings; called at the first connection.
     """
-    from celery_fairness.worker.claim_step import ClaimStep
-
-    register()
-    if app.conf.broker_transport == f"{_TRANSPORT}:Transport":
+    conf = app.conf
+    if conf.broker_transport == f"{_TRANSPORT}:Transport":
         # kombu does not pass the scheme to a transport that ``broker_transport`` names.
         for scheme, name in TRANSPORTS.items():
-            if _broker_url(app).startswith(f"{scheme.removeprefix(SCHEME)}://"):
-                app.conf.broker_transport = f"{_TRANSPORT}:{name}"
-    options = app.conf.broker_transport_options or {}
-    app.conf.broker_transport_options = {**options, OPTION: SettingsOption(settings)}
-    app.steps["consumer"].add(ClaimStep)
+            if _first(conf.broker_read_url).startswith(f"{scheme.removeprefix(SCHEME)}://"):
+                conf.broker_transport = f"{_TRANSPORT}:{name}"
+    if claims_fairly(app) or _is_ours(app, conf.broker_write_url):
+        options = conf.broker_transport_options or {}
+        conf.broker_transport_options = {**options, OPTION: SettingsOption(settings)}
+    if claims_fairly(app):
+        from celery_fairness.worker.claim_step import ClaimStep
+
+        app.steps["consumer"].add(ClaimStep)
 
 
 def prepare_worker(app: Any) -> None:

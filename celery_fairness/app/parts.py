@@ -284,9 +284,8 @@ class Parts:
         self._configured()
         self.install_router()
         self.app.steps["worker"].add(WorkerParts)
-        if self.claims_fairly:
-            broker_setup.prepare_app(self.app, lambda: self.settings)
-        else:
+        broker_setup.prepare_app(self.app, lambda: self.settings)
+        if not self.claims_fairly:
             purge_parked_too(self.app)
 
     def install_router(self) -> None:

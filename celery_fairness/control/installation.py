@@ -83,7 +83,7 @@ class Installation:
         if not self.claims:
             raise ValueError(
                 "broker: expected fairredis://, where dead letters are stored in Redis, "
-                f"got: {self.app.connection_for_write().as_uri()!r}"
+                f"got: {self.app.connection_for_read().as_uri()!r}"
             )
 
     @cached_property

@@ -3,7 +3,7 @@
 The first of these applies:
 
 1. the setting ``redis_url`` or the variable ``FAIRNESS_REDIS_URL``
-2. the broker, if that is Redis, also with Sentinel or TLS
+2. the broker that workers read, if that is Redis, also with Sentinel or TLS
 3. a start-up error that names the variable
 
 The result backend is never used. The text and the repr of an address have no password.
@@ -109,14 +109,14 @@ def address_from_url(
 
 
 def address_from_broker(app: Any) -> Address:
-    """Read the address from the broker of a Celery app.
+    """Read the address from the broker that the workers of a Celery app read.
 
     Raises:
         SettingsError: The broker is not Redis, kombu has no such transport, or kombu cannot read
             the URL.
     """
     try:
-        connection = app.connection_for_write()
+        connection = app.connection_for_read()
         transport_cls = connection.get_transport_cls()
     except KeyError as error:
         raise SettingsError(
@@ -128,7 +128,7 @@ def address_from_broker(app: Any) -> Address:
         raise SettingsError(UNREADABLE.format(setting="broker_url")) from None
     if transport_cls.driver_type != "redis":
         raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
-    configured = app.conf.broker_write_url
+    configured = app.conf.broker_read_url
     text = configured if isinstance(configured, str) else ";".join(configured)
     # The names of our transports are those of the stock ones after "fair".
     text = ";".join(url.removeprefix("fair") for url in text.split(";"))

@@ -90,7 +90,7 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
     installation.reader.read("PING")
     move = to_fair if to == "fairredis" else to_stock
     try:
-        with app.connection_for_write() as connection:
+        with app.connection_for_read() as connection:
             _expect_known(installation, connection.default_channel, queue)
             return move(connection.default_channel, queue, progress)
     except REDIS_ERRORS as error:

@@ -330,21 +330,30 @@ with Connection(sys.argv[1], transport="celery_fairness.transport:Transport") as
     producer.publish("hello", exchange="", routing_key="jobs")
 """
 
-NOT_REGISTERED = """
-import sys
-import celery_fairness, celery_fairness.transport
-assert not [name for name in sys.modules if name.partition(".")[0] in ("kombu", "redis", "celery")]
-import threading
+#: The import of the package, and the first import of kombu, in either order.
+IMPORTS = {
+    "package first": "import celery_fairness; {nothing}; import kombu, celery",
+    "kombu first": "from kombu import Connection; import celery_fairness",
+    "celery first": "from celery import Celery; import celery_fairness",
+    "table first": "import celery_fairness; {nothing}; import kombu.transport",
+    "twice": (
+        "import celery_fairness, importlib; importlib.reload(celery_fairness); import kombu.pools"
+    ),
+}
+NOTHING = """
+import sys, threading
+loaded = [name for name in sys.modules if name.partition(".")[0] in ("kombu", "redis", "celery")]
+assert not loaded, loaded
 assert threading.active_count() == 1
-from kombu.transport import TRANSPORT_ALIASES
-assert not [name for name in TRANSPORT_ALIASES if name.startswith("fair")]
-from celery_fairness.transport import register
-register()
-register()
+"""
+KNOWN = """
+import sys, threading
 from kombu import Connection
-for name in ("fairredis", "fairrediss", "fairsentinel"):
+for name in ("fairredis", "fairrediss", "fairredis+socket", "fairsentinel"):
     assert Connection(name + "://").get_transport_cls().driver_type == "redis"
+assert Connection("redis://").get_transport_cls().__module__ == "kombu.transport.redis"
 assert threading.active_count() == 1
+assert not [each for each in sys.meta_path if type(each).__module__.startswith("celery_fairness")]
 """
 
 
@@ -362,5 +371,6 @@ def test_the_transport_may_be_named_in_the_settings(
     assert Inbox(connect(), "jobs").await_count(1) == ["hello"]
 
 
-def test_importing_does_nothing_and_registering_makes_the_schemes_known() -> None:
-    run(NOT_REGISTERED)
+@pytest.mark.parametrize("order", IMPORTS)
+def test_the_schemes_are_known_from_the_import_on(order: str) -> None:
+    run(IMPORTS[order].replace("; ", "\n").replace("{nothing}", NOTHING) + KNOWN)

@@ -125,7 +125,10 @@ def broker(url, **conf):
             # kombu has read it already.
             {"ssl_cert_reqs": ssl.CERT_NONE},
         ),
-        ("redis://h/0", {"broker_write_url": "redis://w/1"}, "redis://w/1", {}),
+        # The broker that workers read decides.
+        ("redis://h/0", {"broker_write_url": "redis://w/1"}, "redis://h/0", {}),
+        ("amqp://h//", {"broker_read_url": "redis://r/1"}, "redis://r/1", {}),
+        ("redis://h/0", {"broker_read_url": "fairredis://r/1"}, "redis://r/1", {}),
     ],
 )
 def test_a_broker_that_is_redis_is_the_limiters_too(url, conf, found, options):

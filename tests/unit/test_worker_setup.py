@@ -38,6 +38,11 @@ def test_the_broker_says_how_long_a_message_may_wait(broker, options, visibility
     assert longest_countdown_seconds(app) == countdown
 
 
+def test_the_broker_that_is_read_redelivers_and_the_other_one_delays():
+    app = an_app("amqp://h//", broker_read_url="redis://h/0")
+    assert (visibility_seconds(app), longest_countdown_seconds(app)) == (3600.0, None)
+
+
 def queues_of_a_worker(app):
     prepare_worker(app)
     return set(app.amqp.queues.consume_from)
