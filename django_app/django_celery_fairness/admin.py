@@ -17,7 +17,7 @@ from django.contrib import admin, messages
 from django.db.models import Count, Field, Q, QuerySet
 from django.forms import Field as FormField
 from django.http import HttpRequest
-from django.urls import reverse
+from django.urls import get_resolver, get_urlconf, reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
@@ -109,12 +109,15 @@ class TierAdmin(FairnessAdmin):
 
     @admin.display(description=gettext_lazy("tenants"), ordering="tenant_count")
     def tenants(self, tier: Tier) -> str:
-        """Count the tenants that have this tier, as a link to them."""
+        """Count the tenants that have a row with this tier, as a link to them."""
         url = reverse(
             "admin:django_celery_fairness_tenanttier_changelist", current_app=self.admin_site.name
         )
         count = getattr(tier, "tenant_count", 0)
-        return format_html('<a href="{}?tier__id__exact={}">{}</a>', url, tier.pk, count)
+        link = format_html('<a href="{}?tier__id__exact={}">{}</a>', url, tier.pk, count)
+        if tier.name != wiring.default_tier():
+            return link
+        return format_html("{} {}", link, _("and all without a row"))
 
     @admin.display(description=gettext_lazy("rejections so far"))
     def rejections(self, tier: Tier) -> str | None:
@@ -402,6 +405,12 @@ class ApiTokenAdmin(ByTable):
     def begins(self, row: ApiToken) -> str:
         """Show the part by which a token can be recognised."""
         return f"fairness_{row.prefix}_…"
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """List the tokens only if the project has addresses that take them."""
+        # A middleware may have given the request other addresses.
+        addresses = getattr(request, "urlconf", None) or get_urlconf()
+        return tokens.are_taken(get_resolver(addresses)) and super().has_module_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Make no row editable. The action checks the permission itself."""

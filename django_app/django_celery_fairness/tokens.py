@@ -8,22 +8,44 @@ Weakness: the time of the last use is up to a minute old, so that a request does
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import router
+from django.urls import URLResolver
 from django.utils import timezone
 
 from django_celery_fairness.models import ApiToken
+
+View = TypeVar("View", bound=Callable[..., Any])
 
 #: Time between two writes of the last use.
 USE_EVERY = timedelta(minutes=1)
 #: The form of a token. Its fixed beginning lets scanners find one that was published by mistake.
 _FORM = re.compile(r"fairness_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+
+
+def taken(view: View) -> View:
+    """Mark a view that takes tokens."""
+    view.takes_tokens = True  # type: ignore[attr-defined]
+    return view
+
+
+@functools.cache
+def are_taken(resolver: URLResolver) -> bool:
+    """Return whether any address below a resolver takes tokens."""
+    return any(
+        are_taken(each)
+        if isinstance(each, URLResolver)
+        else getattr(each.callback, "takes_tokens", False)
+        for each in resolver.url_patterns
+    )
 
 
 def create(name: str, scope: str, owner: Any = None) -> tuple[ApiToken, str]:

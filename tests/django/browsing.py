@@ -47,6 +47,28 @@ axe.run(
 ).then((found) => found.violations)
 """
 
+#: Tables that a person has to scroll, and words of up to 15 letters that go on in the next line.
+_CUT = r"""
+() => {
+  const found = [];
+  for (const region of document.querySelectorAll(".fairness-scroll")) {
+    const hidden = region.scrollWidth - region.clientWidth;
+    if (hidden > 0) found.push(`${hidden} pixels of a table are cut off: ${region.ariaLabel}`);
+    const texts = document.createTreeWalker(region, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      for (const word of texts.currentNode.textContent.matchAll(/[A-Za-z0-9]+/g)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, word.index);
+        range.setEnd(texts.currentNode, word.index + word[0].length);
+        const lines = new Set(Array.from(range.getClientRects(), (rect) => Math.round(rect.top)));
+        if (word[0].length <= 15 && lines.size > 1) found.push(`a word is broken: ${word[0]}`);
+      }
+    }
+  }
+  return found;
+}
+"""
+
 
 def log_in(page: Page, path: str, password: str) -> None:
     """Open a page of the admin as the administrator, by the form."""
@@ -76,6 +98,7 @@ def problems_of(page: Page) -> list[str]:
         page.wait_for_function("document.getAnimations().length === 0")
         if page.evaluate("document.documentElement.scrollWidth") > width:
             problems.append(f"{width}, {scheme}: it is wider than the window")
+        problems += [f"{width}, {scheme}: {each}" for each in page.evaluate(_CUT)]
         found: list[dict[str, Any]] = page.evaluate(_AXE)
         problems += [
             f"{width}, {scheme}: {each['id']}: {each['nodes'][0]['html']}"

@@ -186,8 +186,10 @@ def test_no_page_is_cut_off_and_axe_finds_nothing_serious(
 def fill(shop: Installation) -> None:
     """Something on every page, with long names."""
     bury(shop, "billing.customer-with-a-long-name.example.com", "d" * 36)
+    queue = "a_queue_with_quite_a_long_name_default"
+    bury(shop, "42", "11fe967b-47c5-4ee3-93b2-2ba4740cbc72", queue=queue)
     for number in range(6):
         send(shop, "flood", f"t{number}", limits=API)
         send(shop, f"tenant-{number}", f"u{number}", limits=API)
     shop.claim()
-    send(shop, "42", "x", queue="a_queue_with_quite_a_long_name_default")
+    send(shop, "42", "x", queue=queue)

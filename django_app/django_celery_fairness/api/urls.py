@@ -21,6 +21,7 @@ from django.views.decorators.http import require_GET
 from ninja.errors import HttpError
 from ninja.errors import ValidationError as RequestInvalid
 
+from django_celery_fairness import tokens
 from django_celery_fairness.api import events, health, limits, queues, tasks, tenants
 from django_celery_fairness.api.auth import admit
 from django_celery_fairness.api.document import FairnessApi
@@ -81,7 +82,7 @@ def in_our_form(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResp
     for alias in connections:
         # A change is published on commit, and its answer shows what Redis has then.
         transaction.non_atomic_requests(using=alias)(answered)
-    return answered
+    return tokens.taken(answered)
 
 
 def _not_allowed(request: HttpRequest, methods: str) -> HttpResponseBase:

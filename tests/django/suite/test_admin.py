@@ -63,6 +63,12 @@ def test_a_tiers_number_is_changed_in_the_list_and_in_force_at_once(client, boss
     assert LogEntry.objects.get().user == boss
 
 
+def test_the_default_tier_is_that_of_all_tenants_without_a_row(client, boss, fairness):
+    page = read(client.get(reverse(f"{TIERS}_changelist")))
+    assert page.count("0 and all without a row") == 1
+    assert page.index("free") < page.index("0 and all without a row") < page.index("pro_plus")
+
+
 def test_an_emptied_number_is_unlimited_and_zero_pauses(client, boss, fairness):
     save_list(client, TIERS, Tier, pro__concurrency="")
     assert fairness.limits.inspect("tenant:acme").limit is None

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ValidationError
@@ -18,6 +19,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import path as route
 from django.urls import reverse
 from django.utils import timezone
 from django_celery_fairness import tokens
@@ -27,6 +29,9 @@ from celery_fairness import Fairness
 from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer, ApiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+#: The addresses of a project that has the admin and not the API.
+urlpatterns = [route("admin/", admin.site.urls)]
 
 TIER = {
     "concurrency": 7,
@@ -297,6 +302,18 @@ def test_the_admin_shows_a_token_once_and_revokes_it(client):
     client.post(reverse(f"{ADMIN}_changelist"), chosen)
     assert tokens.find(text) is None
     assert ApiToken.objects.get().revoked_at is not None
+
+
+def test_the_admin_lists_tokens_only_if_an_address_takes_them(client, settings):
+    client.force_login(User.objects.create_superuser("boss"))
+    listed = reverse(f"{ADMIN}_changelist")
+    assert listed in client.get(reverse("admin:index")).content.decode()
+    settings.ROOT_URLCONF = __name__
+    page = client.get(reverse("admin:index")).content.decode()
+    assert listed not in page
+    assert reverse("admin:django_celery_fairness_tier_changelist") in page
+    # A token of before can still be revoked.
+    assert client.get(listed).status_code == 200
 
 
 def test_staff_who_may_only_view_tokens_cannot_revoke_them(client):

@@ -23,7 +23,7 @@ def someone(boss, shop):
 def test_it_shows_each_letter_and_why_it_is_one(client, shop):
     bury(shop, "42", "died")
     page = show(client, "deadletter_changelist")
-    assert "died shop.work celery 42 1 1 its process died 1 time while it ran" in page
+    assert "died shop.work celery 42 1 its process died 1 time while it ran" in page
     assert "celery (1)" in page
 
 

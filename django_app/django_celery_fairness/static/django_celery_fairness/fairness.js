@@ -13,8 +13,19 @@
     });
   }
 
+  // A name may go on in the next line after a mark between two of its words. Else a narrow column breaks the words.
+  const breakable = (element) => {
+    for (const node of Array.from(element.childNodes)) {
+      if (node.nodeType === Node.ELEMENT_NODE) breakable(node);
+      if (node.nodeType !== Node.TEXT_NODE) continue;
+      const parts = node.textContent.split(/(?<=[^\s\d][_.:@/])(?=[^\s])/);
+      if (parts.length > 1) node.replaceWith(...parts.flatMap((part) => [part, document.createElement("wbr")]).slice(0, -1));
+    }
+  };
+
   // On a narrow screen a row stands as a block, and each cell has the head of its column.
   const label = () => {
+    for (const cell of document.querySelectorAll(".fairness-page tbody :is(th, td)")) breakable(cell);
     for (const table of document.querySelectorAll(".fairness-page table")) {
       const heads = Array.from(table.querySelectorAll("thead th"), (head) => head.textContent.trim());
       for (const row of table.querySelectorAll("tbody tr")) {
