@@ -118,6 +118,8 @@ class Parts:
         self._disconnect()
         wiring.wire(self.app, None)
         self._stop_threads()
+        if "installation" in vars(self):
+            self.installation.close()
         for resender in self._resenders:
             resender.close()
         for limiter in self._limiters:

@@ -22,6 +22,7 @@ from celery_fairness.control.event_types import Event, EventPage
 from celery_fairness.control.libraries import LibraryStatus
 from celery_fairness.control.limit_in_force import holds_of, number_text, time_text
 from celery_fairness.control.ojs_views import Pagination
+from celery_fairness.control.verdict import clock_text, unannounced_name, unseen_text
 from celery_fairness.control.views import (
     Check,
     DeadLetterPage,
@@ -30,6 +31,7 @@ from celery_fairness.control.views import (
     QueueStatus,
     Status,
     Verdict,
+    WorkerReplies,
     WorkerStatus,
 )
 from celery_fairness.control.workers import not_enforcing
@@ -51,7 +53,7 @@ _SHARE = (
     *("tenant", "tier", "limit", "held", "entitled", "waiting", "startable", "state"),
     "first waits",
 )
-_TIER = ("tier", "concurrency", "weight", "queue class", "rejected")
+_TIER = ("tier", "concurrency", "weight", "queue class", "max waiting", "rejected")
 _DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
 
 
@@ -74,6 +76,7 @@ def status_lines(status: Status) -> list[str]:
     where = f"{status.redis}, namespace {status.namespace}"
     lines = [f"{status.path} path, {where}, config version {status.config_version}"]
     lines += ["", *verdict_lines(status.verdict), "", *workers_lines(status.workers)]
+    lines += replies_lines(status.replies)
     if status.queues:
         lines += ["", *_queue_table(status.queues)]
     more = status.queue_count - len(status.queues)
@@ -90,6 +93,7 @@ def status_lines(status: Status) -> list[str]:
             number_text(each.concurrency),
             weight_text(each.weight),
             each.queue_class,
+            number_text(each.max_waiting),
             each.rejected,
         )
         for each in status.tiers
@@ -101,10 +105,12 @@ def status_lines(status: Status) -> list[str]:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """Return a verdict with its causes, and what was ruled out."""
+    """Return a verdict with its causes, what was ruled out and when, and what was not checked."""
     lines = [verdict_line(verdict)]
     lines += [f"  {printable(cause)}" for cause in verdict.causes]
-    return [*lines, *(f"  not the cause: {printable(each)}" for each in verdict.ruled_out)]
+    at = "" if verdict.at is None else f" at {clock_text(verdict.at)}"
+    lines += [f"  not the cause{at}: {printable(each)}" for each in verdict.ruled_out]
+    return [*lines, *(f"  not checked: {printable(each)}" for each in verdict.unchecked)]
 
 
 def verdict_line(verdict: Verdict) -> str:
@@ -142,6 +148,8 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:
     """Return a line for each worker that does not enforce limits, or that all do."""
     others = not_enforcing(workers)
+    if not workers:
+        return ["no worker is announced"]
     if not others:
         number = count(len(workers), "worker")
         return [f"{number} {'enforces' if len(workers) == 1 else 'enforce'} limits"]
@@ -155,6 +163,23 @@ def workers_lines(workers: Sequence[WorkerStatus]) -> list[str]:
     more = len(others) - OWNERS_SHOWN
     rows += [f"  and {count(more, 'worker')} more: --json has all"] if more > 0 else []
     return [click.style(line, fg="yellow") for line in (head, *rows)]
+
+
+def replies_lines(replies: WorkerReplies) -> list[str]:
+    """Return how many workers answered Celery, and a line for each that is not announced."""
+    if why := unseen_text(replies):
+        return [printable(why)]
+    line = f"{count(replies.answered, 'worker')} answered Celery at {clock_text(replies.at)}"
+    others = replies.unannounced
+    if not others:
+        return [line]
+    lines = [f"{line}, {len(others)} of them not announced:"]
+    for each in others[:OWNERS_SHOWN]:
+        of = "" if each.shares else ", of which none is known here"
+        text = f"  {printable(unannounced_name(each))}{of}"
+        lines.append(click.style(text, fg="red") if each.shares else text)
+    more = len(others) - OWNERS_SHOWN
+    return [*lines, f"  and {count(more, 'worker')} more: --json has all"] if more > 0 else lines
 
 
 def enabled_text(worker: WorkerStatus) -> str:

@@ -121,6 +121,9 @@ def _workers(status: Status) -> Iterator[Row]:
         numbers = (leases.get(each.owner, 0), each.places)
         queues = ", ".join(each.queues)
         yield Row("", (each.name, *numbers, each.enforcement, each.path, each.pid, queues))
+    for other in status.replies.unannounced:
+        queues = ", ".join(other.queues or ())
+        yield Row("", (other.name, None, None, "not announced", "", None, queues))
 
 
 #: The tables by the key that shows them.

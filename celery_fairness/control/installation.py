@@ -11,6 +11,7 @@ from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.queue_policy import declared_numbers, queue_key
 from celery_fairness.config.settings import Settings
+from celery_fairness.control.control_bus import ControlBus
 from celery_fairness.control.scan import Reader
 from celery_fairness.errors import got
 from celery_fairness.limiter.protocol import Limiter
@@ -69,6 +70,16 @@ class Installation:
         """Reads its Redis."""
         return Reader(self.redis)
 
+    @cached_property
+    def control_bus(self) -> ControlBus:
+        """Collects replies of all workers on its broker, announced or not."""
+        return ControlBus(self.app, self.reader)
+
+    def close(self) -> None:
+        """Wait for the thread that collects replies of workers."""
+        if "control_bus" in vars(self):
+            self.control_bus.close()
+
     @property
     def lease_ms(self) -> Milliseconds:
         """The length of a lease."""
@@ -125,6 +136,11 @@ class Installation:
     def app_queues(self) -> list[str]:
         """Return the queues that the app names."""
         return [*self.app.amqp.queues, *service_queues(self.app)]
+
+    def task_queues(self) -> set[str]:
+        """Return the queues that the app or an option ``queue`` of its tasks names."""
+        options = (getattr(task, "queue", None) for task in self.app.tasks.values())
+        return {*self.app_queues(), *(each for each in options if isinstance(each, str))}
 
     def known_queues(self) -> Iterator[str]:
         """Yield the queues that the settings or the app name, and those in which tasks wait."""

@@ -69,6 +69,16 @@ WORKERS = _gauge(
     "Live workers; those whose enforcement is not on start tasks above their limits.",
     ("path", "enforcement"),
 )
+ANSWERED = _gauge(
+    "fairness_workers_answered",
+    "Workers that answered Celery's control bus; missing if the bus did not work.",
+)
+UNANNOUNCED = _gauge(
+    "fairness_workers_unannounced",
+    "Workers that answered and are not announced, by whether they share a queue (yes or no); "
+    "missing if none answered.",
+    ("shares",),
+)
 LOAD = _gauge(
     "fairness_load",
     "Startable and running tasks per place; without a place, the number of these tasks.",

@@ -212,6 +212,7 @@ class _Scrape:
     def families(self) -> tuple[Family, ...]:
         """Return the metrics, in the order of the table."""
         self._add_backlogs()
+        self._add_replies()
         self._add_stored()
         self._add_running()
         self._add_shares()
@@ -280,6 +281,17 @@ class _Scrape:
         for worker in self._workers:
             self._add(table.WORKERS, 1, worker.path, worker.enforcement)
         self._add_tenants(waiting)
+
+    def _add_replies(self) -> None:
+        """Add the workers that answer Celery."""
+        known = {*self._installation.task_queues(), *self._noted, *self._backlogs}
+        replies = self._installation.control_bus.compare(self._workers, known)
+        if not replies.problem:
+            self._add(table.ANSWERED, replies.answered)
+        if replies.answered:
+            sharing = len(replies.sharing)
+            self._add(table.UNANNOUNCED, sharing, "yes")
+            self._add(table.UNANNOUNCED, len(replies.unannounced) - sharing, "no")
 
     def _add_stored(self) -> None:
         """Add the delayed tasks and the dead letters."""

@@ -54,7 +54,12 @@ class StatsApi:
         self._installation = installation
 
     def status(self) -> Status:
-        """Return the installation at a glance: queues, who holds leases, tiers, counters."""
+        """Return the installation at a glance: queues, who holds leases, tiers, counters.
+
+        It also collects the replies of all workers on Celery's control bus. The first call of a
+        process waits for them, at most 2 s. Later calls use those of the last minute, and a thread
+        collects new ones every ten seconds.
+        """
         installation, limiter = self._installation, self._installation.redis
         source, published = limiter.published_tiers()
         counts = dict(limiter.counts())
@@ -65,15 +70,18 @@ class StatsApi:
                 tier.weight,
                 tier.queue_class,
                 counts.pop(_REJECTED + tier.name, 0),
+                tier.max_waiting,
             )
             for tier in (published or installation.settings.tiers).values()
         )
         answer = limiter.overview(installation.app_queues() if installation.claims else ())
         queues, workers = queues_of(answer, limiter), living(installation.reader)
-        owners = owners_of(answer)
+        known = {*installation.task_queues(), *(each.queue for each in queues)}
+        replies = installation.control_bus.compare(workers, known)
+        owners, at = owners_of(answer), at_ms(answer["now"])
         index = fairness_index(each for queue in queues for each in queue.tenants)
         return Status(
-            at=at_ms(answer["now"]),
+            at=at,
             path="dispatch" if installation.claims else "gate",
             redis=str(limiter.connection.address),
             namespace=installation.settings.namespace,
@@ -86,8 +94,11 @@ class StatsApi:
             running=answer["running"],
             owners=owners,
             workers=workers,
+            replies=replies,
             fairness_index=index,
-            verdict=verdict_of(queues, workers, owners, index, claims=installation.claims),
+            verdict=verdict_of(
+                *(queues, workers, owners, index, replies), at=at, claims=installation.claims
+            ),
         )
 
     def metrics(self) -> tuple[Family, ...]:

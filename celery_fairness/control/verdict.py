@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
-from celery_fairness.control.views import OwnerStatus, QueueStatus, Verdict, WorkerStatus
+from celery_fairness.control.views import (
+    OwnerStatus,
+    QueueStatus,
+    UnannouncedWorker,
+    Verdict,
+    WorkerReplies,
+    WorkerStatus,
+)
 from celery_fairness.control.workers import not_enforcing
 
 #: If a place is free, a task that may start has normally started within this time, in seconds.
@@ -28,36 +36,43 @@ def verdict_of(
     workers: Sequence[WorkerStatus],
     owners: Sequence[OwnerStatus],
     index: float | None,
+    replies: WorkerReplies,
     *,
+    at: datetime,
     claims: bool = True,
 ) -> Verdict:
     """Return the verdict on an installation.
 
     Args:
         queues: Its queues, the first ones with their tenants.
-        workers: Its live workers.
+        workers: Its live workers that are announced.
         owners: The processes that run tasks.
         index: Jain's index of its tenants' shares.
+        replies: The workers that answered Celery, compared with the announced ones.
+        at: When all but the replies was read.
         claims: Whether its Redis is the broker. At a gate only parked tasks and slots are counted.
     """
     busy_places = {each.owner: each.leases for each in owners}
     checked = [_CheckedQueue(each, workers, busy_places) for each in queues if each.waiting]
-    troubles = [*_open_workers(workers), *_not_taken(checked)]
+    troubles = [*_open_workers(workers), *_unannounced(replies), *_not_taken(checked)]
     troubles += [line for each in checked for line in each.delays()]
     waits = [line for each in checked for line in each.reasons()]
     waits += _dead_letters(queues)
-    ruled_out = tuple(_ruled_out(checked, workers, index))
+    ruled_out = tuple(_ruled_out(checked, workers, index, replies))
+    unchecked = tuple(_unchecked(replies))
     lines = [*troubles, *waits]
     if not lines:
         runs = any(each.running for each in queues)
         idle = "nothing waits or runs" if claims else NOTHING_AT_A_GATE
         line = "all tenants get their share" if runs or checked else idle
-        return Verdict(level="ok", line=line, ruled_out=ruled_out)
+        return Verdict(level="ok", line=line, ruled_out=ruled_out, unchecked=unchecked, at=at)
     return Verdict(
         level="trouble" if troubles else "busy",
         line=lines[0],
         causes=tuple(lines[1:]),
         ruled_out=ruled_out,
+        unchecked=unchecked,
+        at=at,
     )
 
 
@@ -128,6 +143,30 @@ def not_enforced(others: int, workers: int) -> str:
     return f"{others} of {workers} {noun} {verb} not enforce limits"
 
 
+def _unannounced(replies: WorkerReplies) -> Iterator[str]:
+    if replies.sharing:
+        whose = "its" if len(replies.sharing) == 1 else "their"
+        yield f"{unannounced_text(replies)}; no limit of this installation holds for {whose} tasks"
+
+
+def unannounced_text(replies: WorkerReplies) -> str:
+    """Return who answers, is not announced and may take tasks of the installation."""
+    others = replies.sharing
+    names = named([unannounced_name(each) for each in others])
+    are = "worker answers and is" if len(others) == 1 else "workers answer and are"
+    return f"{len(others)} {are} not announced: {names}"
+
+
+def unannounced_name(worker: UnannouncedWorker) -> str:
+    """Return the name of a worker with its queues."""
+    if worker.queues is None:
+        return f"{worker.name} (it did not send its queues)"
+    if not worker.queues:
+        return f"{worker.name} (takes no queue)"
+    noun = "queue" if len(worker.queues) == 1 else "queues"
+    return f"{worker.name} (takes {noun} {named(worker.queues)})"
+
+
 def _not_taken(checked: Sequence[_CheckedQueue]) -> Iterator[str]:
     queues = [each for each in checked if not each.takers]
     if queues:
@@ -143,16 +182,49 @@ def _dead_letters(queues: Sequence[QueueStatus]) -> Iterator[str]:
 
 
 def _ruled_out(
-    checked: Sequence[_CheckedQueue], workers: Sequence[WorkerStatus], index: float | None
+    checked: Sequence[_CheckedQueue],
+    workers: Sequence[WorkerStatus],
+    index: float | None,
+    replies: WorkerReplies,
 ) -> Iterator[str]:
     if workers and not not_enforcing(workers):
-        yield "every worker enforces limits"
+        yield f"{_all(len(workers), 'announced worker')} {_s('enforce', len(workers))} limits"
+    if replies.answered and not replies.unannounced:
+        who = f"{_all(replies.answered, 'worker')} that answered at {clock_text(replies.at)}"
+        yield f"{who} {'is' if replies.answered == 1 else 'are'} announced"
     if checked and all(each.takers for each in checked):
         yield "every queue with waiting tasks has a worker"
     if checked and not any(each.queue.blocked_tasks.get("paused") for each in checked):
         yield "no waiting task is of a paused tenant"
     if index is not None and index >= FAIR:
         yield f"the tenants hold what they are entitled to (Jain's index {index:.2f})"
+
+
+def _unchecked(replies: WorkerReplies) -> Iterator[str]:
+    if why := unseen_text(replies):
+        yield f"whether a worker that is not announced takes tasks: {why}"
+
+
+def unseen_text(replies: WorkerReplies) -> str:
+    """Return why no worker was seen on the control bus. "" if one was."""
+    if replies.problem:
+        return replies.problem
+    if not replies.answered:
+        return f"no worker answered Celery's control bus at {clock_text(replies.at)}"
+    return ""
+
+
+def clock_text(at: datetime) -> str:
+    """Return the time of day of a look."""
+    return f"{at:%H:%M:%S} UTC"
+
+
+def _all(count: int, noun: str) -> str:
+    return f"the {noun}" if count == 1 else f"all {count:,} {noun}s"
+
+
+def _s(verb: str, count: int) -> str:
+    return f"{verb}s" if count == 1 else verb
 
 
 def named(names: Sequence[str]) -> str:

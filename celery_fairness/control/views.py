@@ -150,14 +150,63 @@ class WorkerStatus(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class UnannouncedWorker:
+    """A worker that answers Celery and is not announced in the installation.
+
+    It lacks this package, or it has another namespace or Redis.
+
+    Attributes:
+        name: Celery's name of it, such as ``celery@web-3``.
+        queues: Queues that it consumes. None if it did not send them.
+        shares: Whether it may take tasks of the installation: one of its queues is known here, or
+            its queues are not known.
+    """
+
+    name: str
+    queues: tuple[str, ...] | None
+    shares: bool
+
+
+class WorkerReplies(Value):
+    """The workers that answered Celery, compared with those that are announced.
+
+    Attributes:
+        at: When they were asked, by the clock of this process.
+        answered: How many workers answered.
+        unannounced: Those of them that are not announced, those that share a queue first.
+        problem: Why nobody was seen, although workers may run. "" if Celery's control bus worked.
+    """
+
+    at: datetime
+    answered: int = 0
+    unannounced: tuple[UnannouncedWorker, ...] = ()
+    problem: str = ""
+
+    @property
+    def sharing(self) -> tuple[UnannouncedWorker, ...]:
+        """The unannounced workers that may take tasks of the installation."""
+        return tuple(each for each in self.unannounced if each.shares)
+
+
+@dataclass(frozen=True, slots=True)
 class TierStatus:
-    """One tier in force; ``concurrency`` None is unlimited, ``rejected`` counts its rejections."""
+    """One tier in force.
+
+    Attributes:
+        tier: Its name.
+        concurrency: Tasks of one tenant at once. None is unlimited.
+        weight: Its weight.
+        queue_class: The class of queue that its tasks take.
+        rejected: How often it has rejected a task or a tenant.
+        max_waiting: Waiting tasks of one tenant at most. None is unlimited.
+    """
 
     tier: str
     concurrency: int | None
     weight: float
     queue_class: str
     rejected: int
+    max_waiting: int | None
 
 
 class KeyRejections(Value):
@@ -366,13 +415,17 @@ class Verdict(Value):
             that somebody has set. Otherwise ``ok``.
         line: The sentence.
         causes: Further sentences, the most important first.
-        ruled_out: What is not a cause, a sentence each.
+        ruled_out: What was checked and is not a cause, a sentence each.
+        unchecked: What could not be checked, a sentence each.
+        at: When the tables of Redis were read. None if they could not be read.
     """
 
     level: Literal["ok", "busy", "trouble"]
     line: str
     causes: tuple[str, ...] = ()
     ruled_out: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    at: datetime | None = None
 
 
 class Status(Value):
@@ -392,7 +445,8 @@ class Status(Value):
         queue_count: Number of all queues.
         running: Number of all running tasks.
         owners: Processes that run tasks, the most leases first: of 500 tasks, if more run.
-        workers: The first thousand live worker processes, by name.
+        workers: The first thousand live worker processes that are announced, by name.
+        replies: The workers that answered Celery, compared with these.
         fairness_index: Jain's index of the slots that tenants hold against those to which they are
             entitled: 1 if each has its share. None if no two tenants compete.
         verdict: How the installation is.
@@ -411,6 +465,7 @@ class Status(Value):
     running: int
     owners: tuple[OwnerStatus, ...]
     workers: tuple[WorkerStatus, ...]
+    replies: WorkerReplies
     fairness_index: float | None
     verdict: Verdict
 

@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.tenants import key_part
+from celery_fairness.control import control_bus
 from celery_fairness.control.views import Check
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
@@ -96,6 +97,12 @@ def user(monkeypatch: pytest.MonkeyPatch) -> str:
     """The user of this process, who pauses what is paused."""
     monkeypatch.setenv("LOGNAME", "ada")
     return "ada"
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker runs that could answer a status, so none needs the time to do so."""
+    monkeypatch.setattr(control_bus, "REPLY_SECONDS", 0.05)
 
 
 @pytest.fixture

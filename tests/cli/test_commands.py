@@ -41,8 +41,8 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
     assert "celery 3 1 2 0 0 WAIT 1 1 1" in rows
     assert "other 1 1 0 0 0 WAIT 0 0 0" in rows
     assert "worker-1 1" in lines
-    assert "tier concurrency weight queue class rejected" in lines
-    assert "free 1 1 default 1" in lines
+    assert "tier concurrency weight queue class max waiting rejected" in lines
+    assert "free 1 1 default unlimited 1" in lines
     assert "expired 2" in lines
     assert "\x1b" not in done.output
 
@@ -145,10 +145,19 @@ def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, mak
     gate = make_fairness(url=redis_url)
     lines = lines_of(run("status", of=gate))
     assert lines[0].startswith("gate path")
-    assert "tier concurrency weight queue class rejected" in lines
-    assert "free 1 1 default 7" in lines
+    assert "tier concurrency weight queue class max waiting rejected" in lines
+    assert "free 1 1 default unlimited 7" in lines
     assert "opened 1" in lines
     assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
+
+
+def test_status_shows_how_many_tasks_of_a_tenant_may_wait(make_fairness, run):
+    of = make_fairness(fairness={"tiers": {"free": {"max_waiting": 1000}}})
+    assert "free 1 1 default 1000 0" in lines_of(run("status", of=of))
+    tiers = json.loads(run("status", "--json", of=of).stdout)["tiers"]
+    most = {each["tier"]: each["max_waiting"] for each in tiers}
+    assert most == {"enterprise": None, "free": 1000, "pro": None, "pro_plus": None}
+    assert {each.tier: each.max_waiting for each in of.stats.status().tiers} == most
 
 
 def test_on_the_gate_path_a_check_compares_what_is_there(redis_url, make_fairness, run):

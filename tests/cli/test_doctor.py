@@ -20,12 +20,13 @@ from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID
+from celery_fairness.control.control_bus import ControlBus
 from celery_fairness.control.doctor import diagnosis
 from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
 from celery_fairness.control.doctor.facts import ServerFacts, backend_name, server_facts
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
 from celery_fairness.control.verdict import NOTHING_AT_A_GATE
-from celery_fairness.control.views import WorkerStatus
+from celery_fairness.control.views import UnannouncedWorker, WorkerReplies, WorkerStatus
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Verdict
@@ -62,6 +63,7 @@ class Scene:
         self._made: list[Fairness] = []
         # What is measured on the host that runs the tests is no fault of the installation.
         self.see(ahead_seconds=0.0, ping_seconds=0.001)
+        self.answers()
 
     def on_gate(self) -> None:
         """Take the gate's path: the broker is stock Redis."""
@@ -90,6 +92,14 @@ class Scene:
             return replace(facts, info={**(facts.info or {}), **fields})
 
         self.monkeypatch.setattr(diagnosis, "server_facts", changed)
+
+    def answers(self, *others: UnannouncedWorker, problem: str = "", answered: int = 1) -> None:
+        """Let workers answer Celery, of which ``others`` are not announced."""
+        amount = 0 if problem else answered + len(others)
+        replies = WorkerReplies(
+            at=datetime.now(UTC), answered=amount, unannounced=others, problem=problem
+        )
+        self.monkeypatch.setattr(ControlBus, "compare", lambda *_: replies)
 
     def as_user(self, *rights: str) -> None:
         """Use a user of Redis who has all rights but those that ``rights`` take."""
@@ -411,11 +421,37 @@ def _(scene: Scene) -> None:
 @breaks("workers", "advice", "no worker runs")
 def _(scene: Scene) -> None:
     scene.workers = []
+    scene.answers(answered=0)
+
+
+@breaks("workers", "advice", "no worker of this installation runs")
+def _(scene: Scene) -> None:
+    scene.workers = []
 
 
 @breaks("enforcement", "problem", "1 of 2 workers does not enforce limits: celery@web-1")
 def _(scene: Scene) -> None:
     scene.workers = [{}, {"enforcement": "observe"}]
+
+
+@breaks("unannounced", "problem", "1 worker answers and is not announced: old (takes queue celery)")
+def _(scene: Scene) -> None:
+    scene.answers(UnannouncedWorker("old", QUEUES, shares=True))
+
+
+@breaks("unannounced", "advice", "other worker on this broker takes no queue that is known here: m")
+def _(scene: Scene) -> None:
+    scene.answers(UnannouncedWorker("m", ("mail",), shares=False))
+
+
+@breaks("unannounced", "advice", "celery-fairness cannot be seen: no worker answered Celery's")
+def _(scene: Scene) -> None:
+    scene.answers(answered=0)
+
+
+@breaks("unannounced", "advice", "celery-fairness cannot be seen: it is down")
+def _(scene: Scene) -> None:
+    scene.answers(problem="it is down")
 
 
 @breaks("enforcement", "advice", "all workers only observe")

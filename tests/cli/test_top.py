@@ -22,12 +22,16 @@ from celery_fairness.control.views import (
     QueueStatus,
     Status,
     TenantShare,
+    UnannouncedWorker,
     Verdict,
+    WorkerReplies,
     WorkerStatus,
 )
 from tests.support.waiting import eventually
 
 API = "api.stripe.com"
+AT = datetime(2026, 11, 26, 9, 0, tzinfo=UTC)
+OLD = UnannouncedWorker("celery@old", ("mail",), shares=True)
 
 
 def share(key, waiting, **others):
@@ -82,7 +86,7 @@ def status():
         for number, name in enumerate(("web", "app"))
     )
     return Status(
-        at=datetime(2026, 11, 26, 9, 0, tzinfo=UTC),
+        at=AT,
         path="dispatch",
         redis="redis://127.0.0.1:6379/0",
         namespace="fairness",
@@ -95,6 +99,7 @@ def status():
         running=2,
         owners=(OwnerStatus("w0", 3),),
         workers=workers,
+        replies=WorkerReplies(at=AT, answered=3, unannounced=(OLD,)),
         fairness_index=None,
         verdict=Verdict(level="busy", line="queue mail: 9 tasks wait"),
     )
@@ -120,6 +125,7 @@ def test_a_row_for_each_queue_tenant_limit_and_worker(status):
     ]
     assert values("w", status) == [
         ("celery@app", 0, 4, "on", "dispatch", 1, "mail, celery"),
+        ("celery@old", None, None, "not announced", "", None, "mail"),
         ("celery@web", 3, 4, "on", "dispatch", 0, "mail, celery"),
     ]
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from celery_fairness.control.queue_status import fairness_index, with_entitled
 from celery_fairness.control.verdict import verdict_of
-from celery_fairness.control.views import OwnerStatus, QueueStatus, TenantShare, WorkerStatus
+from celery_fairness.control.views import (
+    OwnerStatus,
+    QueueStatus,
+    TenantShare,
+    UnannouncedWorker,
+    WorkerReplies,
+    WorkerStatus,
+)
 
 OWNER = "web:7:abc"
 
@@ -49,8 +58,13 @@ def worker(*queues, places=4, enforcement="on", path="dispatch"):
 WORKERS = (worker(),)
 
 
-def judged(*queues, workers=WORKERS, runs=1, index=None, claims=True):
-    return verdict_of(queues, workers, [OwnerStatus(OWNER, runs)], index, claims=claims)
+AT = datetime(2026, 11, 28, 12, 0, 3, tzinfo=UTC)
+REPLIES = WorkerReplies(at=AT, answered=1)
+
+
+def judged(*queues, workers=WORKERS, runs=1, index=None, claims=True, replies=REPLIES):
+    owners = [OwnerStatus(OWNER, runs)]
+    return verdict_of(queues, workers, owners, index, replies, at=AT, claims=claims)
 
 
 def test_nothing_waits():
@@ -71,7 +85,7 @@ def test_tasks_at_their_tenants_limits_while_places_are_free():
         "queue celery: 3,100 tasks wait, 2,900 of them at their tenants' limits; "
         "100 of them at other limits; 4 places are free"
     )
-    assert "every worker enforces limits" in found.ruled_out
+    assert "the announced worker enforces limits" in found.ruled_out
     assert "no waiting task is of a paused tenant" in found.ruled_out
 
 
@@ -110,6 +124,45 @@ def test_workers_that_do_not_enforce_come_first():
     found = judged(queue(name="other"), workers=(worker(enforcement="observe"),))
     assert found.line == "1 of 1 worker does not enforce limits: celery@web"
     assert found.causes == ("no worker takes queue other: 5 tasks wait",)
+
+
+def test_only_workers_that_answered_are_ruled_out_and_with_the_time():
+    assert "the worker that answered at 12:00:03 UTC is announced" in judged().ruled_out
+    many = judged(workers=(worker(), worker()), replies=WorkerReplies(at=AT, answered=3))
+    assert "all 2 announced workers enforce limits" in many.ruled_out
+    assert "all 3 workers that answered at 12:00:03 UTC are announced" in many.ruled_out
+    assert many.unchecked == ()
+
+
+@pytest.mark.parametrize(
+    ("replies", "why"),
+    [
+        (WorkerReplies(at=AT), "no worker answered Celery's control bus at 12:00:03 UTC"),
+        (WorkerReplies(at=AT, problem="it is down"), "it is down"),
+    ],
+)
+def test_nothing_is_claimed_of_workers_that_nobody_saw(replies, why):
+    found = judged(replies=replies)
+    assert found.unchecked == (f"whether a worker that is not announced takes tasks: {why}",)
+    assert not any("answered" in each for each in found.ruled_out)
+
+
+def test_a_worker_that_is_not_announced_and_shares_a_queue_is_trouble():
+    others = (
+        UnannouncedWorker("celery@old", ("celery",), shares=True),
+        UnannouncedWorker("celery@mute", None, shares=True),
+        UnannouncedWorker("celery@mail", ("mail",), shares=False),
+    )
+    found = judged(replies=WorkerReplies(at=AT, answered=4, unannounced=others))
+    assert found.level == "trouble"
+    assert found.line == (
+        "2 workers answer and are not announced: celery@old (takes queue celery), celery@mute (it "
+        "did not send its queues); no limit of this installation holds for their tasks"
+    )
+    # One that takes no queue of the installation is no trouble, and not all are announced.
+    found = judged(replies=WorkerReplies(at=AT, answered=2, unannounced=others[2:]))
+    assert found.level == "ok"
+    assert not any("answered" in each for each in found.ruled_out)
 
 
 def test_parked_tasks_need_a_worker_with_gates():

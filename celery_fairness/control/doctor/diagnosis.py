@@ -48,8 +48,8 @@ _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (
     *(settings.prefetch, settings.lease, settings.priorities, settings.base, settings.tiers),
 )
 _OF_FLEET: tuple[Callable[[FleetFacts], Iterable[Found]], ...] = (
-    *(fleet.workers, fleet.enforcement, fleet.leases, fleet.installations, fleet.queues),
-    *(fleet.paused, fleet.tenants, fleet.partitions, fleet.unreached, fleet.letters),
+    *(fleet.workers, fleet.enforcement, fleet.unannounced, fleet.leases, fleet.installations),
+    *(fleet.queues, fleet.paused, fleet.tenants, fleet.partitions, fleet.unreached, fleet.letters),
     *(fleet.memory_lost, fleet.old_libraries),
 )
 #: All checks, in the order of their answers.

@@ -11,7 +11,15 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts, backend_name
 from celery_fairness.control.doctor.finding import Found, advice, problem
-from celery_fairness.control.verdict import named, not_enforced, tasks_text, tasks_wait
+from celery_fairness.control.verdict import (
+    named,
+    not_enforced,
+    tasks_text,
+    tasks_wait,
+    unannounced_name,
+    unannounced_text,
+    unseen_text,
+)
 from celery_fairness.control.workers import not_enforcing
 
 #: A library that no worker of the installation has used for this long is old.
@@ -28,11 +36,12 @@ _COMMAND = "celery -A APP fairness"
 
 
 def workers(facts: FleetFacts) -> Iterator[Found]:
-    """Find that no worker runs."""
+    """Find that no worker is announced."""
     if not facts.status.workers:
+        others = facts.status.replies.answered
         yield advice(
-            "no worker runs",
-            "no task starts",
+            "no worker of this installation runs" if others else "no worker runs",
+            "no limit holds for the tasks that others start" if others else "no task starts",
             f"start one, and check that its namespace is {facts.installation.settings.namespace}",
         )
 
@@ -85,6 +94,42 @@ def _observing(facts: FleetFacts) -> Found:
     )
 
 
+def unannounced(facts: FleetFacts) -> Iterator[Found]:
+    """Find that no worker answers Celery, or one that is not announced does.
+
+    A problem if that worker takes a queue of the installation.
+    """
+    replies, namespace = facts.status.replies, facts.installation.settings.namespace
+    if why := unseen_text(replies):
+        if facts.status.workers or replies.problem:
+            yield advice(
+                f"workers without celery-fairness cannot be seen: {why}",
+                "such a worker starts tasks without limits, and nobody would be warned",
+                "let workers answer celery -A APP inspect ping, or compare their images yourself",
+            )
+    elif replies.sharing:
+        one = len(replies.sharing) == 1
+        they, lack, have, start = (
+            ("it", "lacks", "has", "starts") if one else ("they", "lack", "have", "start")
+        )
+        yield problem(
+            unannounced_text(replies),
+            f"{they} {lack} celery-fairness or {have} other settings, and {start} tasks without "
+            "the limits of this installation",
+            f"stop {'it' if one else 'them'}, or install celery-fairness there with the namespace "
+            f"{namespace} in this Redis",
+        )
+    others = [unannounced_name(each) for each in replies.unannounced if not each.shares]
+    if others:
+        noun, verb = ("worker", "takes") if len(others) == 1 else ("workers", "take")
+        yield advice(
+            f"{len(others)} other {noun} on this broker {verb} no queue that is known here: "
+            f"{named(others)}",
+            "no task of a known queue starts there",
+            "nothing needs to be done if it belongs to another app",
+        )
+
+
 def leases(facts: FleetFacts) -> Iterator[Found]:
     """Find that workers have different ``lease_seconds``."""
     found = facts.status.workers
@@ -135,7 +180,9 @@ def queues(facts: FleetFacts) -> Iterator[Found]:
             f"start a worker with -Q {shlex.quote(left[0])}" if left[0] else "start a worker",
         )
     named_queues = dict.fromkeys(facts.installation.app_queues())
-    idle = [name for name in named_queues if name not in taken and name not in waiting]
+    others = {queue for each in status.replies.unannounced for queue in each.queues or ()}
+    seen = taken | others | waiting.keys()
+    idle = [name for name in named_queues if name not in seen]
     if idle and status.workers:
         yield advice(
             f"no worker takes {_queues(idle)}: {named(idle)}",

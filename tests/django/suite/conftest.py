@@ -26,6 +26,7 @@ from django.test import Client, TransactionTestCase
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
+from celery_fairness.control import control_bus
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Waiting
@@ -77,6 +78,12 @@ def quick_passwords(settings: Any) -> None:
 def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages wait for their numbers, because a busy machine may stand still for a second."""
     monkeypatch.setattr(live_counts, "PAGE_SECONDS", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker runs that could answer a page, so none needs the time to do so."""
+    monkeypatch.setattr(control_bus, "REPLY_SECONDS", 0.05)
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,14 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django_celery_fairness import dashboard
 
+from celery_fairness.control import control_bus
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
 from tests.django.suite.test_admin import read
+from tests.support.control_bus import answering
 from tests.support.library import call
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -71,7 +74,21 @@ def test_it_shows_the_verdict_and_why_each_tenant_waits(client, operator, fairne
     assert "tenant:flood celery free 1 / 1" in page
     assert "at its tier's limit" in page
     assert "tenant:paused celery free 0 / 0" in page
-    assert "No worker runs." in page
+    assert "No worker is announced." in page
+    assert "Not checked: whether a worker that is not announced takes tasks: no worker" in page
+
+
+def test_it_names_the_workers_that_answer_and_are_not_announced(
+    client, operator, fairness, monkeypatch
+):
+    monkeypatch.setattr(control_bus, "REPLY_SECONDS", 2.0)
+    monkeypatch.setattr(control_bus, "WAIT_SECONDS", 30.0)
+    replies = [("old@<b>", [{"name": "celery"}]), ("mail@host", [{"name": "mail"}])]
+    with answering(parts_of(fairness).app, *replies):
+        page = read(client.get(reverse(PAGE)))
+    assert "1 worker answers and is not announced: old@<b> (takes queue celery)" in page
+    assert "old@<b> celery yes" in page
+    assert "mail@host mail no known queue" in page
 
 
 def test_it_shows_the_limit_that_blocks(client, operator, fairness, server):
