@@ -450,6 +450,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
+        if self.serves_worker:
+            waiting = self.session.suspects.without(waiting)
         left = deque(waiting)
         try:
             while left:
@@ -467,6 +469,21 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             raise
         finally:
             self._claims_next_from = None
+        self.start_suspects()
+
+    def start_suspects(self) -> None:
+        """Start the suspects whose turn it is, and wake the loop for the next one."""
+        session = self.session
+        suspects = session.suspects
+        if not self.serves_worker:
+            return
+        while suspects.are_waiting and not session.stopping:
+            # Between a claim and its answer nobody knows which bodies run next.
+            found = suspects.next(session.claim_is_open)
+            if found is None:
+                self.connection.cycle.wake_in(suspects.wait_seconds(session.claim_is_open))
+                break
+            self._deliver(*found)
 
     def _deliver(self, task: Claimed, held: Held) -> None:
         unwanted = self._closing or self.session.stopping or task.queue not in self._takers
@@ -537,6 +554,9 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         Tasks of that answer go back to their places, and the channel sends no further request.
         """
         self._closing = True
+        if self.serves_worker:
+            # Another channel does not have their messages.
+            self.session.give_back_suspects()
         if self._claimant is not None and self._claimant.process != os.getpid():
             # In a forked child, the socket and the answer on it belong to the parent.
             self._claim = self._claimant = self._in_poll = None

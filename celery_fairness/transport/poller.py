@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 from weakref import ref
 
@@ -43,6 +43,8 @@ class FairPoller(_Poller):
         self.wake: Callable[[], None] = self._write
         self._hub: Any = None
         self._on_readable: Callable[[int], Any] | None = None
+        #: The time at which the loop wakes at the latest (monotonic seconds); None without one.
+        self._wakes_at: float | None = None
 
     def serve(self, session: Session) -> None:
         """Wake the loop for the ends of ``session``, and send them."""
@@ -71,6 +73,18 @@ class FairPoller(_Poller):
         self._hub.call_later(seconds, over)
         return False
 
+    def wake_in(self, seconds: float) -> None:
+        """Wake the loop in ``seconds`` at the latest."""
+        wakes_at = monotonic() + seconds
+        if self._wakes_at is not None and self._wakes_at <= wakes_at:
+            return
+        self._wakes_at = wakes_at
+        if self._hub is not None:
+            self._hub.call_later(seconds, self._woken)
+
+    def _woken(self) -> None:
+        self._wakes_at = None
+
     def let_bodies_run(self) -> bool:
         """Let bodies of a green library run, if the loop has no hub; return whether it has none."""
         if self._hub is not None:
@@ -95,6 +109,12 @@ class FairPoller(_Poller):
         # This comes before the look for ends, so an end that this turn misses writes to the pipe.
         self._is_woken = False
         self._subscribe()
+        self._woken()
+        for channel in list(self._channels):
+            channel.start_suspects()
+        if self._wakes_at is not None:
+            until = max(0.0, self._wakes_at - monotonic())
+            timeout = until if timeout is None else min(timeout, until)
         try:
             return super().get(callback, STOPPING_SECONDS if self._is_stopping() else timeout)
         except Empty:
@@ -124,7 +144,8 @@ class FairPoller(_Poller):
                 else:
                     # A note is not urgent, and the task's end often comes before it is sent.
                     session.renewals.settle_soon()
-        for channel in self._channels:
+        for channel in list(self._channels):
+            channel.start_suspects()
             channel.wake_if_room()
             channel.spin()
 

@@ -33,6 +33,7 @@ from celery_fairness.store.keys import Names
 from celery_fairness.transport.options import rules_of
 from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares
 from celery_fairness.transport.renewals import Call, Renewals
+from celery_fairness.transport.suspects import Suspects
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.util.threads import native_lock
 from celery_fairness.util.throttled_log import Notices
@@ -103,6 +104,8 @@ class Session:
         self.slots: Callable[[], int] | None = None
         #: The shares of the worker's queues in its places.
         self.queue_shares = QueueShares(self.lease_table, {})
+        #: The tasks whose worker has died before.
+        self.suspects = Suspects(self.lease_table, self.rules)
         #: Whether the worker is stopping, and claims no more.
         self.stopping = False
         #: Whether every end is sent at once, because no loop collects ends any more.
@@ -141,6 +144,8 @@ class Session:
             return 0
         if self.slots is None or not for_places:
             return CLAIM_WITHOUT_WORKER
+        if self.suspects.stop_claims:
+            return 0
         taken = self.lease_table.places + self._open_for_places
         return max(0, min(CLAIM_AT_MOST, self.slots() - taken))
 
@@ -283,6 +288,11 @@ class Session:
                 self.lease_table.end(held, Verdict.HEAD, begun=not held.attended)
         self.flush()
 
+    def give_back_suspects(self) -> None:
+        """Give back the suspects that wait for their start."""
+        for held in self.suspects.drain():
+            self.lease_table.end(held, Verdict.HEAD, begun=False)
+
     def pool_gone(self) -> None:
         """Give back the tasks that the worker's pool has not started."""
         for held in self.lease_table.held():
@@ -295,6 +305,7 @@ class Session:
         """Claim no more, and send every end at once from now on."""
         self.stopping = True
         self.at_once = True
+        self.give_back_suspects()
         self.flush()
 
     def start(

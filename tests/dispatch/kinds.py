@@ -84,8 +84,8 @@ class Classy(Task[Any, Any]):
         return body(self, gate, how)
 
 
-def body(task: Any, gate: str = "/", how: str = "ok") -> str:
-    """Wait for a file and end."""
+def body(task: Any, gate: str = "/", how: str = "ok", seconds: float = 0.0) -> str:
+    """Wait for a file, run for a while and end."""
     request = task.request
     headers = request.headers or {}
     user = headers.get("fairness", {}).get("tenant")
@@ -99,6 +99,7 @@ def body(task: Any, gate: str = "/", how: str = "ok") -> str:
     ledger_line("start", task.name, request.id, **facts)
     try:
         wait_for_file(gate, 30)
+        time.sleep(seconds)
         if how == "error":
             raise ValueError("as asked")
         if how == "die":
