@@ -77,7 +77,7 @@ def test_celerys_own_test_workers_bring_parked_tasks_back_and_leave_nothing(
 
     @app.task(base=FairTask, shared=False, limits=[RateLimitPolicy("api", concurrency=1)])
     def work(number: int) -> None:
-        assert may_end.wait(20)
+        assert may_end.wait(at_most(20))
         ran.append(number)
 
     @app.task(base=FairTask, shared=False, service="reports")

@@ -197,7 +197,7 @@ def test_where_nothing_is_known_nothing_is_said(load, fairness, run):
     assert found.starts_in_seconds is None
     ((blocker,),) = (found.blocked_by,)
     assert blocker.holders[0].usual_seconds is None
-    assert 0.5 < blocker.holders[0].held_seconds < 2
+    assert 0.5 < blocker.holders[0].held_seconds < 60
     assert "expected" not in run("task", "explain", "t2").output
 
 

@@ -27,7 +27,7 @@ from celery_fairness.control.views import (
     WorkerReplies,
     WorkerStatus,
 )
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 API = "api.stripe.com"
 AT = datetime(2026, 11, 26, 9, 0, tzinfo=UTC)
@@ -348,7 +348,7 @@ class Held:
         self.readings += 1
         if self.readings > 1:
             self.reads_again.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(at_most(30))
         return self.found
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -165,12 +166,14 @@ def test_a_rate_limit_holds_is_reached_and_loses_nothing(
 ) -> None:
     worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=2)
     fair_shop.tell(worker, "rate_limit", "kinds.late", "20/s")
+    sent_at = time.time()
     results = [send(fair_shop, "kinds.late", None) for _ in range(41)]
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 41
     times = sorted(entry["at"] for entry in fair_shop.ledger("start"))
-    # One task more than the limit in a second, and a place in the pool that was slow to begin.
-    assert all(later - first > 0.9 for first, later in zip(times, times[22:], strict=False))
-    assert 1.9 < times[-1] - times[0] < 4
+    # A body may begin long after the worker counted it, and never before.
+    assert all(at - sent_at > (n - 2) / 20 for n, at in enumerate(times))
+    # A look each second would find the last one after 40 s.
+    assert times[-1] - sent_at < at_most(10)
     fair_shop.tell(worker, "rate_limit", "kinds.late", "1/h")
     assert send(fair_shop, "kinds.late", None).get(timeout=RESULT_SECONDS) == "done"
     waits = send(fair_shop, "kinds.late", None)

@@ -64,11 +64,9 @@ def test_a_task_that_a_worker_does_not_know_waits_for_one_that_does(
 
     fair_shop.worker(app=KINDS, pool=pool, concurrency=1)
     assert [result.get(timeout=RESULT_SECONDS) for result in waiting] == ["done"] * 4
-    # Both are idle: whoever hears first, it runs at once.
+    # Both are idle, and either may hear of it first.
     for _ in range(6):
-        begin = time.monotonic()
         assert send(fair_shop, "kinds.late", "42").get(timeout=RESULT_SECONDS) == "done"
-        assert time.monotonic() - begin < 0.9
     assert unknown(stranger) == 1
     assert_nothing_left(memory)
     assert not memory.hgetall(f"{PREFIX}counters").get("dead_lettered")

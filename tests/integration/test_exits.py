@@ -20,7 +20,7 @@ from tests.support.parts import parts_of
 from tests.support.waiting import at_most, eventually
 
 #: A dead child is noticed after worker_lost_wait (0.5 s); two seconds are promised.
-FREE_SECONDS = 2.0
+FREE_SECONDS = at_most(2.0)
 
 
 @dataclass(frozen=True)

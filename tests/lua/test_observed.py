@@ -77,7 +77,7 @@ def test_a_gate_counts_each_task_above_the_limit_and_the_most_at_once(limiter, c
         admit(limiter, tenant)
     key = NAMES.of("stats", str(clock.now_ms // HOUR_MS * 60))
     assert observed(client) == {"free tenant:a": "2 3"}
-    assert KEPT_MS - 1000 < client.pttl(key) <= KEPT_MS
+    assert KEPT_MS - 60_000 < client.pttl(key) <= KEPT_MS
 
 
 def test_another_limit_is_not_counted(limiter, client):
@@ -160,7 +160,7 @@ def test_it_is_neither_in_the_sums_of_minutes_nor_lost_in_the_first_of_them(clie
         dispatch.settle(dispatch.claim_all())
     key = f"{PREFIX}stats:{first // MINUTE_MS}"
     assert client.hget(key, "observed free tenant:a") == "2 2"
-    assert KEPT_MS - 5_000 < client.pttl(key) <= KEPT_MS
+    assert KEPT_MS - 60_000 < client.pttl(key) <= KEPT_MS
     client.hset(f"{PREFIX}clock", "last_total", str(first // MINUTE_MS - 1))
     for _ in range(2):
         args = calls.announce_args(Rules(), "{}", 15_000, None, str(first + 2 * MINUTE_MS))

@@ -108,7 +108,7 @@ class Proxy:
         """Close everything and end the thread; harmless twice."""
         if self._thread.is_alive():
             self._order(self._end)
-            self._thread.join(5.0)
+            self._thread.join(at_most(5.0))
             assert not self._thread.is_alive(), "the proxy's thread expected to end"
 
     def cut(self) -> None:
@@ -144,7 +144,7 @@ class Proxy:
         with self._lock:
             self._orders.append((action, done))
         self._wake_in.send(b"x")
-        assert done.wait(5.0), "the proxy's thread expected to answer within 5 s"
+        assert done.wait(at_most(5.0)), "the proxy's thread expected to answer within 5 s"
 
     # Everything below runs in the thread.
 

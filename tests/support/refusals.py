@@ -19,7 +19,7 @@ from typing import Any, Self
 from redis.exceptions import RedisError, ResponseError
 
 from tests.support.redis_server import HOST, RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 #: What a real server can be brought to answer.
 REAL = ("READONLY", "NOREPLICAS", "MISCONF", "MASTERDOWN", "BUSY")
@@ -66,7 +66,7 @@ class Refusal:
             getattr(self, f"_end_{self.word.lower()}")(client)
             eventually(lambda: not self._refuses(client))
         if self._script is not None:
-            self._script.join(5.0)
+            self._script.join(at_most(5.0))
 
     def _refuses(self, client: Any) -> bool:
         try:
@@ -133,7 +133,7 @@ class Refusal:
             self.between.close()
         self.server.stop()
         if self._script is not None:
-            self._script.join(5.0)
+            self._script.join(at_most(5.0))
 
 
 class Between(socketserver.ThreadingTCPServer):
@@ -163,7 +163,7 @@ class Between(socketserver.ThreadingTCPServer):
         for each in list(self._open):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        self._thread.join(5.0)
+        self._thread.join(at_most(5.0))
 
     def opened(self, *sockets: socket.socket) -> None:
         """Remember what is to be ended."""
@@ -194,7 +194,7 @@ class _Client(socketserver.StreamRequestHandler):
             self.server.closed(self.connection, target)
             with contextlib.suppress(OSError):
                 target.shutdown(socket.SHUT_RDWR)
-            back.join(5.0)
+            back.join(at_most(5.0))
             target.close()
 
     def _commands(self) -> Iterator[bytes]:

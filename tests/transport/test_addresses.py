@@ -23,7 +23,7 @@ from celery_fairness.transport.session import sessions
 from tests.support.local_process import LocalProcess
 from tests.support.redis_server import RedisServer, ReservedPort, find_binary
 from tests.support.services import missing
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, Inbox, leases, publish, settled
 
 pytestmark = pytest.mark.redis
@@ -177,7 +177,7 @@ class Listener:
         thread.start()
         with contextlib.suppress(Exception):
             use()
-        thread.join(5)
+        thread.join(at_most(5))
         return heard[0]
 
 

@@ -111,14 +111,14 @@ def test_a_channel_closes_after_the_ends_that_a_thread_sends(
 
     def call(verb: str, args: list[str]) -> Any:
         taken.set()
-        goes_on.wait(10)
+        goes_on.wait(at_most(10))
         for _ in range(300):
             client.ping()
         return session.renewals._connection.execute(verb, session.prefix, args)
 
     session.renewals._call = call
     inbox.messages[0].ack()
-    assert taken.wait(10)
+    assert taken.wait(at_most(10))
     goes_on.set()
     inbox.channel.close()
     assert leases(client) == 0

@@ -20,7 +20,7 @@ from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
 from tests.support.library import call
 from tests.support.proxy import Proxy
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 TIMEOUT_SECONDS = 0.2
 
@@ -167,7 +167,7 @@ def test_a_server_that_hangs_costs_a_bounded_wait(connect, redis_server, retries
         waited = time.monotonic() - began_at
     finally:
         redis_server.resume()
-    assert TIMEOUT_SECONDS * 0.9 < waited < TIMEOUT_SECONDS * waits + 0.5
+    assert TIMEOUT_SECONDS * waits * 0.9 < waited < at_most(TIMEOUT_SECONDS * waits + 1)
     assert release(connection) == [Settled.LATE]
 
 
@@ -229,7 +229,8 @@ def test_the_first_posted_call_is_waited_for(connect, redis_server, taken):
 
 
 def test_a_posted_call_waits_for_nothing(connect, redis_server, taken):
-    connection = connect(timeout_seconds=TIMEOUT_SECONDS)
+    patience = at_most(10.0)
+    connection = connect(timeout_seconds=patience)
     release(connection)
     redis_server.pause()
     try:
@@ -238,7 +239,7 @@ def test_a_posted_call_waits_for_nothing(connect, redis_server, taken):
         waited = time.monotonic() - began_at
     finally:
         redis_server.resume()
-    assert waited < TIMEOUT_SECONDS / 2
+    assert waited < patience / 2
     assert connection.read("PING") == "PONG"
     assert held(redis_server) == 0
 

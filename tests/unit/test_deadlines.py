@@ -15,6 +15,8 @@ COMMANDS = {"benchmarks", "chaos", "foreign", "mutants"}
 #: Arguments that are deadlines of waits. Shorter ones wait for something that must not come.
 DEADLINES = {"timeout", "timeout_seconds", "shutdown_timeout"}
 SHORT_SECONDS = 1
+#: Calls whose first argument is a deadline.
+WAITS = {"wait", "join"}
 #: Calls in which `timeout` is no wait of the test.
 OTHERS = {"on_timeout", "Timeout"}
 
@@ -28,6 +30,7 @@ def numbers_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
             if name not in OTHERS:
                 found += [each.value for each in node.keywords if each.arg in DEADLINES]
                 found += node.args[1:2] if name == "eventually" else []
+                found += node.args[:1] if name in WAITS else []
         elif isinstance(node, ast.arguments):
             named = [*node.posonlyargs, *node.args][-len(node.defaults) :] if node.defaults else []
             pairs = [*zip(named, node.defaults, strict=True)]

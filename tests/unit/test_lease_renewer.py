@@ -15,7 +15,7 @@ from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.worker import lease_renewer as keeper_module
 from celery_fairness.worker.lease_renewer import LeaseRenewer
 from celery_fairness.worker.settings_publisher import SettingsPublisher
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 
 class Said(list):
@@ -129,7 +129,7 @@ def test_it_renews_at_a_third_of_the_lease(make, limiter, clock, monkeypatch):
 
         def wait(self, timeout_seconds):
             waits.append(timeout_seconds)
-            return self.stopped.wait(5)
+            return self.stopped.wait(at_most(5))
 
     monkeypatch.setattr(keeper_module, "Bell", Bell)
     renewer = make(lease_seconds=15)
@@ -254,7 +254,7 @@ def test_after_a_lost_memory_the_tiers_are_published_again_and_leases_do_not_wai
     def publish():
         if held(limiter):
             begun.set()
-            goes_on.wait(10)
+            goes_on.wait(at_most(10))
 
     publisher = SettingsPublisher(said)
     publisher.add("database", publish)
@@ -263,7 +263,7 @@ def test_after_a_lost_memory_the_tiers_are_published_again_and_leases_do_not_wai
     eventually(lambda: times(limiter, "l1") >= 1)
     assert not begun.is_set()
     limiter.lose_memory()
-    assert begun.wait(10)
+    assert begun.wait(at_most(10))
     seen = times(limiter, "l1")
     try:
         eventually(lambda: times(limiter, "l1") >= seen + 2)

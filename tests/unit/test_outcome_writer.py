@@ -24,7 +24,7 @@ from celery_fairness.worker import outcome_reporter
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.outcome_writer import write
 from tests.support.json_log import json_lines
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 ID = "id1"
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -488,12 +488,12 @@ def test_a_reporter_that_is_stopped_finishes_what_it_writes_and_asks_no_more(
 
     def slow(_outcome, _consumer):
         begun.set()
-        assert stops.wait(10)
+        assert stops.wait(at_most(10))
 
     monkeypatch.setattr(outcome_reporter, "write", slow)
     redis = Redis("a", "b", "c")
     found = make_reporter(redis)
-    assert begun.wait(10)
+    assert begun.wait(at_most(10))
     monkeypatch.setattr(found, "_stopped", stops)
     found.stop()
     assert redis.written == ["1 a"]

@@ -16,7 +16,7 @@ import redis
 from celery_fairness.testing import server as server_module
 from tests.support.redis_server import HOST, RedisServer, ReservedPort, ServerFailed
 from tests.support.services import missing
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -177,7 +177,7 @@ def test_the_server_dies_with_its_parent(death, tmp_path):
         pid = int(parent.stdout.readline())
         assert not gone(pid)
         parent.send_signal(death)
-        parent.wait(10)
+        parent.wait(at_most(10))
     eventually(lambda: gone(pid))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.settings_publisher import SettingsPublisher
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def test_a_source_is_published_once_more_if_the_memory_is_lost_meanwhile(publish
         tries.append(1)
         if len(tries) == 2:
             begun.set()
-            goes_on.wait(10)
+            goes_on.wait(at_most(10))
 
     publisher.add("settings", publish)
     publisher.publish_again()
-    assert begun.wait(10)
+    assert begun.wait(at_most(10))
     publisher.publish_again()
     goes_on.set()
     eventually(lambda: not publisher._runs)

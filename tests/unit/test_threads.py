@@ -55,7 +55,7 @@ def test_a_bell_is_heard_once_however_often_it_was_rung():
 
 def test_a_bell_wakes_who_waits_for_it():
     bell, heard = Bell(), []
-    waiter = threading.Thread(target=lambda: heard.append(bell.wait(20)))
+    waiter = threading.Thread(target=lambda: heard.append(bell.wait(at_most(20))))
     waiter.start()
     bell.ring()
     waiter.join(timeout=at_most(20))
@@ -77,7 +77,7 @@ def test_a_native_thread_does_not_keep_the_process_alive():
     )
     ran = threading.Event()
     start_thread(ran.set)
-    assert ran.wait(20)
+    assert ran.wait(at_most(20))
 
 
 SHARES = """
