@@ -32,6 +32,7 @@ from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.contract.conftest import FrozenClock, override_key, stop_key
 from tests.support.tables import assert_sums_agree, findings
+from tests.support.waiting import at_most
 
 #: PROPERTY_SEQUENCES=400 looks longer than the suite does, PROPERTY_SEED=1000 elsewhere.
 SEQUENCES = int(os.environ.get("PROPERTY_SEQUENCES", "24"))
@@ -262,7 +263,7 @@ OPERATIONS = (
 
 
 @pytest.mark.redis
-@pytest.mark.timeout(60 + SEQUENCES * 10)
+@pytest.mark.timeout(at_most(60 + SEQUENCES * 10))
 def test_whatever_gates_and_operators_do_limits_hold_and_no_task_is_lost(redis_url):
     for seed in range(SEED, SEED + SEQUENCES):
         gates = Gates(redis_url, seed)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.django.suite_run import SuiteRun, names
 from tests.support.services import missing
+from tests.support.waiting import at_most
 
 _runs: dict[str, SuiteRun] = {}
 
@@ -19,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # The first test on a database waits for the whole run. Each test of that run has a timeout of its
 # own, which names a test that hangs. It must come first.
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(at_most(800))
 @pytest.mark.parametrize(
     ("database", "name"),
     [

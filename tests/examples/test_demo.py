@@ -88,7 +88,6 @@ def mark_of(process: subprocess.Popen[str]) -> str:
     return mark
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("way", ["fairredis", pytest.param("gate", marks=only_in_ci)])
 def test_a_short_demo_from_start_to_end(start_demo: StartDemo, tmp_path: Path, way: str) -> None:
     process = start_demo("--jobs", "12", "--seed", "5", "--json", "--path", way)

@@ -57,7 +57,6 @@ def assert_no_call_was_long(client):
     assert [entry for entry in client.slowlog_get() if b"FCALL" in entry["command"].upper()] == []
 
 
-@pytest.mark.timeout(300)
 def test_full_tenants_cost_a_claim_and_a_settle_nothing(dispatch, client, commands):
     ran = {}
     client.config_set("slowlog-log-slower-than", LONGEST_CALL_US)
@@ -103,7 +102,6 @@ def test_queues_in_which_nothing_waits_cost_a_claim_one_command_before_it_sleeps
     assert among.get("del", 0) == alone.get("del", 0) == (tasks == 0), "the bells of all of them"
 
 
-@pytest.mark.timeout(300)
 def test_news_for_a_crowd_and_its_purge_are_spread_over_many_calls(dispatch, client):
     crowd(dispatch, 2_000)
     client.config_set("slowlog-log-slower-than", LONGEST_CALL_US)

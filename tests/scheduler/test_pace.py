@@ -70,7 +70,6 @@ def rescheduled(dispatch):
     return int(dispatch.client.hget(PREFIX + "counters", "rescheduled") or 0)
 
 
-@pytest.mark.timeout(300)
 def test_d10_a_crowd_at_a_full_limit_comes_once_in_a_snooze(dispatch):
     for _ in range(CROWD + 1):
         dispatch.put("a", limits=write_limits((ONE,)))
@@ -83,7 +82,6 @@ def test_d10_a_crowd_at_a_full_limit_comes_once_in_a_snooze(dispatch):
     assert (starts, claims < 60 * 2 * CROWD / 30 + 120) == (0, True), claims
 
 
-@pytest.mark.timeout(300)
 def test_d10_a_crowd_at_a_limit_whose_tasks_end_has_as_many_tries_as_ends_beside_that(dispatch):
     limit = Limit("api", 5, on_limit="reschedule")
     for _ in range(300):
@@ -97,7 +95,6 @@ def test_d10_a_crowd_at_a_limit_whose_tasks_end_has_as_many_tries_as_ends_beside
     assert rescheduled(dispatch) - before < 300 * 20 / 30 + 200
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("starts", "seconds"), [(1, 20), (20, 10), (100, 4)])
 @pytest.mark.parametrize("kind", ["rates", "throttle"])
 def test_p10_what_a_rate_puts_back_comes_when_it_is_open(dispatch, kind, starts, seconds):

@@ -13,7 +13,7 @@ from kombu import Connection, Exchange, Queue
 from kombu.asynchronous import Hub
 from redis import Redis
 
-from tests.support.waiting import eventually
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import Connect, publish
 
 pytestmark = pytest.mark.redis
@@ -106,7 +106,7 @@ def test_a_socket_that_a_forked_process_holds_is_not_heard_of(
         eventually(lambda: (loop.turn(), loop.got == [1, 2])[1])
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(at_most(20))
 def test_an_event_without_an_open_request_does_not_stop_the_loop(
     connect: Connect, turning: Turning
 ) -> None:
