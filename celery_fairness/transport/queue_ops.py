@@ -13,7 +13,7 @@ every consumer of fair queues, looks for an expired queue and ends a bounded par
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import Empty
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ class QueueOperationsMixin(_Channel):
 
     claimed: set[str]
     fair_queues: list[str]
+    acknowledged: Callable[[Any], None]
     #: The time of the next look at expiring queues (monotonic seconds).
     _look_at = 0.0
 
@@ -70,15 +71,23 @@ class QueueOperationsMixin(_Channel):
             return self.Message(message_of(task), channel=self)
         except Exception as error:  # noqa: BLE001 - a user's type may raise anything
             # The error's text may contain parts of the message, so only its type is logged.
-            logger.error(
-                "the task of lease %s is a dead letter of queue %s: its message cannot be read: %s",
-                held.lease,
-                held.queue,
-                type(error).__name__,
-                extra=about(queue=held.queue),
-            )
-            self._end(held, Verdict.UNREADABLE)
+            self._make_dead_letter(held, type(error).__name__)
             return None
+
+    def _make_dead_letter(self, held: Held, reason: str) -> None:
+        logger.error(
+            "the task of lease %s is a dead letter of queue %s: its message cannot be read: %s",
+            held.lease,
+            held.queue,
+            reason,
+            extra=about(queue=held.queue),
+        )
+        self._end(held, Verdict.UNREADABLE)
+
+    def dead_letter(self, message: Any, held: Held, reason: str) -> None:
+        """Make a delivered message a dead letter; a worker could not read it."""
+        self._make_dead_letter(held, reason)
+        self.acknowledged(message)
 
     def _take(self, queue: str) -> Any:
         """Claim one message and return it, or None."""

@@ -24,6 +24,7 @@ from celery_fairness.config.worker_shares import NO_SHARES
 from celery_fairness.wiring import find
 from celery_fairness.worker.begin import send_begins
 from celery_fairness.worker.claimed_request import ClaimedRequestMixin
+from celery_fairness.worker.message_guard import MessageGuard, MessageInvalid
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
 from celery_fairness.worker.pool_handoff import tasks_kept
 from celery_fairness.worker.reconnect import reconnect_quickly
@@ -46,6 +47,7 @@ class ClaimStep(bootsteps.StartStopStep):
         super().__init__(consumer, **options)
         update, discard = consumer.update_strategies, consumer.on_unknown_task
         make_bucket = consumer.bucket_for_task
+        guard = MessageGuard(consumer)
 
         def update_strategies() -> Any:
             for task in consumer.app.tasks.values():
@@ -59,7 +61,9 @@ class ClaimStep(bootsteps.StartStopStep):
 
         def on_unknown_task(body: Any, message: Any, error: Exception) -> None:
             leave = getattr(message.channel, "leave_to_others", None)
-            if leave is None or not leave(message):
+            if leave is not None and leave(message):
+                return
+            if not guard.takes(message, MessageInvalid("this worker does not have its task")):
                 discard(body, message, error)
 
         def bucket_for_task(task: Any) -> Any:

@@ -23,6 +23,13 @@ from celery_fairness.util.log_fields import about
 from celery_fairness.wiring import find
 from celery_fairness.worker.attempt_limits import log_undeclared_limits
 from celery_fairness.worker.begin import KEY, LeaseEnded, hand_over
+from celery_fairness.worker.message_guard import (
+    READ_ERRORS,
+    expect_valid,
+    held_of,
+    reason_of,
+    set_aside,
+)
 from celery_fairness.worker.request_mixin import RequestMixin, failure_of
 
 logger = logging.getLogger("celery_fairness")
@@ -72,6 +79,8 @@ def _entering(execute_using_pool: Any) -> Any:
     def execute_and_enter(self: ClaimedRequestMixin, *args: Any, **options: Any) -> Any:
         held = self._held
         if held is None:
+            # Such a header is the message's own.
+            self._request_dict.pop(KEY, None)
             return execute_using_pool(self, *args, **options)
         if self._session.is_lost(held):
             # The worker was frozen since the claim, and the lease ended.
@@ -85,6 +94,23 @@ def _entering(execute_using_pool: Any) -> Any:
         try:
             # A revoked or expired task raises here, and is acknowledged without a pool.
             result = execute_using_pool(self, *args, **options)
+        except READ_ERRORS as error:
+            if held.begun:
+                # The pool ran the body inside this call, and the tracer failed at the message.
+                logger.error(
+                    "the task of lease %s failed outside its body: %s",
+                    held.lease,
+                    reason_of(error),
+                    extra=about(queue=held.queue),
+                )
+                task_ready(self)
+                self._gone(None)
+                return None
+            if held.ended:
+                raise
+            set_aside(self._message, held, error)
+            # Celery gives the place in the pool back after this error only.
+            raise TaskRevokedError(self.id) from None
         finally:
             self._request_dict.pop(KEY, None)
         held.in_pool = True
@@ -101,6 +127,8 @@ class ClaimedRequestMixin(RequestMixin):
     _held: Any = None
 
     def __init__(self, message: Any, *args: Any, **options: Any) -> None:
+        if held_of(message) is not None:
+            expect_valid(options.get("headers") or message.headers)
         super().__init__(message, *args, **options)
         session = getattr(getattr(message, "channel", None), "session", None)
         if session is None:

@@ -40,6 +40,7 @@ from celery_fairness.message.headers import HEADER, parse_header
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.util.log_fields import about
 from celery_fairness.worker.failure import write_failure
+from celery_fairness.worker.message_guard import READ_ERRORS, reason_of
 from celery_fairness.worker.parked_message import read_parked
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
             "task %s[%s]: errbacks and chord are not called, its body cannot be read: %s",
             headers["task"],
             headers["id"],
-            error or type(error).__name__,
+            reason_of(error),
             extra=about(task_name=headers["task"], task_id=headers["id"], queue=outcome.queue),
         )
         body, decoded = ((), {}, {}), True
@@ -261,13 +262,25 @@ def write(outcome: Outcome, consumer: Any) -> None:
     try:
         request = request_of(outcome, consumer)
     except Exception as error:  # noqa: BLE001 - no later try could read it
-        logger.error(
-            "a lost task of queue %s has no result, its message cannot be read: %s",
-            outcome.queue,
-            error or type(error).__name__,
-            extra=about(queue=outcome.queue),
-        )
+        _log_unreadable(outcome, error)
         return
+    try:
+        _write(request, outcome)
+    except READ_ERRORS as error:
+        # A backend that is away raises others. A later try would fail too, and delay other results.
+        _log_unreadable(outcome, error)
+
+
+def _log_unreadable(outcome: Outcome, error: Exception) -> None:
+    logger.error(
+        "a lost task of queue %s has no result, its message cannot be read: %s",
+        outcome.queue,
+        reason_of(error),
+        extra=about(queue=outcome.queue),
+    )
+
+
+def _write(request: LostRequest, outcome: Outcome) -> None:
     name, task_id = request.name, request.id
     if outcome.queue.startswith(PARKED_QUEUES):
         outcome = outcome._replace(queue=str(request.delivery_info["routing_key"]))

@@ -67,6 +67,25 @@ class Requested(Task[Any, Any]):
     Request = OwnRequest
 
 
+class BrokenRequest(Request):
+    """A user's request class that cannot hand its tasks to a pool."""
+
+    @property
+    def time_limits(self) -> Any:
+        """Fail where Celery reads them for the pool."""
+        raise TypeError("a secret")
+
+    @time_limits.setter
+    def time_limits(self, value: Any) -> None: ...
+
+
+class Broken(Task[Any, Any]):
+    """Tasks that never reach a pool."""
+
+    abstract = True
+    Request = BrokenRequest
+
+
 class RequestedByName(Task[Any, Any]):
     """The same, by its name as Celery's own is given."""
 
@@ -150,6 +169,7 @@ def make_kinds(app: Celery) -> Celery:
         ("based", Based),
         ("requested", Requested),
         ("requested_by_name", RequestedByName),
+        ("broken", Broken),
         ("fair", FairTask),
     ):
         given = {} if base is None else {"base": base}

@@ -92,6 +92,7 @@ def test_what_is_exported_is_fixed():
 INTERNAL = {
     "BindingsChanged",
     "LeaseEnded",
+    "MessageInvalid",
     "NotAccepted",
     "NotBegun",
     "Parked",

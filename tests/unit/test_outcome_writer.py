@@ -276,6 +276,13 @@ def test_of_what_is_no_message_it_is_only_said_that_it_was_lost(consumer, said, 
     )
 
 
+def test_a_task_whose_id_no_backend_takes_is_said_to_be_lost_and_not_tried_again(consumer, said):
+    write(outcome_of("unreadable", id=["a secret"]), consumer)
+    ((_, text),) = said()
+    assert "a lost task of queue q has no result, its message cannot be read: " in text
+    assert "secret" not in text
+
+
 def test_the_log_names_the_tenant_as_the_producer_did(consumer, said):
     header = {"v": 1, "tenant": "user@example.org"}
     write(outcome_of(tenant="h_0", fairness=header), consumer)
