@@ -17,6 +17,6 @@ def rank_of(priority: Any, *, high_first: bool) -> int:
     """
     try:
         number = max(0, min(HIGHEST_PRIORITY, int(priority)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = 0
     return number if high_first else HIGHEST_PRIORITY - number

@@ -96,7 +96,7 @@ class Stamp:
         if name.startswith("celery."):
             return given
         if given is not None:
-            return self._completed(name, given)
+            return self.completed(name, given)
         is_fair = hasattr(task, "tenant_source")
         source: TenantSource | None = task.tenant_source if is_fair else None
         scheduled = self.is_scheduled(task, headers)
@@ -180,8 +180,13 @@ class Stamp:
         """Return whether beat sent a message."""
         return bool(headers.get(BEAT_HEADER))
 
-    def _completed(self, name: str, given: Any) -> Any:
-        """Return an explicit header with the tenant's current tier."""
+    def completed(self, name: str, given: Any) -> Any:
+        """Return an explicit header with the tenant's current tier.
+
+        Args:
+            name: The task's name, for the log.
+            given: The header. If it is invalid, it is logged and returned.
+        """
         try:
             header = parse_header(given)
         except HeaderInvalid as error:

@@ -9,7 +9,6 @@ Unreadable entries go into quarantine.
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from celery_fairness.control.installation import Installation
 from celery_fairness.control.queues import QueuesApi
 from celery_fairness.control.workers import living
 from celery_fairness.errors import NotFound, suggestion
+from celery_fairness.message.headers import HEADER
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiting
 from celery_fairness.store.connection import REDIS_ERRORS
@@ -44,8 +44,6 @@ AT_MOST = 100
 #: The longest wait of a move to ``redis://`` for tasks that workers hold, in leases, and the pause
 #: between looks, in seconds.
 LEASES_WAITED, AGAIN_SECONDS = 1.5, 0.1
-#: A delivery tag that a record can hold.
-_TAG = re.compile(r"[!-~]+")
 
 
 class Moved(Value):
@@ -84,15 +82,18 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
     """
     if not QUEUE_NAME.accepts(queue):
         raise ValueError(QUEUE_NAME.problem("queue", queue))
-    installation = wired(app).installation
+    fairness = wired(app)
+    installation = fairness.installation
     installation.expect_claims()
     # If Redis is away, kombu would try again for ever.
     installation.reader.read("PING")
     move = to_fair if to == "fairredis" else to_stock
     try:
         with app.connection_for_read() as connection:
-            _expect_known(installation, connection.default_channel, queue)
-            return move(connection.default_channel, queue, progress)
+            channel = connection.default_channel
+            channel.session.completed = fairness.stamp.completed
+            _expect_known(installation, channel, queue)
+            return move(channel, queue, progress)
     except REDIS_ERRORS as error:
         raise installation.redis.connection.unavailable(error) from error
 
@@ -215,12 +216,14 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
 
 
 def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
-    """Return a stock producer's message as a task; without a valid tag it gets a new one."""
+    """Return a stock producer's message as a task."""
     message = loads(bytes_to_str(entry))
-    properties = message["properties"]
-    tag = properties.get("delivery_tag")
-    if not isinstance(tag, str) or not _TAG.fullmatch(tag):
-        properties["delivery_tag"] = str(uuid.uuid4())
+    # Some producers use one tag for all their messages, or none. The call that adopts the message
+    # takes it from its list, so a second call finds nothing and needs no tag to see that.
+    message["properties"]["delivery_tag"] = str(uuid.uuid4())
+    headers = message.get("headers")
+    if isinstance(headers, dict) and HEADER in headers:
+        headers[HEADER] = channel.session.completed(str(headers.get("task")), headers[HEADER])
     return waiting_of(queue, message, channel.session.settings)
 
 

@@ -110,6 +110,8 @@ class Session:
         self.stopping = False
         #: Whether every end is sent at once, because no loop collects ends any more.
         self.at_once = False
+        #: Returns a message's header with its tenant's tier, from the task's name and the header.
+        self.completed: Callable[[str, Any], Any] = lambda _name, header: header
         #: Whether a worker has logged which priority goes first.
         self.order_logged = False
         #: Whether the loop stands still, and sends nothing, while a body runs.

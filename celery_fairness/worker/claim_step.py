@@ -106,6 +106,8 @@ class ClaimStep(bootsteps.StartStopStep):
         fairness = find(consumer.app)
         if fairness is not None:
             session.renewals.on_memory_lost = fairness.settings_publisher.publish_again
+            # A stock producer has no resolver, so its header must not choose the tier.
+            session.completed = fairness.stamp.completed
         session.renewals.on_leases_lost = partial(_end_bodies, consumer)
         session.body_blocks_loop = isinstance(consumer.pool, SoloPool)
         consumer.task_consumer.channel.serves_worker = True

@@ -10,6 +10,7 @@ from typing import Any
 
 import kombu
 import pytest
+from celery import Celery
 from redis import Redis
 
 from celery_fairness.transport import register
@@ -109,6 +110,26 @@ def test_a_queue_moves_while_workers_of_both_brokers_run(
     with Redis.from_url(redis_url) as client:
         eventually(lambda: not any(map(client.exists, left)))
     assert stock.runs() == dict.fromkeys(sent, 1)
+
+
+def test_the_resolver_of_the_worker_decides_and_no_header_of_a_stock_producer(
+    make_shop: Callable[..., Shop], redis_url: str
+) -> None:
+    shop = make_shop("fairredis", fairness={"tier_resolver": "tests.support.resolver:tier_of"})
+    gate = shop.gate_file()
+    kwargs = {"gate": str(gate)}
+    with Celery("stock", broker=redis_url, set_as_current=False) as stock:
+        for user, claimed_tier in (("free-1", "enterprise"), ("pro-1", "free")):
+            header = {"v": 1, "tenant": user, "tier": claimed_tier}
+            for _ in range(2):
+                arguments = {**kwargs, "user": user}
+                stock.send_task("shop.work", kwargs=arguments, headers={"fairness": header})
+    shop.worker(pool="threads", concurrency=4)
+    eventually(lambda: [each["user"] for each in shop.ledger("start")].count("pro-1") == 2)
+    shop.await_held("free-1", 1)
+    gate.touch()
+    eventually(lambda: len(shop.ledger("end")) == 4)
+    assert (shop.most_at_once("free-1"), shop.most_at_once("pro-1")) == (1, 2)
 
 
 def move(shop: Shop, to: str) -> dict[str, Any]:

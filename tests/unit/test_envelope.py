@@ -105,6 +105,21 @@ def test_a_partition_is_the_same_whichever_process_makes_its_key(body, value):
     assert waiting_of("jobs", message, settings).limits.startswith(partition_key("jobs", [value]))
 
 
+@pytest.mark.parametrize(
+    "priority", [float("inf"), float("-inf"), float("nan"), "1e999", "high", [1], {}, None]
+)
+def test_a_priority_that_is_no_number_counts_as_0(priority):
+    message = {
+        "properties": {
+            "delivery_tag": "t1",
+            "delivery_info": {"exchange": ""},
+            "priority": priority,
+        },
+        "headers": {},
+    }
+    assert waiting_of("q", message, build_settings({})).rank == 0
+
+
 def delivered(body, accept, content_type=JSON_TYPE):
     """Return a message with ``body``, as a consumer that accepts ``accept`` gets it."""
     raw = {
