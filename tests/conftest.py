@@ -22,6 +22,7 @@ from celery import _state
 
 # pytest-celery shadows this fixture with one that needs containers.
 from celery.contrib.pytest import celery_worker as celery_thread_worker
+from hypothesis import HealthCheck, settings
 
 from tests.support.fork_server import ForkServer, read_version_once
 from tests.support.local_process import SCRUBBED_PREFIXES
@@ -64,6 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Settings of the person who runs the tests are not what is tested.
     for name in [name for name in os.environ if name.startswith(SCRUBBED_PREFIXES)]:
         del os.environ[name]
+    # How long a random value takes says something of the machine only.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("tests", deadline=None, suppress_health_check=slow)
+    settings.load_profile("tests")
     read_version_once()
     config.stash[_long_lived] = []
     config.pluginmanager.register(ServiceCount(config), "service-count")

@@ -121,7 +121,7 @@ def test_a_suspect_that_waits_goes_back_without_a_death_when_its_worker_stops(
     revoked = next(each for each in results if each.id != started["id"])
     last = shop.worker(app=KINDS, pool=pool, concurrency=4, env=env, queues=["other"])
     shop.revoke(revoked.id)
-    shop.app.control.add_consumer("celery", destination=[last.hostname()], reply=True)
+    shop.tell(last, "add_consumer", "celery")
     done = [each.get(timeout=RESULT_SECONDS) for each in results if each is not revoked]
     assert done == ["done"] * 3
     assert_nothing_left(memory)

@@ -39,7 +39,7 @@ headers = st.builds(
 
 
 @given(headers)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_what_is_written_is_read_back_through_json(header):
     assert parse_header(json.loads(json.dumps(header.to_wire()))) == header
 

@@ -406,7 +406,7 @@ def attacks(template, given_to_it, made):
 @example(KeyTemplate("k:{args.a}"), {**NOTHING, "args.a": "a b"})
 @example(KeyTemplate("k:{tenant}"), {**NOTHING, "tenant": NONE})
 @example(KeyTemplate("{tenant}"), {**NOTHING, "tenant": NONE})
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(600))
 def test_nobody_who_knows_the_rules_finds_other_values_with_the_same_key(template, given_to_it):
     made = made_from(template, given_to_it)
     assume(made is not None)
@@ -416,7 +416,7 @@ def test_nobody_who_knows_the_rules_finds_other_values_with_the_same_key(templat
 
 
 @given(templates(), given_values, given_values, st.sets(st.sampled_from(FIELDS)))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_two_different_tasks_never_share_a_key_of_one_template(template, one, other, same):
     # Values that agree in some fields, as those of a tenant who tries things do.
     other = {**other, **{name: one[name] for name in same}}
@@ -434,7 +434,7 @@ def test_two_different_tasks_never_share_a_key_of_one_template(template, one, ot
 @example(("a", "b:c", ""), ("a:b", "c", ""), ":", ":")
 @example(("", "a", "b"), ("a", "", "b"), "::", ":")
 @example(("a", "", ""), ("", "", "a"), "a:a", "a.a")
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 def test_text_does_not_move_from_one_field_to_the_next(one, other, left, right):
     template = KeyTemplate(f"k{{args.a}}{left}{{args.b}}{right}{{args.c}}", "empty")
     first, second = (
@@ -444,7 +444,7 @@ def test_text_does_not_move_from_one_field_to_the_next(one, other, left, right):
 
 
 @given(templates(), given_values)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_key_is_refused_only_for_what_is_missing_or_no_text_and_else_the_open_job_spec_allows_it(
     template, given_to_it
 ):

@@ -258,7 +258,7 @@ policies = st.builds(
 
 
 @given(policies)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_S15_what_is_written_is_read_back(policy):
     written = json.loads(json.dumps(policy.to_ojs()))
     assert None not in written.values()
@@ -278,7 +278,7 @@ declared = st.builds(
 
 
 @given(declared)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_what_kombu_writes_into_a_message_is_read_back_as_an_equal_policy(policy):
     written = loads(dumps([policy]))
     assert read_policies(written) == (policy,)
@@ -296,7 +296,7 @@ def test_what_a_missing_value_is_can_be_said_only_where_the_key_may_have_fields(
 
 
 @given(policies)
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 def test_a_policy_is_one_value(policy):
     for again in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
         assert again == policy
@@ -396,7 +396,7 @@ def implies(one, other):
 
 
 @given(limits, st.randoms(), st.integers(0, 6))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_merge_depends_neither_on_the_order_nor_on_what_was_merged_before(
     given_limits, random, cut
 ):
@@ -409,7 +409,7 @@ def test_a_merge_depends_neither_on_the_order_nor_on_what_was_merged_before(
 
 
 @given(limits)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_merged_limit_is_as_strict_as_each_and_no_stricter(given_limits):
     for limit in merge(given_limits):
         same = [each for each in given_limits if each.key == limit.key]

@@ -252,7 +252,7 @@ def test_S20_a_rate_of_the_open_job_spec_is_an_object(value):
 
 
 @given(rates)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_what_is_written_is_read_back(rate):
     assert Rate.parse(str(rate)) == rate
     assert Rate.parse(rate.to_ojs()) == rate

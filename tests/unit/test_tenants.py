@@ -175,7 +175,7 @@ hostile = st.one_of(
 
 
 @given(hostile, hostile)
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 def test_two_different_tenants_never_share_a_key(one, other):
     try:
         one, other = normalise(one), normalise(other)
@@ -191,7 +191,7 @@ def test_two_different_tenants_never_share_a_key(one, other):
 
 
 @given(hostile)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_a_key_is_always_one_that_the_open_job_spec_allows(tenant):
     try:
         tenant = normalise(tenant)
@@ -203,7 +203,7 @@ def test_a_key_is_always_one_that_the_open_job_spec_allows(tenant):
 
 
 @given(hostile, hostile, st.sampled_from(["a", "b"]), st.sampled_from(["a", "b"]))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_services_of_one_tenant_are_apart(one, other, first, second):
     try:
         one, other = normalise(one), normalise(other)
