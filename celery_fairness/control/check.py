@@ -81,6 +81,8 @@ KINDS = {
         advice="read it with HGET, send it again if its task must run, then remove it with HDEL",
     ),
     "task_without_id": _Kind("no search by id finds this task", "entered its id"),
+    "scheduled_task_lost": _Kind("no purge of its tenant finds this scheduled task", "entered it"),
+    "scheduled_task_gone": _Kind("this is no scheduled task of the tenant", "removed it"),
     "task_without_place": _Kind(
         "this task waits in no queue, and does not run",
         advice="read its message with HGET from messages, send it again, then remove both fields "

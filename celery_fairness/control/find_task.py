@@ -1,7 +1,10 @@
 """Finds tasks by id or tenant, running tasks, and dead letters.
 
-Weakness: a scheduled task is ordered by its time. So a search for a tenant's tasks reads the heads
-of all scheduled tasks. A search may miss a task that moves meanwhile, so each is made twice.
+A search for tenants reads their own tasks alone, however many others wait.
+
+Weakness: scheduled tasks are ordered by their times. So a search for a queue's tasks, or a tier's,
+reads the heads of all scheduled tasks. A search may miss a task that moves meanwhile, so each is
+made twice.
 """
 
 from __future__ import annotations
@@ -143,6 +146,34 @@ def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterato
     """
     for _ in range(PASSES):
         yield from _waiting_once(reader, wanted)
+
+
+def tasks_of(reader: Reader, keys: Iterable[str]) -> Iterator[list[TaskHead]]:
+    """Yield waiting and scheduled tasks of tenants, as :func:`waiting_tasks` does.
+
+    Args:
+        reader: The reader of the installation.
+        keys: The keys of the tenants, ``tenant:TENANT``. The keys of their services are added.
+    """
+    fields = (field.partition(":") for field in reader.read("HKEYS", reader.keys.clock))
+    services = sorted(name for kind, _, name in fields if kind == "service")
+    all_keys = [name for key in keys for name in (key, *(f"{key}:{each}" for each in services))]
+    for _ in range(PASSES):
+        for key in all_keys:
+            yield from _scheduled_of(reader, key)
+            fields = [
+                field for field, _ in reader.pairs("HSCAN", reader.keys.of("tenant_state", key))
+            ]
+            for field in fields:
+                kind, _, queue = field.partition(":")
+                if kind == "q":
+                    yield from _of_tenant(reader, key, queue)
+
+
+def _scheduled_of(reader: Reader, key: str) -> Iterator[list[TaskHead]]:
+    tags = (tag for tag, _ in reader.pairs("ZSCAN", reader.keys.of("scheduled_of", key)))
+    for some in batches(tags, TOGETHER):
+        yield list(_heads(zip(some, reader.read("HMGET", reader.keys.tasks, *some), strict=True)))
 
 
 def _waiting_once(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:

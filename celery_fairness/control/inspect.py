@@ -5,8 +5,9 @@ The function ``inspect`` of the library returns all facts of one moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_policy import queue_key
@@ -22,7 +23,7 @@ from celery_fairness.config.tenants import (
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import is_tenants, keys_of_row
 from celery_fairness.control.ojs_views import Inspection, InspectionPage, Pagination
-from celery_fairness.control.scan import Reader, logical_now
+from celery_fairness.control.scan import NAMES_COUNT, Reader, logical_now
 from celery_fairness.control.snapshot import read_inspection
 from celery_fairness.errors import NotFound, got
 from celery_fairness.limiter.tier_cache import TierAnswer
@@ -30,10 +31,21 @@ from celery_fairness.scheduler.types import SYSTEM
 
 #: Leases on a page.
 ROWS = 100
+#: If more keys are known, their names are read once for many pages.
+READ_ANEW = 1000
+#: Such names are used for this many times the seconds that it took to read them.
+USED_FOR = 20
 _NOT_KNOWN = (
     "is not known: nothing holds it, nothing of it waits, it is forgotten, or no task had it yet; "
     "a tenant's key is tenant:{tenant}"
 )
+
+
+class _Names(NamedTuple):
+    """The names of all known keys, and the monotonic time until which they are used."""
+
+    names: Sequence[str]
+    until: float
 
 
 class Inspector:
@@ -42,6 +54,7 @@ class Inspector:
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self._settings = installation.settings
+        self._names = _Names((), 0.0)
 
     def inspect(self, key: str, page: int = 1, *, known: bool = True) -> Inspection:
         """Return the state of a key; see ``LimitsApi.inspect``.
@@ -62,12 +75,27 @@ class Inspector:
 
     def page(self, page: int, per_page: int) -> InspectionPage:
         """Return a page of the known keys; see ``LimitsApi.list``."""
-        keys = sorted(set(_known_keys(self._installation.reader)) - {SYSTEM})
+        keys = self._known_names()
         some = keys[(page - 1) * per_page : page * per_page]
         return InspectionPage(
             items=tuple(map(self._of_known, some)),
             pagination=Pagination(total=len(keys), page=page, per_page=per_page),
         )
+
+    def _known_names(self) -> Sequence[str]:
+        """Return the names of the known keys in their order.
+
+        No table has them in this order, and an index would make each task dearer. So a list of many
+        names may be some seconds old, and a client that turns its pages reads them once.
+        """
+        began = time.monotonic()
+        if began < self._names.until:
+            return self._names.names
+        names = tuple(sorted(set(_known_keys(self._installation.reader)) - {SYSTEM}))
+        now = time.monotonic()
+        if len(names) > READ_ANEW:
+            self._names = _Names(names, now + USED_FOR * (now - began))
+        return names
 
     def of_tenant(self, tenant: str, tier: str, service: str | None) -> Inspection:
         """Return the state of a tenant's key without a call of the resolver."""
@@ -176,15 +204,15 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     keys = reader.keys
     for table in (keys.changes, keys.queue_limits):
         # A field is `pause KEY`, `override KEY`, `key KEY`, `queue QUEUE` or `moved QUEUE`.
-        fields = (field.partition(" ") for field, _ in reader.pairs("HSCAN", table))
+        fields = (field.partition(" ") for field, _ in reader.pairs("HSCAN", table, NAMES_COUNT))
         yield from (key for kind, _, key in fields if kind not in ("queue", "moved"))
     tables = [("ZSCAN", keys.cool_downs), ("HSCAN", keys.waiting_at)]
-    for queue, _ in reader.pairs("HSCAN", keys.waiting):
+    for queue, _ in reader.pairs("HSCAN", keys.waiting, NAMES_COUNT):
         tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("active", "blocked")]
     for command, table in tables:
-        yield from (key for key, _ in reader.pairs(command, table))
-    for _, row in reader.pairs("HSCAN", keys.running):
+        yield from (key for key, _ in reader.pairs(command, table, NAMES_COUNT))
+    for _, row in reader.pairs("HSCAN", keys.running, NAMES_COUNT):
         yield from keys_of_row(row)
     logical = logical_now(reader)
-    lately = reader.pairs("ZSCAN", keys.key_expiry)
+    lately = reader.pairs("ZSCAN", keys.key_expiry, NAMES_COUNT)
     yield from (key.strip() for key, until in lately if float(until) > logical)

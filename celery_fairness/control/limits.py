@@ -51,6 +51,9 @@ class LimitsApi:
         ``model_dump(mode="json")`` is the object of the Open Job Spec: ``items``, each as
         :meth:`inspect` returns it, and ``pagination``.
 
+        If more than 1,000 keys are known, their names are read at most once in some seconds: the
+        longer that takes, the less often. So a page of a large installation may lack a new key.
+
         Args:
             page: The number of the page, from 1.
             per_page: How many keys a page has, 1 to 100.

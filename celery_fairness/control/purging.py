@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control.find_task import TOGETHER, waiting_tasks
+from celery_fairness.control.find_task import TOGETHER, tasks_of, waiting_tasks
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.scan import batches
 from celery_fairness.scheduler import calls
@@ -26,14 +26,10 @@ def cancel_tasks(installation: Installation, tags: Sequence[str]) -> int:
 def purge_tenant(installation: Installation, tenant: str) -> int:
     """Cancel the waiting tasks of a tenant; return their number."""
     name = key_part(tenant)
-
-    def may_be_its(key: str, _: str) -> bool:
-        # A tenant's name may have a colon, like the key of one of its services.
-        return f"{key}:".startswith(f"tenant:{name}:")
-
+    # A tenant's name may have a colon, like the key of one of its services.
     return sum(
         cancel_tasks(installation, [task.tag for task in tasks if task.tenant == name])
-        for tasks in waiting_tasks(installation.reader, may_be_its)
+        for tasks in tasks_of(installation.reader, [f"tenant:{name}"])
     )
 
 

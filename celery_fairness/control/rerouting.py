@@ -9,18 +9,19 @@ halfway. A publication of tiers that stopped halfway does not run again: its tas
 former queues until a run for their tenants.
 
 Weakness: for up to a second, producers use the old tier and put into the old queue. A running task
-that is rescheduled goes back to the old queue, too. A run reads the heads of all scheduled tasks.
+that is rescheduled goes back to the old queue, too. A change of
+tiers reads the heads of all scheduled tasks, one of tenants only those of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import Reserved, reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
-from celery_fairness.control.find_task import headers_of, messages_of, waiting_tasks
+from celery_fairness.control.find_task import headers_of, messages_of, tasks_of, waiting_tasks
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.keys import TaskHead
 from celery_fairness.errors import HeaderInvalid
@@ -49,7 +50,16 @@ class Rerouting:
         keys = {tier_key(reserved(tenant)) for tenant in tenants}
         if not (self._has_tasks and keys):
             return 0
-        return self._move_all(lambda key: self._tenant_key(key) in keys)
+        found = tasks_of(self._reader, sorted(keys))
+        its = (
+            [
+                task
+                for task in tasks
+                if _is_routed(task.queue) and self._tenant_key(task.key) in keys
+            ]
+            for tasks in found
+        )
+        return self._move_all(its)
 
     def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
         """Move the waiting tasks of tiers whose queue class differs from ``before``."""
@@ -58,7 +68,11 @@ class Rerouting:
         changed = changed_tiers(before, self._published, self._settings.default_tier)
         if changed:
             known = (None, *changed)
-            self._move_all(lambda key: key != SYSTEM and self._tier(key) in known, changed)
+
+            def may_move(key: str, queue: str) -> bool:
+                return _is_routed(queue) and key != SYSTEM and self._tier(key) in known
+
+            self._move_all(waiting_tasks(self._reader, may_move), changed)
 
     def _tenant_key(self, key: str) -> str:
         """Return the key of all services of a tenant, by the key of its tier limit."""
@@ -79,19 +93,15 @@ class Rerouting:
             return None
         return name if name in self._tiers else self._settings.default_tier
 
-    def _move_all(self, wanted: Callable[[str], bool], tiers: Collection[str] = ()) -> int:
+    def _move_all(self, found: Iterable[Sequence[TaskHead]], tiers: Collection[str] = ()) -> int:
         """Move waiting tasks to the queue of their tier; return their number.
 
         Args:
-            wanted: Returns whether tasks with this key of a tier limit may move.
+            found: The tasks, in groups.
             tiers: The tiers whose tasks move. An empty one means all tiers.
         """
-
-        def may_move(key: str, queue: str) -> bool:
-            return _is_routed(queue) and wanted(key)
-
         moved = 0
-        for tasks in waiting_tasks(self._reader, may_move):
+        for tasks in found:
             # Scheduled tasks are of several tenants.
             for (queue, key), some in groupby(sorted(tasks, key=_place), _place):
                 its = list(some)

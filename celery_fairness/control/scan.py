@@ -14,6 +14,8 @@ Command = tuple[Any, ...]
 
 #: Keys that one SCAN looks at.
 SCAN_COUNT = 1000
+#: Names that one HSCAN or ZSCAN looks at.
+NAMES_COUNT = 250
 #: Members that one HSCAN, SSCAN or ZSCAN looks at. Each may have a message.
 WALK_COUNT = 100
 
@@ -65,9 +67,15 @@ class Reader:
         for part in self._walk("SSCAN", key):
             yield from part
 
-    def pairs(self, command: str, key: str) -> Iterator[tuple[str, str]]:
-        """Yield fields and values with HSCAN, members and scores with ZSCAN."""
-        for part in self._walk(command, key):
+    def pairs(self, command: str, key: str, count: int = WALK_COUNT) -> Iterator[tuple[str, str]]:
+        """Yield fields and values with HSCAN, members and scores with ZSCAN.
+
+        Args:
+            command: The command.
+            key: The key.
+            count: How many of them one command looks at.
+        """
+        for part in self._walk(command, key, count):
             if isinstance(part, dict):
                 # A cluster returns a hash as a mapping, and a sorted set in pairs.
                 yield from part.items()
@@ -76,10 +84,10 @@ class Reader:
             else:
                 yield from zip(part[::2], part[1::2], strict=True)
 
-    def _walk(self, command: str, key: str) -> Iterator[Any]:
+    def _walk(self, command: str, key: str, count: int = WALK_COUNT) -> Iterator[Any]:
         cursor = "0"
         while True:
-            cursor, part = self.read(command, key, cursor, "COUNT", WALK_COUNT)
+            cursor, part = self.read(command, key, cursor, "COUNT", count)
             yield part
             if str(cursor) == "0":
                 return

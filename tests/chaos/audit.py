@@ -33,6 +33,7 @@ OF_TASKS = (
         "blocked:*",
         "debts:*",
         "scheduled:*",
+        "scheduled_of:*",
         "wakeup:*",
         "wakeup_leftover:*",
         "dead:*",

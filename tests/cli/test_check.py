@@ -176,6 +176,14 @@ PLANTED = {
         change("HSET", "ids", "id-b1", "b0 b11"),
         {("task_without_id", "tasks", "b1")},
     ),
+    "a scheduled task that its tenant does not list": (
+        change("DEL", "scheduled_of:tenant:late"),
+        {("scheduled_task_lost", "tasks", "l1")},
+    ),
+    "a tenant that lists a task that is not scheduled": (
+        change("ZADD", "scheduled_of:tenant:back", 1, "b1"),
+        {("scheduled_task_gone", "scheduled_of:tenant:back", "b1")},
+    ),
     "a message that no task has": (
         change("HSET", "messages", "gone", "{}"),
         {("message_without_task", "messages", "gone")},
@@ -284,7 +292,7 @@ def test_each_place_of_a_task_is_one(installation, client, check):
     for place in ("scheduled:celery", "dead:celery", "outcomes"):
         client.delete(installation.key(place))
     lost = {("task_without_place", "tasks", tag) for tag in ("l1", "d1", "e1")}
-    assert named(check()) == lost
+    assert named(check()) == lost | {("scheduled_task_gone", "scheduled_of:tenant:late", "l1")}
 
 
 def test_a_tenant_with_more_lanes_than_are_added_up_is_repaired_whole(client, check):

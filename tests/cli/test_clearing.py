@@ -427,6 +427,32 @@ def test_a_purge_goes_on_behind_another_tenants_tasks_in_one_lane(fairness, shop
     assert not check().findings
 
 
+@pytest.mark.parametrize("act", ["purge", "set_tier"])
+def test_the_tasks_of_a_tenant_are_found_however_many_others_wait(
+    fairness, installation, client, act
+):
+    def commands():
+        return sum(each["calls"] for each in client.info("commandstats").values())
+
+    used = []
+    for others in (3, 300):
+        for number in range(others):
+            installation.put(f"{others}.{number}", f"w{others}.{number}")
+            installation.put(f"{others}.{number}", f"l{others}.{number}", eta_ms=9_000_000_000_000)
+        installation.put("mine", f"mw{others}")
+        installation.put("mine", f"ml{others}", eta_ms=9_000_000_000_000)
+        before = commands()
+        # The clock is due, however fast this machine is.
+        client.hincrby(installation.key("clock"), "seen", -50)
+        if act == "purge":
+            assert fairness.tenants.purge("mine").cancelled == 2
+        else:
+            fairness.tenants.set_tier("mine", "pro")
+            fairness.tenants.set_tier("mine", "free")
+        used.append(commands() - before)
+    assert used[1] <= used[0] + 10 < 150
+
+
 def test_no_command_but_the_check_searches_the_names_of_all_keys(fairness, installation, client):
     installation.put("42", "t1")
     installation.put("42", "t2", eta_ms=9_000_000_000_000)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.cli.conftest import Installation
+from tests.support.waiting import eventually
 
 API = "api.stripe.com|1|||w"
 
@@ -58,6 +59,24 @@ def test_pages_follow_each_other_and_the_last_is_shorter(made, run):
     ]
     found = [page["pagination"] for page in pages]
     assert found == [{"total": 5, "page": number, "per_page": 2} for number in (1, 2, 3, 4)]
+
+
+def test_the_names_of_many_keys_are_read_once_for_many_pages(fairness, client):
+    def commands():
+        return sum(each["calls"] for each in client.info("commandstats").values())
+
+    made = Installation(client)
+    client.zadd(made.key("key_expiry"), {f" tenant:{number:05}": 9e15 for number in range(20_000)})
+    used = []
+    for page in (1, 2, 3):
+        before = commands()
+        (item,) = fairness.limits.list(page, per_page=1).items
+        assert item.key == f"tenant:{page - 1:05}"
+        used.append(commands() - before)
+    assert used[1:] == [used[1], used[1]]
+    assert used[1] < 60
+    client.zadd(made.key("key_expiry"), {" tenant:00000a": 9e15})
+    eventually(lambda: fairness.limits.list().pagination.total == 20_001)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,16 @@ OF_TASKS = (
         "at_limit",
     ),
     "outcomes",
-    *("lane:*", "names:*", "ready:*", "active:*", "blocked:*", "scheduled:*", "expires:*"),
+    *(
+        "lane:*",
+        "names:*",
+        "ready:*",
+        "active:*",
+        "blocked:*",
+        "scheduled:*",
+        "scheduled_of:*",
+        "expires:*",
+    ),
     *("blocked_lanes:*", "blocked_classes:*", "groups:*", "group:*", "groups_at:*", "available:*"),
     *("waiters:*", "timers", "looks", "virtual_times", "finish_tags:*"),
 )

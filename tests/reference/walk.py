@@ -34,7 +34,16 @@ LATE = 850
 #: Claims after which everything must have ended.
 ROUNDS = 2_000
 #: Keys that live for ever, as one key or one for each worker and minute.
-KEPT = {"clock", "tiers", "counters", "events", "kept_events", "trace", "stats", "last_answer"}
+KEPT = {
+    "clock",
+    "tiers",
+    "counters",
+    "events",
+    "kept_events",
+    "trace",
+    "stats",
+    "last_answer",
+}
 #: Keys of dead letters.
 RECORDS = {"dead", "tasks", "messages", "ids", "same_id", "queues"}
 #: Keys that end by themselves.

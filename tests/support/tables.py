@@ -32,6 +32,8 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     lanes = sum(client.zcard(f"{prefix}lane:{name}") for name in names("lane"))
     assert lanes == sum(waiting.values())
     later = sum(client.zcard(f"{prefix}scheduled:{name}") for name in names("scheduled"))
+    of_tenants = sum(client.zcard(f"{prefix}scheduled_of:{name}") for name in names("scheduled_of"))
+    assert of_tenants == later
     dead = {tag for name in names("dead") for tag in client.zrange(f"{prefix}dead:{name}", 0, -1)}
     ended = set(client.zrange(f"{prefix}outcomes", 0, -1))
     tags = set(client.hkeys(f"{prefix}tasks"))

@@ -50,6 +50,7 @@ Keys = {
   SAME_ID = "same_id:",
   SATURATED = "saturated",
   SCHEDULED = "scheduled:",
+  SCHEDULED_OF = "scheduled_of:",
   STARTS = "starts:",
   STATS = "stats:",
   TASKS = "tasks",

@@ -318,10 +318,8 @@ end
 -- Removes a task from its queue, wherever it waits there. Returns false if it does not wait, otherwise true. If the
 -- task waited for its time, it returns that time.
 function Lanes.remove_waiting(ctx, task)
-  local later, member = ctx.prefix .. Keys.SCHEDULED .. task.queue, Schedule.member_of(task)
-  local due = redis.call("ZSCORE", later, member)
+  local due = Schedule.remove(ctx, task)
   if not due then return Lanes.remove(ctx, task) end
-  redis.call("ZREM", later, member)
   Queues.forget_empty(ctx, task.queue)
   return due
 end
@@ -336,7 +334,10 @@ Lanes.PURGED_AT_MOST = 100
 
 function Lanes.forget_task(ctx, queue, tag)
   local task = Tasks.read(ctx, tag)
-  if task then Tasks.delete(ctx, task.tag, task.id) end
+  if task then
+    Tasks.delete(ctx, task.tag, task.id)
+    redis.call("ZREM", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, tag)
+  end
   redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag)
 end
 

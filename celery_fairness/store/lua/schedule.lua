@@ -2,7 +2,8 @@
   Tasks that wait for their time. A task whose time has come begins to wait now, and is the last task of its lane.
 
   `scheduled:QUEUE` stores them in the order of their times. A member is the task's sequence number in 16 digits, a
-  space and its tag. So tasks of one time are in the order of their puts.
+  space and its tag. So tasks of one time are in the order of their puts. `scheduled_of:KEY` stores the tags of one tenant's
+  tasks by sequence number, so people can cancel or move these without a look at those of others.
 ]]
 
 function Schedule.member_of(task)
@@ -11,6 +12,16 @@ end
 
 function Schedule.tag_of(member)
   return string.sub(member, 18)
+end
+
+-- Returns the time for which the task waited, or nil if it did not wait for one.
+function Schedule.remove(ctx, task)
+  local later, member = ctx.prefix .. Keys.SCHEDULED .. task.queue, Schedule.member_of(task)
+  local due = redis.call("ZSCORE", later, member)
+  if not due then return nil end
+  redis.call("ZREM", later, member)
+  redis.call("ZREM", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, task.tag)
+  return due
 end
 
 -- Moves tasks whose time has come into their lanes, at most `most`. Returns the time until the next task is
@@ -25,6 +36,7 @@ function Schedule.enqueue_due(ctx, queue, now, most)
     local task = Tasks.read(ctx, Schedule.tag_of(due[index]))
     -- If there is no task, somebody has deleted its record.
     if task then
+      redis.call("ZREM", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, task.tag)
       -- A parked task keeps its place for good.
       if not Promotions.is_parked(queue) then task.seq = Tasks.next_seq(ctx) end
       Lanes.enqueue(ctx, queue, task, false, tonumber(due[index + 1]))
@@ -54,6 +66,7 @@ function Schedule.wait_until(ctx, queue, task, eta_ms)
   task.queue = queue
   Tasks.write(ctx, task)
   redis.call("ZADD", later, eta_ms, member)
+  redis.call("ZADD", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, task.seq, task.tag)
   Queues.note(ctx, queue)
   -- A worker that sleeps until a later time must wake and sleep anew.
   if redis.call("ZRANK", later, member) == 0 then Active.wake_worker(ctx, queue) end

@@ -111,9 +111,11 @@ function Tasks.remove_id(ctx, id, tag)
   end
 end
 
--- Stores the message of a new task. Returns false if the task is known.
+-- Stores the message of a new task, and that its service exists. Returns false if the task is known.
 function Tasks.add_message(ctx, task, message)
-  return redis.call("HSETNX", ctx.prefix .. Keys.MESSAGES, task.tag, message) == 1
+  if redis.call("HSETNX", ctx.prefix .. Keys.MESSAGES, task.tag, message) == 0 then return false end
+  if task.service ~= "" then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "service:" .. task.service, 1) end
+  return true
 end
 
 -- Returns tags of an id, and where the next page ends, which is "" if there is none. The first page ends at "". It has

@@ -39,6 +39,7 @@ function Check.kinds()
     waiting = {row = Places.count, scan = "HSCAN"},
     lane = {whole = Places.lane, row = Places.tag, scan = "ZSCAN"},
     tasks = {row = Places.task, scan = "HSCAN"},
+    scheduled_of = {row = Places.scheduled_of, scan = "ZSCAN"},
     messages = {row = Places.message, scan = "HSCAN", page = MESSAGES},
     active = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
     blocked = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},

@@ -206,9 +206,24 @@ function Places.task(it, _, tag)
   if not Tasks.has_id(ctx, task) then
     Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task) end)
   end
+  if Find.state_of(ctx, task) == "later" and not redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, tag) then
+    Check.found(it, "scheduled_task_lost", "tasks", tag, function()
+      redis.call("ZADD", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, task.seq, tag)
+    end)
+  end
   if Find.state_of(ctx, task) == "ended" and not redis.call("ZSCORE", ctx.prefix .. Keys.OUTCOMES, tag) then
     Check.found(it, "task_without_place", "tasks", tag)
   end
+end
+
+function Places.scheduled_of(it, key, tag)
+  local ctx = it.ctx
+  local task = Tasks.read(ctx, tag)
+  if task and redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED .. task.queue, Schedule.member_of(task)) then return end
+  if not redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED_OF .. key, tag) then return end
+  Check.found(it, "scheduled_task_gone", Keys.SCHEDULED_OF .. key, tag, function()
+    redis.call("ZREM", ctx.prefix .. Keys.SCHEDULED_OF .. key, tag)
+  end)
 end
 
 function Places.message(it, _, tag)
