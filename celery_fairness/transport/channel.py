@@ -594,23 +594,31 @@ class _WaitsForServer:
         return isinstance(error, ServerNotReady) and self._channel.pauses_for(error)
 
 
-class FairChannel(FairMixin, stock.Channel):  # type: ignore[misc]  # QoS and _get differ
+class _Timed:
+    """The default times of a channel. The transport options of the same names replace them.
+
+    If the host of Redis vanishes, or a firewall forgets a connection, nothing closes it. Without a
+    timeout a producer, or a worker that publishes an event, would wait until the system gives up,
+    which takes a quarter of an hour. No read is cut that waits for a task: the loop polls the
+    socket of a claim, and reads from it only when the answer is there.
+    """
+
+    socket_timeout: float | None = 2.0
+    socket_connect_timeout: float | None = 2.0
+    #: The system also looks at connections that nobody uses.
+    socket_keepalive: bool | None = True
+    #: An answer that is overdue by so many seconds ends the connection of the worker's loop.
+    health_check_interval = 2
+
+
+class FairChannel(_Timed, FairMixin, stock.Channel):  # type: ignore[misc]  # QoS and _get differ
     """A channel of one Redis."""
 
 
-class FairSentinelChannel(FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # as above
-    """A channel of a Sentinel group. All of its hosts lead to the same master.
-
-    If the master's host vanishes, nothing closes its connections. Without a timeout a producer
-    would wait until the system gives up, which takes a quarter of an hour. So both have defaults
-    here, which the transport options of the same names replace.
-    """
+class FairSentinelChannel(_Timed, FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # so too
+    """A channel of a Sentinel group. All of its hosts lead to the same master."""
 
     connection: Any
-    socket_timeout: float | None = 2.0
-    socket_connect_timeout: float | None = 2.0
-    #: An answer that is overdue by so many seconds ends the connection of the worker's loop.
-    health_check_interval = 2
 
     def _connection_key(self) -> tuple[str, ...]:
         client = self.connection.client

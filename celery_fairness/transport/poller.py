@@ -38,6 +38,7 @@ class FairPoller(_Poller):
         self._pipe: tuple[int, int] | None = None
         #: Whether somebody has written to the pipe since the loop's last turn began.
         self._is_woken = False
+        self._next_look = 0.0
         self._lock = threading.Lock()
         #: Wakes the loop; from any thread.
         self.wake: Callable[[], None] = self._write
@@ -109,6 +110,7 @@ class FairPoller(_Poller):
         # This comes before the look for ends, so an end that this turn misses writes to the pipe.
         self._is_woken = False
         self._subscribe()
+        self._look_at_fanout()
         self._woken()
         for channel in list(self._channels):
             channel.start_suspects()
@@ -122,6 +124,14 @@ class FairPoller(_Poller):
                 # The worker's loop must stop now, not at the end of its own wait.
                 raise TimeoutError from None
             raise
+
+    def _look_at_fanout(self) -> None:
+        """Give up connections of fanout queues that do not answer; kombu does it in a hub alone."""
+        now, waits = monotonic(), [each.health_check_interval for each in self._channels]
+        # A look asks again although the last answer may still be unread.
+        if all(waits) and now >= self._next_look:
+            self._next_look = now + min(waits, default=0.0)
+            self.maybe_check_subclient_health()
 
     def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802 - kombu's name
         # While the server accepts no commands, even a connection is useless.

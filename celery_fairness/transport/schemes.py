@@ -57,9 +57,18 @@ class Transport(stock.Transport):
         return established
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Join Celery's hub."""
+        """Join Celery's hub, and look for overdue answers as often as the channel asks for."""
         super().register_with_event_loop(connection, loop)
-        self.cycle.join_hub(loop, self.on_readable)
+        cycle = self.cycle
+        # kombu reads only the option, and its own default would be too long.
+        if "health_check_interval" not in (connection.client.transport_options or {}):
+            seconds = self.Channel.health_check_interval
+            cycle._brpop_health_tref.cancel()
+            cycle._brpop_health_tref = loop.call_repeatedly(seconds, cycle.maybe_check_brpop_health)
+            cycle._subclient_health_tref.cancel()
+            look = cycle.maybe_check_subclient_health
+            cycle._subclient_health_tref = loop.call_repeatedly(seconds, look)
+        cycle.join_hub(loop, self.on_readable)
 
 
 class TLSTransport(Transport):
@@ -76,13 +85,3 @@ class SentinelTransport(Transport):
 
     default_port = 26379
     Channel = FairSentinelChannel
-
-    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Join Celery's hub, and look for an overdue answer as often as the channel asks for."""
-        super().register_with_event_loop(connection, loop)
-        # kombu reads only the option, and its own default would be too long for a failover.
-        if "health_check_interval" not in (connection.client.transport_options or {}):
-            cycle, seconds = self.cycle, FairSentinelChannel.health_check_interval
-            cycle._brpop_health_tref.cancel()
-            look = cycle.maybe_check_brpop_health
-            cycle._brpop_health_tref = loop.call_repeatedly(seconds, look)

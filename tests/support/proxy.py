@@ -10,6 +10,7 @@ it. Compare figures with those through a proxy without a delay.
                --hang()----> hanging      connections stay open, nothing passes, new ones hang too
                <--resume()-- either       held bytes pass on
                --cut()-----> forwarding   connections are closed, new ones work
+               --silence()-> forwarding   nothing passes on connections any more, new ones work
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Proxy:
         self.state: State = "forwarding"
         self._selector = selectors.DefaultSelector()
         self._pairs: dict[socket.socket, _Pair] = {}
+        self._silent: set[_Pair] = set()
         self._orders: list[tuple[Callable[[], None], threading.Event]] = []
         self._lock = threading.Lock()
         self._wake_out, self._wake_in = socket.socketpair()
@@ -114,6 +116,10 @@ class Proxy:
     def cut(self) -> None:
         """Break all connections once; new ones work."""
         self._order(self._close_all)
+
+    def silence(self) -> None:
+        """Let nothing pass any more on the connections of now, which stay open; new ones work."""
+        self._order(self._silence_all)
 
     def refuse(self) -> None:
         """Break all connections and reset new ones until `resume()`."""
@@ -220,8 +226,8 @@ class Proxy:
     def _watch(self, end: socket.socket) -> None:
         """Wait for what this end can do now: be read, and written if something waits for it."""
         events = 0
-        if self.state == "forwarding":
-            pair = self._pairs[end]
+        pair = self._pairs[end]
+        if self.state == "forwarding" and pair not in self._silent:
             # Read no further while the other side does not take what it was sent.
             if len(pair.pending[pair.peer[end]]) < CHUNK_BYTES:
                 events |= selectors.EVENT_READ
@@ -236,7 +242,7 @@ class Proxy:
             self._selector.unregister(end)
 
     def _move(self, end: socket.socket, events: int) -> None:
-        if self.state != "forwarding":
+        if self.state != "forwarding" or self._pairs[end] in self._silent:
             return  # the order came in the same turn as these bytes
         pair = self._pairs[end]
         other = pair.peer[end]
@@ -266,7 +272,13 @@ class Proxy:
             if end in self._selector.get_map():
                 self._selector.unregister(end)
             self._pairs.pop(end, None)
+        self._silent.discard(pair)
         pair.close(reset=reset)
+
+    def _silence_all(self) -> None:
+        self._silent.update(self._pairs.values())
+        for end in self._pairs:
+            self._watch(end)
 
     def _close_all(self) -> None:
         for pair in set(self._pairs.values()):

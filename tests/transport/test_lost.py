@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty
 
 import pytest
-from kombu import Queue
+from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.utils.eventio import READ
 from redis import Redis
@@ -230,6 +230,73 @@ def test_a_half_open_connection_is_found(
     proxy.cut()
     proxy.resume()
     assert received(inbox, 1) == [1]
+
+
+@pytest.mark.parametrize("kind", ["claim", "put", "fanout", "publish"])
+def test_each_kind_of_connection_that_goes_silent_is_given_up(
+    connect: Connect, proxy: Proxy, redis_url: str, kind: str
+) -> None:
+    """The host vanishes, or a firewall forgets the connections: nothing closes them."""
+    options = {"health_check_interval": 0.2, "socket_timeout": 0.4}
+    connection = connect("fair" + proxy.url(redis_url), transport_options=options)
+    everybody = Exchange("all", type="fanout")
+    inbox = Inbox(connection, Queue("jobs"), Queue("told", everybody, exclusive=True))
+    inbox.nothing_comes()
+    producer = connection.Producer(exchange=everybody)
+    producer.publish(0)
+    assert received(inbox, 1) == [0]
+    proxy.silence()
+    sender = connect() if kind in ("claim", "fanout") else connection
+    is_kept = kind in ("claim", "put")
+
+    def sends() -> None:
+        if is_kept:
+            publish(sender, "jobs", 1)
+        else:
+            sender.Producer(exchange=everybody).publish(1)
+
+    def comes() -> None:
+        # Nobody keeps a message of a fanout exchange for those who do not listen.
+        if not is_kept or kind == "put":
+            with contextlib.suppress(Lost, Late, OSError, OperationalError):
+                sends()
+        with contextlib.suppress(Lost, Late, OSError):
+            inbox.turn()
+        assert 1 in inbox.bodies
+
+    if kind == "claim":
+        sends()
+    eventually(comes, at_most(10.0), poll_seconds=0)
+
+
+def test_every_address_has_the_same_default_times_and_the_options_replace_them(
+    connect: Connect, redis_url: str
+) -> None:
+    for scheme in ("fairredis", "fairrediss", "fairsentinel"):
+        channel = Connection(f"{scheme}://").get_transport_cls().Channel
+        times = ("socket_timeout", "socket_connect_timeout", "health_check_interval")
+        assert [getattr(channel, name) for name in times] == [2.0, 2.0, 2]
+        assert channel.socket_keepalive
+    own = {"socket_timeout": 7, "socket_connect_timeout": None, "socket_keepalive": False}
+    params = connect(transport_options=own).channel()._connparams()
+    assert {name: params[name] for name in own} == own
+    params = connect().channel()._connparams()
+    assert params["socket_timeout"] == params["socket_connect_timeout"] == 2.0
+
+
+def test_a_wait_that_is_longer_than_the_timeout_of_the_socket_is_not_cut(
+    connect: Connect,
+) -> None:
+    # The server answers an empty claim after a second.
+    inbox = Inbox(connect(transport_options={"socket_timeout": 0.05}), "jobs")
+    inbox.nothing_comes()
+    waiting = inbox.channel._in_poll
+    assert waiting is not None
+    for _ in range(4):
+        inbox.turn()
+    publish(connect(), "jobs", 1)
+    inbox.await_count(1)
+    assert inbox.channel.client.connection is waiting
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(connect: Connect, client: Redis) -> None:
