@@ -155,8 +155,8 @@ def tasks_of(reader: Reader, keys: Iterable[str]) -> Iterator[list[TaskHead]]:
         reader: The reader of the installation.
         keys: The keys of the tenants, ``tenant:TENANT``. The keys of their services are added.
     """
-    fields = (field.partition(":") for field in reader.read("HKEYS", reader.keys.clock))
-    services = sorted(name for kind, _, name in fields if kind == "service")
+    known = (field.partition(":") for field in reader.read("HKEYS", reader.keys.clock))
+    services = sorted(name for kind, _, name in known if kind == "service")
     all_keys = [name for key in keys for name in (key, *(f"{key}:{each}" for each in services))]
     for _ in range(PASSES):
         for key in all_keys:
