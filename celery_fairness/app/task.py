@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
+from celery import bootsteps
 from celery.app import amqp
 from celery.app.task import Context, Task
 
@@ -116,6 +117,12 @@ class FairTask(Task[Any, Any]):
         if tracer is not None and fairness is not None and not fairness.claims_fairly:
             tracer = fairness.gate.wrap(self, tracer)
         vars(self)["_fair_tracer"] = tracer
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Make a worker of ``app`` fail at once if it has no ``Fairness``."""
+        super().on_bound(app)
+        app.steps["worker"].add(_Wired)
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """Prepare the task in a worker's main process.
@@ -252,6 +259,19 @@ class FairTask(Task[Any, Any]):
         given = extra_options.get("headers") or {}
         headers = {**(made.options.get("headers") or {}), **headers_of(request), **given}
         return made.set(headers=headers)
+
+
+class _Wired(bootsteps.Step):
+    """Part of a worker that refuses to run the FairTasks of an app without ``Fairness``.
+
+    :meth:`FairTask.start_strategy` comes too late for a worker in a thread, such as the fixture
+    ``celery_worker`` of Celery: the fixture would wait for its start without an end.
+    """
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        if any(isinstance(task, FairTask) for task in worker.app.tasks.values()):
+            wired(worker.app)
 
 
 def parent_headers(app: Any) -> Any:

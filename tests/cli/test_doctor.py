@@ -384,6 +384,19 @@ def _(scene: Scene) -> None:
     scene.task["base"] = Task
 
 
+@breaks("strategies", "problem", "task shop.work with a Strategy that is not Celery's")
+def _(scene: Scene) -> None:
+    scene.on_gate()
+
+    class Buffered(FairTask):
+        abstract = True
+
+        def Strategy(self, task: Any, app: Any, consumer: Any) -> Any:  # as celery-batches has it
+            return lambda *_: None
+
+    scene.task["base"] = Buffered
+
+
 @breaks(
     "base",
     "problem",

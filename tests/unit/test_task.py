@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from celery import Celery, Task, _state, shared_task
+from celery import Celery, Task, _state, chord, group, shared_task
 from celery.app.trace import build_tracer
 
-from celery_fairness import FairTask, RateLimitExceeded
+from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.errors import (
     LimiterUnavailable,
     NotWired,
@@ -14,6 +14,7 @@ from celery_fairness.errors import (
     TenantInvalid,
     TenantMissing,
 )
+from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.worker.attempt import Attempt, current_attempt
 
 
@@ -422,8 +423,6 @@ class TestSending:
         assert shop.one().fairness is None
 
     def test_a_map_that_sends_many_charges_each(self, shop, work):
-        from celery import group
-
         group(work.s(str(n)) for n in range(3)).apply_async()
         assert sorted(m.fairness["tenant"] for m in shop.published()) == ["0", "1", "2"]
 
@@ -492,6 +491,12 @@ class TestRetries:
             raise RateLimitExceeded(retry_after=1)
 
         assert self.retried(shop, body, (), {}).headers["id"] == "t1"
+
+
+@pytest.fixture
+def results_may_wait(monkeypatch):
+    """A worker that is made here lets no later result of this process be waited for."""
+    monkeypatch.setattr(_state, "_task_join_will_block", False)
 
 
 class TestInAWorker:
@@ -573,3 +578,38 @@ class TestInAWorker:
 
         with pytest.raises(NotWired, match="add 'fairness = Fairness"):
             body.start_strategy(app, None)
+
+    def test_a_worker_in_a_thread_of_an_app_without_fairness_is_not_made(self, results_may_wait):
+        """Celery's fixture ``celery_worker`` would wait for its start without an end."""
+        app = Celery("bare", broker="memory://", set_as_current=False)
+
+        @app.task(base=FairTask, shared=False)
+        def body():
+            pass
+
+        app.finalize()
+        with pytest.raises(NotWired, match="add 'fairness = Fairness"):
+            app.WorkController(pool="solo")
+        Fairness(app, {}, FakeLimiter()).close()
+        with pytest.raises(NotWired, match="add 'fairness = Fairness"):
+            app.WorkController(pool="solo")
+
+    def test_a_worker_without_a_fair_task_needs_no_fairness(self, results_may_wait):
+        app = Celery("bare", broker="memory://", set_as_current=False)
+        assert app.WorkController(pool="solo").app is app
+
+    def test_an_eager_app_needs_no_fairness(self):
+        app = Celery("bare", broker="memory://", set_as_current=False)
+        app.conf.task_always_eager = True
+        limits = [{"key": "k:{tenant}", "concurrency": 1}]
+
+        @app.task(base=FairTask, tenant="user", limits=limits, bind=True, shared=False)
+        def body(self, user=None, again=0):
+            if again:
+                raise self.retry(args=(user, again - 1), countdown=0)
+            return user
+
+        assert body.delay("42").get() == body.delay("42", 2).get() == "42"
+        assert body.apply_async(("42",), limits=limits).get() == "42"
+        assert group(body.si("1"), body.si("2")).apply_async().get() == ["1", "2"]
+        assert chord([body.s("1")], body.si("3")).apply_async().get() == "3"

@@ -45,7 +45,8 @@ _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (
     *(server.rights, server.version, server.role, server.eviction, server.memory),
     *(server.persistence, server.replicas, server.clock, server.latency),
     *(settings.variables, settings.ignored, settings.visibility, settings.eta_limit),
-    *(settings.prefetch, settings.lease, settings.priorities, settings.base, settings.tiers),
+    *(settings.prefetch, settings.lease, settings.priorities, settings.base),
+    *(settings.strategies, settings.tiers),
 )
 _OF_FLEET: tuple[Callable[[FleetFacts], Iterable[Found]], ...] = (
     *(fleet.workers, fleet.enforcement, fleet.unannounced, fleet.leases, fleet.installations),

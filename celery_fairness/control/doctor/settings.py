@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from celery.app.task import Task
+
 from celery_fairness.config.environment import unknown_variables
 from celery_fairness.config.settings import Enforcement, Settings, without_effect
 from celery_fairness.control.doctor.facts import Facts
@@ -188,6 +190,23 @@ def base(facts: Facts) -> Iterator[Found]:
         f"{' and '.join(effects)}",
         "set base=FairTask",
     )
+
+
+def strategies(facts: Facts) -> Iterator[Found]:
+    """Find that gate: a FairTask has a ``Strategy`` of its own, which may pass no gate."""
+    own = [
+        name
+        for name, task in sorted(facts.app.tasks.items())
+        if hasattr(task, "tenant_source") and task.Strategy != Task.Strategy
+    ]
+    if own and not facts.claims:
+        which = "task" if len(own) == 1 else "tasks"
+        yield problem(
+            f"{which} {named(own)} with a Strategy that is not Celery's",
+            "such a class, for example that of celery-batches, may call the body past Celery's "
+            "tracer, which has the gate: then no limit holds",
+            "use fairredis://, where each message is claimed, or a class without a Strategy",
+        )
 
 
 def tiers(facts: Facts) -> Iterator[Found]:
