@@ -190,7 +190,7 @@ def test_a_soft_shutdown_that_runs_out_is_a_cold_one(
 def test_a_soft_shutdown_lets_a_body_end_that_needs_no_longer(
     make_scene: Callable[..., Scene], memory: Redis
 ) -> None:
-    scene = make_scene("prefork", worker_soft_shutdown_timeout=1.5)
+    scene = make_scene("prefork", worker_soft_shutdown_timeout=4.0)
     scene.worker.signal(signal.SIGQUIT)
     scene.worker.wait_for_log("Initiating Soft Shutdown")
     scene.gate.touch()
