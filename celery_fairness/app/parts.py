@@ -122,6 +122,8 @@ class Parts:
             self.installation.close()
         for resender in self._resenders:
             resender.close()
+        if "tier_cache" in vars(self):
+            self.tier_cache.close()
         for limiter in self._limiters:
             limiter.close()
 

@@ -75,8 +75,7 @@ ANSWERED = _gauge(
 )
 UNANNOUNCED = _gauge(
     "fairness_workers_unannounced",
-    "Workers that answered and are not announced, by whether they share a queue (yes or no); "
-    "missing if none answered.",
+    "Those that are not announced, by whether they share a queue; missing if none answered.",
     ("shares",),
 )
 LOAD = _gauge(
@@ -93,6 +92,14 @@ WAITS = _histogram(
     "fairness_wait_seconds",
     "Waits of claimed tasks: behind tasks of their own tenant, or behind none of its own.",
     ("behind", "tier"),
+)
+UNRESOLVED = _counter(
+    "fairness_tier_resolver_failures",
+    "Failures of the tier resolver in any process; the default tier held instead.",
+)
+UNRESOLVED_TENANTS = _gauge(
+    "fairness_tenants_unresolved",
+    "Tenants for which the tier resolver failed in the last 15 minutes, at most 100.",
 )
 STARTS = _counter("fairness_starts", "Started tasks.", ("queue", "tier"))
 REJECTIONS = _counter("fairness_rejections", "Rejections of a task by a limit.", ("strategy",))

@@ -22,8 +22,10 @@ from celery_fairness.control import metric_table as table
 from celery_fairness.control.backlog import QueueBacklog, backlogs
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.metric_table import Metric
+from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_status import fairness_index
-from celery_fairness.control.scan import Command, batches
+from celery_fairness.control.scan import Command, batches, server_now
+from celery_fairness.control.unresolved import lately, unresolved
 from celery_fairness.control.views import WorkerStatus
 from celery_fairness.control.workers import living
 from celery_fairness.errors import LimiterUnavailable
@@ -213,6 +215,9 @@ class _Scrape:
         """Return the metrics, in the order of the table."""
         self._add_backlogs()
         self._add_replies()
+        reader = self._installation.reader
+        failing = lately(unresolved(reader), at_ms(server_now(reader)))
+        self._add(table.UNRESOLVED_TENANTS, len(failing))
         self._add_stored()
         self._add_running()
         self._add_shares()
@@ -383,6 +388,7 @@ class _Scrape:
             (table.EXPIRED, "expired"),
             (table.DEAD_LETTERED, "dead_lettered"),
             (table.DROPPED, "dropped"),
+            (table.UNRESOLVED, "unresolved"),
         ):
             self._add(metric, counts.get(counter, 0))
 

@@ -18,6 +18,7 @@ from celery_fairness.control.observed import HOURS_KEPT, OBSERVED, TENANTS_AT_MO
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.queue_status import fairness_index, owners_of, queues_of
 from celery_fairness.control.scan import Command, Reader, batches, server_now
+from celery_fairness.control.unresolved import lately, unresolved
 from celery_fairness.control.verdict import verdict_of
 from celery_fairness.control.views import (
     KeyRejections,
@@ -79,6 +80,7 @@ class StatsApi:
         known = {*installation.task_queues(), *(each.queue for each in queues)}
         replies = installation.control_bus.compare(workers, known)
         owners, at = owners_of(answer), at_ms(answer["now"])
+        without_tier = unresolved(installation.reader)
         index = fairness_index(each for queue in queues for each in queue.tenants)
         return Status(
             at=at,
@@ -95,9 +97,14 @@ class StatsApi:
             owners=owners,
             workers=workers,
             replies=replies,
+            unresolved=without_tier,
             fairness_index=index,
             verdict=verdict_of(
-                *(queues, workers, owners, index, replies), at=at, claims=installation.claims
+                *(queues, workers, owners, index, replies),
+                at=at,
+                claims=installation.claims,
+                unresolved=lately(without_tier, at),
+                default_tier=installation.settings.default_tier,
             ),
         )
 
@@ -178,6 +185,7 @@ class StatsApi:
         superseded          copies of a message that were dropped
         opened              tasks that ran without a slot while Redis was away
         invalid             tasks attributed to ``_invalid``
+        unresolved          failures of the tier resolver, so that the default tier held
         memory_lost         1 if workers found that the memory before this one was lost
         expired             leases that ended without a renewal
         abandoned           acknowledged tasks that were lost with their worker (fairredis)

@@ -9,6 +9,7 @@ from celery_fairness.control.views import (
     OwnerStatus,
     QueueStatus,
     UnannouncedWorker,
+    UnresolvedTenant,
     Verdict,
     WorkerReplies,
     WorkerStatus,
@@ -40,6 +41,8 @@ def verdict_of(
     *,
     at: datetime,
     claims: bool = True,
+    unresolved: Sequence[UnresolvedTenant] = (),
+    default_tier: str = "",
 ) -> Verdict:
     """Return the verdict on an installation.
 
@@ -51,10 +54,15 @@ def verdict_of(
         replies: The workers that answered Celery, compared with the announced ones.
         at: When all but the replies was read.
         claims: Whether its Redis is the broker. At a gate only parked tasks and slots are counted.
+        unresolved: The tenants for which the tier resolver failed lately, the newest first.
+        default_tier: The tier that they have meanwhile.
     """
     busy_places = {each.owner: each.leases for each in owners}
     checked = [_CheckedQueue(each, workers, busy_places) for each in queues if each.waiting]
-    troubles = [*_open_workers(workers), *_unannounced(replies), *_not_taken(checked)]
+    troubles = [*_open_workers(workers), *_unannounced(replies)]
+    if unresolved:
+        troubles.append(f"{unresolved_text(unresolved)}; {they_have(unresolved, default_tier)}")
+    troubles += _not_taken(checked)
     troubles += [line for each in checked for line in each.delays()]
     waits = [line for each in checked for line in each.reasons()]
     waits += _dead_letters(queues)
@@ -165,6 +173,23 @@ def unannounced_name(worker: UnannouncedWorker) -> str:
         return f"{worker.name} (takes no queue)"
     noun = "queue" if len(worker.queues) == 1 else "queues"
     return f"{worker.name} (takes {noun} {named(worker.queues)})"
+
+
+def unresolved_text(tenants: Sequence[UnresolvedTenant]) -> str:
+    """Return for whom the tier resolver failed lately, and when last."""
+    who = f"{len(tenants)} tenants" if len(tenants) > 1 else "1 tenant"
+    names = named([each.key.removeprefix("tenant:") for each in tenants])
+    last = tenants[0]
+    return (
+        f"the tier resolver failed for {who} in the last 15 minutes: {names}; the last time at "
+        f"{clock_text(last.last_at)} with {last.error}"
+    )
+
+
+def they_have(tenants: Sequence[UnresolvedTenant], default_tier: str) -> str:
+    """Return the tier that these tenants have meanwhile."""
+    has = "it has" if len(tenants) == 1 else "they have"
+    return f"{has} the default tier {default_tier} meanwhile"
 
 
 def _not_taken(checked: Sequence[_CheckedQueue]) -> Iterator[str]:

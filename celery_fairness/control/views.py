@@ -189,6 +189,23 @@ class WorkerReplies(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class UnresolvedTenant:
+    """A tenant for which the tier resolver failed in some process, so that the default tier held.
+
+    Attributes:
+        key: Key of its tier limit.
+        failures: How often it failed, while the row was kept.
+        last_at: When it failed last, by the server's clock.
+        error: The type of the last error. ``UnknownTier`` is a tier that is not in the table.
+    """
+
+    key: str
+    failures: int
+    last_at: datetime
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TierStatus:
     """One tier in force.
 
@@ -447,6 +464,8 @@ class Status(Value):
         owners: Processes that run tasks, the most leases first: of 500 tasks, if more run.
         workers: The first thousand live worker processes that are announced, by name.
         replies: The workers that answered Celery, compared with these.
+        unresolved: The hundred tenants for which the tier resolver failed last, in the last day.
+            The newest is first.
         fairness_index: Jain's index of the slots that tenants hold against those to which they are
             entitled: 1 if each has its share. None if no two tenants compete.
         verdict: How the installation is.
@@ -466,6 +485,7 @@ class Status(Value):
     owners: tuple[OwnerStatus, ...]
     workers: tuple[WorkerStatus, ...]
     replies: WorkerReplies
+    unresolved: tuple[UnresolvedTenant, ...]
     fairness_index: float | None
     verdict: Verdict
 

@@ -23,6 +23,7 @@ from celery_fairness.limiter.types import (
     PromotionEnd,
     Rejected,
     SlotRequest,
+    Unresolved,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Renewal
@@ -195,6 +196,14 @@ class Limiter(Protocol):
 
     def config_version(self) -> int:
         """Return the config version. It grows with each publication."""
+
+    def report_unresolved(self, failed: int, tenants: Mapping[str, Unresolved]) -> int:
+        """Count failures of the tier resolver, and return the config version.
+
+        Args:
+            failed: All failures since the last report.
+            tenants: Those of the first tenants.
+        """
 
     def count(self, counter: str, amount: int = 1) -> None:
         """Add to a counter."""

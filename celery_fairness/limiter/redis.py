@@ -39,6 +39,7 @@ from celery_fairness.limiter.types import (
     Reason,
     Rejected,
     SlotRequest,
+    Unresolved,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
@@ -435,6 +436,14 @@ class RedisLimiter:
 
     def config_version(self) -> int:
         return int(self.connection.read("HGET", self.names.clock, "version") or 0)
+
+    def report_unresolved(self, failed: int, tenants: Mapping[str, Unresolved]) -> int:
+        rows = (
+            (self._tenant_key(tenant), str(each.failures), each.error)
+            for tenant, each in tenants.items()
+        )
+        args = [str(failed), self._now_text(), *chain.from_iterable(rows)]
+        return int(self._call(calls.UNRESOLVED, args))
 
     def count(self, counter: str, amount: int = 1) -> None:
         self.connection.read("HINCRBY", self.names.counters, counter, amount)

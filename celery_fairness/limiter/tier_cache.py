@@ -7,8 +7,10 @@ The first of these sources gives a tenant's tier:
 3. the default tier
 
 If a resolver fails, or a tier is not in the table, the default tier applies and a line is logged.
-A producer never gets an exception. Commands and the admin call :meth:`TierCache.answer`, which
-returns also why a tier is unknown.
+A producer never gets an exception. The failures are counted in Redis by tenant. At most once a
+second one call reports them. It returns the config version, so it takes the place of the call that
+reads the version. Commands and the admin call :meth:`TierCache.answer`, which returns also why a
+tier is unknown.
 
 An entry is valid for ``tier_cache_seconds``, or until the config version in Redis changes: every
 publication raises it. Workers receive the version with every answer of the limiter. Producers read
@@ -19,6 +21,7 @@ entry that was made without Redis ends with that while.
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +33,7 @@ from celery_fairness.config.tenants import INVALID, NONE, Reserved
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, suggestion
 from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.unresolved_tenants import UNKNOWN_TIER, UnresolvedTenants
 from celery_fairness.util.throttled_log import Notices
 
 Answer = TypeVar("Answer")
@@ -97,6 +101,13 @@ class TierCache:
         self._tiers_version = 0
         self._look_at = 0.0
         self._away_until = 0.0
+        self._unresolved = UnresolvedTenants()
+        self._report_at = 0.0
+
+    def close(self) -> None:
+        """Report the failures of the resolver that are left."""
+        atexit.unregister(self._report)
+        self._report()
 
     def prepare(self) -> Resolver:
         """Import the resolver and return it. At a worker's start this reports a wrong name.
@@ -127,12 +138,15 @@ class TierCache:
         if entry is None or entry.until <= now:
             entry = self._look_up(tenant, now)
             if entry.problem is not None:
+                self._note_unresolved(tenant, type(entry.problem).__name__)
                 self._notices.error(
                     "tier_resolver",
                     "the tier resolver failed, the default tier is used: %r",
                     entry.problem,
                 )
             elif entry.tier not in (None, default) and entry.tier not in self.tiers():
+                if self._settings.tier_resolver is not None:
+                    self._note_unresolved(tenant, UNKNOWN_TIER)
                 self._log_unknown(tenant, entry.tier)
         return self._in_force(entry.tier or hint)
 
@@ -156,6 +170,31 @@ class TierCache:
         problem = entry.problem
         why = "" if problem is None else f"the tier resolver failed: {problem!r}"
         return TierAnswer(self._in_force(entry.tier), why)
+
+    def _note_unresolved(self, tenant: str, error: str) -> None:
+        if not self._unresolved:
+            # A short script may end before its next look.
+            atexit.register(self._report)
+        self._unresolved.note(tenant, error)
+        if self._clock() >= self._report_at and self._reachable():
+            self._report()
+
+    def _report(self) -> None:
+        """Report the failures of the resolver. A report that fails is tried again later."""
+        atexit.unregister(self._report)
+        if not self._unresolved:
+            return
+        failed, tenants = self._unresolved.take()
+        try:
+            version = self._limiter().report_unresolved(failed, tenants)
+        except Exception:  # noqa: BLE001 - a count must not fail a producer
+            # It says nothing about other calls: the user of Redis may lack a right for this one.
+            self._unresolved.put_back(failed, tenants)
+            self._report_at = self._clock() + AWAY_SECONDS
+            return
+        now = self._clock()
+        self._report_at = self._look_at = now + LOOK_SECONDS
+        self.set_version(version)
 
     def _log_unknown(self, tenant: str, tier: str | None) -> None:
         known = sorted(self.tiers())
@@ -182,6 +221,9 @@ class TierCache:
         if now < self._look_at or not self._reachable():
             return
         self._look_at = now + LOOK_SECONDS
+        if self._unresolved and now >= self._report_at:
+            self._report()
+            return
         version = self.ask(lambda limiter: limiter.config_version())
         if version is not None:
             self.set_version(version)
@@ -224,6 +266,17 @@ class TierCache:
                     self._known.pop(next(iter(self._known)))
                 self._known[tenant] = entry
         return entry
+
+    def try_resolver(self, tenant: str) -> str:
+        """Call the resolver now, and return why its answer is of no use. "" if it is."""
+        try:
+            tier = self._resolve(tenant)
+        except Exception as error:  # noqa: BLE001 - it is the user's code
+            return repr(error)
+        known = sorted(self.tiers())
+        if tier is None or tier in known:
+            return ""
+        return f"it returned the tier {got(tier)}, expected one of {', '.join(known)}"
 
     def _resolve(self, tenant: str) -> str | None:
         tier = self.prepare()(tenant)

@@ -59,6 +59,18 @@ class Lease:
         return worker if named else ""
 
 
+class Unresolved(NamedTuple):
+    """The failures of the tier resolver for one tenant since the last report of a process.
+
+    Attributes:
+        failures: Their number.
+        error: The type of the last error, such as ``OperationalError``. Its text may have a secret.
+    """
+
+    failures: int
+    error: str
+
+
 class Job(NamedTuple):
     """A task, for events.
 

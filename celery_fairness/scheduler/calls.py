@@ -72,6 +72,7 @@ PARK = "park"
 #: Functions of tiers, tenants and inspect.
 PUBLISH_TIERS = "publish_tiers"
 PUBLISH_TENANT = "publish_tenant"
+UNRESOLVED = "unresolved"
 INSPECT = "inspect"
 INSPECT_QUEUE = "inspect_queue"
 OVERVIEW = "overview"

@@ -33,6 +33,7 @@ from celery_fairness.limiter.types import (
     PromotionEnd,
     Rejected,
     SlotRequest,
+    Unresolved,
 )
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Renewal
@@ -228,6 +229,12 @@ class FakeLimiter(Limiter):
     def config_version(self) -> int:
         """Return the number of publications."""
         self._record("config_version")
+        return self._version
+
+    def report_unresolved(self, failed: int, tenants: Mapping[str, Unresolved]) -> int:
+        """Count the failures, and return the number of publications."""
+        self._record("report_unresolved", failed, dict(tenants))
+        self._counts["unresolved"] += failed
         return self._version
 
     def count(self, counter: str, amount: int = 1) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +23,7 @@ from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID
 from celery_fairness.control.control_bus import ControlBus
-from celery_fairness.control.doctor import diagnosis
+from celery_fairness.control.doctor import diagnosis, facts, fleet
 from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
 from celery_fairness.control.doctor.facts import ServerFacts, backend_name, server_facts
 from celery_fairness.control.doctor.finding import Diagnosis, Symptom
@@ -63,6 +65,7 @@ class Scene:
         self._made: list[Fairness] = []
         # What is measured on the host that runs the tests is no fault of the installation.
         self.see(ahead_seconds=0.0, ping_seconds=0.001)
+        self.at_end: Callable[[], None] = lambda: None
         self.answers()
 
     def on_gate(self) -> None:
@@ -161,6 +164,7 @@ class Scene:
 
     def close(self) -> None:
         """Undo what was set."""
+        self.at_end()
         for name, value in self._config.items():
             self.client.config_set(name, value)
         self.client.execute_command("ACL", "DELUSER", "watcher")
@@ -429,6 +433,34 @@ def _(scene: Scene) -> None:
 def _(scene: Scene) -> None:
     scene.as_user("-fcall")
     scene.monkeypatch.setattr(scene, "announce", lambda: None)
+
+
+@breaks("resolver", "problem", "the tier resolver failed for 1 tenant in the last 15 minutes: 42; ")
+def _(scene: Scene) -> None:
+    row = f"tenant:42~{time.time() * 1000:.0f}~7~OSError"
+    scene.client.hset(scene.installation.key("clock"), "unresolved", row)
+
+
+def _raises(tenant: str) -> None:
+    raise OSError(tenant)
+
+
+@breaks(
+    "resolver", "problem", "the tier resolver fails here for 1 of 1 tenants, for 42 with OSErro"
+)
+def _(scene: Scene) -> None:
+    scene.fairness["tier_resolver"] = _raises
+    scene.installation.put("42", "t1")
+
+
+@breaks("resolver", "problem", "the tier resolver does not answer here within 0.1 s")
+def _(scene: Scene) -> None:
+    scene.monkeypatch.setattr(facts, "TRIAL_SECONDS", 0.1)
+    scene.monkeypatch.setattr(fleet, "TRIAL_SECONDS", 0.1)
+    over = threading.Event()
+    scene.fairness["tier_resolver"] = lambda _: over.wait()
+    scene.at_end = over.set
+    scene.installation.put("42", "t1")
 
 
 @breaks("workers", "advice", "no worker runs")

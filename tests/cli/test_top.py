@@ -100,6 +100,7 @@ def status():
         owners=(OwnerStatus("w0", 3),),
         workers=workers,
         replies=WorkerReplies(at=AT, answered=3, unannounced=(OLD,)),
+        unresolved=(),
         fairness_index=None,
         verdict=Verdict(level="busy", line="queue mail: 9 tasks wait"),
     )

@@ -20,6 +20,7 @@ from celery_fairness.limiter.tier_cache import (
     TierCache,
     load_resolver,
 )
+from celery_fairness.limiter.unresolved_tenants import TENANTS_AT_MOST
 from celery_fairness.testing.fake_limiter import FakeLimiter
 
 
@@ -68,6 +69,89 @@ def test_the_chain_is_published_then_resolver_then_default(make, limiter):
     assert tier_cache.tier_of("d") == "free"
     # The administrator's word makes the user's resolver superfluous.
     assert resolver.asked == ["b", "c", "d"]
+
+
+def reports(limiter):
+    return [call.args for call in limiter.calls if call.name == "report_unresolved"]
+
+
+def test_a_failure_of_the_resolver_is_reported_at_once_and_later_ones_once_a_second(
+    make, limiter, clock
+):
+    failing = {name: ConnectionError("secret") for name in ("a", "b", "c")}
+    tier_cache = make(tier_resolver=Resolver(**failing, odd="prro"))
+    assert tier_cache.tier_of("a") == "free"
+    assert reports(limiter) == [(1, {"a": (1, "ConnectionError")})]
+    for tenant in ("b", "b", "c", "odd"):
+        tier_cache.look()
+        assert tier_cache.tier_of(tenant) == "free"
+    # The answer to the report had the version, so no look was needed either.
+    assert asked(limiter) == ["report_unresolved"]
+    clock.advance(LOOK_SECONDS)
+    tier_cache.look()
+    tier_cache.look()
+    named = {"b": (1, "ConnectionError"), "c": (1, "ConnectionError"), "odd": (1, "UnknownTier")}
+    assert reports(limiter)[1:] == [(3, named)]
+    assert asked(limiter) == ["report_unresolved"] * 2
+    clock.advance(LOOK_SECONDS)
+    tier_cache.look()
+    assert asked(limiter)[2:] == ["config_version"]
+
+
+def test_the_answer_to_a_report_has_the_config_version(make, limiter):
+    tier_cache = make(tier_resolver=Resolver(a=ValueError()))
+    limiter.publish_tenant("a", "pro", "")
+    assert tier_cache.tier_of("a") == "free"
+    # The report brought the version, so the published tier is looked up.
+    assert tier_cache.tier_of("a") == "pro"
+
+
+def test_many_failures_are_counted_and_few_tenants_named(make, limiter, clock):
+    def fail(tenant):
+        raise OSError(tenant)
+
+    tier_cache = make(tier_resolver=fail)
+    for number in range(500):
+        tier_cache.tier_of(f"t{number}")
+    clock.advance(LOOK_SECONDS)
+    tier_cache.look()
+    _, (failed, tenants) = reports(limiter)
+    assert (failed, len(tenants)) == (499, TENANTS_AT_MOST)
+
+
+def test_a_report_that_fails_disturbs_nobody_and_is_sent_later(make, limiter, clock):
+    tier_cache = make(tier_resolver=Resolver(a=ValueError()))
+    limiter.away = True
+    assert tier_cache.tier_of("a") == "free"
+    for _ in range(3):
+        clock.advance(FAILURE_SECONDS)
+        assert tier_cache.tier_of("a") == "free"
+    assert len(reports(limiter)) == 1
+    limiter.away = False
+    clock.advance(AWAY_SECONDS)
+    tier_cache.look()
+    assert reports(limiter)[1:] == [(4, {"a": (4, "ValueError")})]
+
+
+def test_failures_that_are_left_are_reported_when_the_app_is_closed(make, limiter):
+    tier_cache = make(tier_resolver=Resolver(a=ValueError(), b=ValueError()))
+    tier_cache.tier_of("a")
+    tier_cache.tier_of("b")
+    tier_cache.close()
+    tier_cache.close()
+    assert [tenants for _, tenants in reports(limiter)] == [
+        {"a": (1, "ValueError")},
+        {"b": (1, "ValueError")},
+    ]
+
+
+def test_an_operator_who_looks_counts_no_failure(make, limiter):
+    tier_cache = make(tier_resolver=Resolver(a=ValueError("away"), odd="prro"))
+    assert "ValueError('away')" in tier_cache.answer("a").unknown
+    assert tier_cache.try_resolver("a") == "ValueError('away')"
+    assert tier_cache.try_resolver("odd").startswith("it returned the tier 'prro', expected one of")
+    assert tier_cache.try_resolver("new") == ""
+    assert reports(limiter) == []
 
 
 def test_without_a_resolver_the_hint_counts(make):

@@ -50,8 +50,8 @@ _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (
 )
 _OF_FLEET: tuple[Callable[[FleetFacts], Iterable[Found]], ...] = (
     *(fleet.workers, fleet.enforcement, fleet.unannounced, fleet.leases, fleet.installations),
-    *(fleet.queues, fleet.paused, fleet.tenants, fleet.partitions, fleet.unreached, fleet.letters),
-    *(fleet.memory_lost, fleet.old_libraries),
+    *(fleet.queues, fleet.paused, fleet.tenants, fleet.resolver, fleet.partitions),
+    *(fleet.unreached, fleet.letters, fleet.memory_lost, fleet.old_libraries),
 )
 #: All checks, in the order of their answers.
 CHECKS: tuple[DoctorCheck, ...] = (

@@ -7,6 +7,7 @@ Weakness: the facts about an app are those of this process. A worker may have ot
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from redis.exceptions import ResponseError
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
-from celery_fairness.config.tenants import key_hash
+from celery_fairness.config.tenants import key_hash, read_tier_key
 from celery_fairness.config.tiers import Tier
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.libraries import LibraryStatus, libraries
@@ -38,6 +39,8 @@ Answer = TypeVar("Answer")
 LOOKS = 5
 #: Minutes of statistics that the checks look at.
 LAST_MINUTES = 15
+#: Tenants for which the resolver is called, and how long all these calls may take, in seconds.
+TENANTS_TRIED, TRIAL_SECONDS = 5, 2.0
 #: Settings of the server that the checks look at.
 CONFIG = ("save", "min-replicas-to-write")
 
@@ -95,6 +98,8 @@ class FleetFacts:
         nameless: Waiting tasks without a value for the arguments of their queue's partitions, by
             queue.
         observed: The tasks that workers started above a limit, or None if no worker observes.
+        trial: Why the resolver has no answer in this process, by tenant. "" if it has one. None if
+            it took too long.
     """
 
     installation: Installation
@@ -106,6 +111,7 @@ class FleetFacts:
     other_keys_rejected: bool
     nameless: Mapping[str, int]
     observed: Observed | None
+    trial: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +237,32 @@ def fleet_facts(installation: Installation, stats: StatsApi, stored: StoredFacts
         other_keys_rejected="_other" in rejected,
         nameless=_nameless(installation),
         observed=stats.observed() if observes else None,
+        trial=_trial(installation, status),
     )
+
+
+def _trial(installation: Installation, status: Status) -> Mapping[str, str] | None:
+    """Call the resolver for some tenants: those that wait, then those for which it failed."""
+    if installation.settings.tier_resolver is None:
+        return {}
+    by_service = installation.settings.tier_scope == "service"
+    keys = [(share.key, by_service) for queue in status.queues for share in queue.tenants]
+    keys += [(each.key, False) for each in status.unresolved]
+    names = (read_tier_key(*each) for each in keys)
+    tenants = dict.fromkeys(each[0] for each in names if each)
+    # Redis has a hash in place of some names, and the resolver needs the name.
+    tried = [each for each in tenants if not each.startswith(("h_", "_"))][:TENANTS_TRIED]
+    found: dict[str, str] = {}
+
+    def call() -> None:
+        for tenant in tried:
+            found[tenant] = installation.tier_cache.try_resolver(tenant)
+
+    # It is the user's code, and may wait for a database that hangs.
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(TRIAL_SECONDS)
+    return None if thread.is_alive() else found
 
 
 def _nameless(installation: Installation) -> dict[str, int]:

@@ -9,15 +9,23 @@ from datetime import timedelta
 
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import read_tier_key
-from celery_fairness.control.doctor.facts import LAST_MINUTES, FleetFacts, backend_name
+from celery_fairness.control.doctor.facts import (
+    LAST_MINUTES,
+    TRIAL_SECONDS,
+    FleetFacts,
+    backend_name,
+)
 from celery_fairness.control.doctor.finding import Found, advice, problem
+from celery_fairness.control.unresolved import lately
 from celery_fairness.control.verdict import (
     named,
     not_enforced,
     tasks_text,
     tasks_wait,
+    they_have,
     unannounced_name,
     unannounced_text,
+    unresolved_text,
     unseen_text,
 )
 from celery_fairness.control.workers import not_enforcing
@@ -252,6 +260,36 @@ def tenants(facts: FleetFacts) -> Iterator[Found]:
             "together they share one limit of the default tier",
             "correct the producer that logs: is attributed to the tenant _invalid",
         )
+
+
+def resolver(facts: FleetFacts) -> Iterator[Found]:
+    """Find that the tier resolver failed in the last 15 minutes, or fails for tenants that wait.
+
+    It is called here for at most five tenants.
+    """
+    default, rows = facts.installation.settings.default_tier, facts.status.unresolved
+    failing = lately(rows, facts.status.at)
+    trial = facts.trial
+    wrong = {tenant: why for tenant, why in (trial or {}).items() if why}
+    fix = "correct it, or start the service that it needs; the logs of the process have the error"
+    if trial is None:
+        here = f"does not answer here within {TRIAL_SECONDS:g} s"
+    elif wrong:
+        tenant, why = next(iter(wrong.items()))
+        here = f"fails here for {len(wrong)} of {len(trial)} tenants, for {tenant} with {why}"
+    elif failing and trial:
+        here = f"answers here for {named([*trial])}"
+        fix = f"compare the settings of the other processes with those of this one; {fix}"
+    else:
+        here = ""
+    if failing:
+        yield problem(
+            unresolved_text(failing) + (f"; it {here}" if here else ""),
+            they_have(failing, default),
+            fix,
+        )
+    elif trial is None or wrong:
+        yield problem(f"the tier resolver {here}", f"tenants have the default tier {default}", fix)
 
 
 def partitions(facts: FleetFacts) -> Iterator[Found]:
