@@ -165,7 +165,5 @@ def test_a_task_that_cannot_be_handed_to_the_pool_takes_no_place(
     assert_dead_letters(memory, 4)
     assert f"{NOT_READ}TypeError in tests.dispatch.kinds, line " in worker.log_text()
     assert send(fair_shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
-    name = worker.hostname()
-    inspect = fair_shop.app.control.inspect([name], timeout=5)
-    assert inspect.reserved() == {name: []}
+    assert fair_shop.ask(worker, "reserved") == []
     assert "secret" not in worker.log_text()
