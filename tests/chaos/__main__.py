@@ -13,14 +13,17 @@ import time
 from collections.abc import Sequence
 
 from tests.chaos import ledger
-from tests.chaos.plan import FULL, QUICK, Plan, scaled
+from tests.chaos.plan import PLANS, Plan, scaled
 from tests.chaos.run import Run
 from tests.chaos.story import Story
 from tests.chaos.verdict import (
     CHILD_SECONDS,
     EXPLANATIONS,
+    FROZEN,
+    OUTAGE,
     RESUME_SECONDS,
     SLACK_SECONDS,
+    UNEXPLAINED,
     Excess,
     Verdict,
     Wait,
@@ -33,7 +36,9 @@ SHOWN = 3
 def main() -> int:
     """Run and print; returns 1 where a threshold does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about two minutes")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--quick", action="store_true", help="about two minutes")
+    which.add_argument("--deaths", action="store_true", help="1,000 kills and no other fault")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="how long faults happen")
     length.add_argument("--kills", type=int, help="of workers, and as many of children")
@@ -41,7 +46,8 @@ def main() -> int:
     parser.add_argument("--gate", action="store_true", help="on RabbitMQ instead of fairredis")
     parser.add_argument("--stock", action="store_true", help="plain Celery beside it")
     options = parser.parse_args()
-    plan = QUICK if options.quick else FULL
+    form = "quick" if options.quick else "deaths" if options.deaths else "full"
+    plan = PLANS[form]
     if options.seconds:
         plan = scaled(plan, options.seconds / plan.seconds)
     elif options.kills:
@@ -55,9 +61,9 @@ def main() -> int:
         flush=True,
     )
     begun = time.monotonic()
-    runs = [Run(plan, seed, "gate" if options.gate else "fairredis", quick=options.quick)]
+    runs = [Run(plan, seed, "gate" if options.gate else "fairredis", form)]
     if options.stock:
-        runs.append(Run(plan, seed, "stock", quick=options.quick))
+        runs.append(Run(plan, seed, "stock", form))
     verdicts = []
     for run in runs:
         os.environ[ledger.VARIABLE] = str(run.path)
@@ -98,10 +104,13 @@ def _split(what: str, seconds: float, waits: Sequence[Wait]) -> list[tuple[str, 
 
 def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
     asked_of_worker = plan.lease_seconds + SLACK_SECONDS
+    asked = "0" if verdict.judges_begins else ""
+    again = list(verdict.early_again.values())
     done = [f"{run.happened[kind]} {kind}" for kind in plan.amounts]
     return [
         ("faults", "", ", ".join(done[:4])),
-        ("", "", ", ".join(done[4:])),
+        ("", "", ", ".join(done[4:7])),
+        ("", "", ", ".join(done[7:])),
         ("tasks sent, done", "", f"{verdict.submitted}, {verdict.done}"),
         (
             "   attempts of tasks that were parked",
@@ -130,7 +139,16 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
             (f"   {why}", "", str(list(verdict.duplicates.values()).count(why)))
             for why in EXPLANATIONS
         ),
-        ("early-acked tasks begun again", "", str(len(verdict.early_again))),
+        ("R6 early-acked tasks begun again", asked, str(again.count(UNEXPLAINED))),
+        *((f"   {why}", "", str(again.count(why))) for why in (FROZEN, OUTAGE)),
+        ("R6 poisons begun too often", asked, f"{len(verdict.too_often)} of {verdict.poisons}"),
+        ("R6 dead letters that died less often", asked, str(len(verdict.innocents))),
+        ("   dead letters that died so often", "", str(verdict.letters - len(verdict.innocents))),
+        (
+            "R6 unreadable messages that vanished",
+            asked,
+            f"{verdict.not_set_aside} of {verdict.unreadable}" if asked else "-",
+        ),
     ]
 
 
@@ -163,6 +181,12 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
             f"{len(rush.ids)} starts of {rush.tenant} at {rush.begun:.3f} in {rush.seconds:.3f} s"
         )
         _print_task(story, what, rush.ids)
+    if verdict.judges_begins:
+        again = [name for name, why in verdict.early_again.items() if why == UNEXPLAINED]
+        for task_id in [*again, *verdict.too_often][:SHOWN]:
+            _print_task(story, f"begun too often: {task_id}", [task_id])
+        for task_id in verdict.innocents[:SHOWN]:
+            _print_task(story, f"a dead letter without its deaths: {task_id}", [task_id])
     for wait in [*verdict.after_child, *verdict.after_worker, *verdict.resumes]:
         if not wait.holds:
             print(

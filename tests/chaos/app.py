@@ -6,6 +6,7 @@ CHAOS_ON is the broker and the path (``plan.On``). On stock it is plain Celery, 
 from __future__ import annotations
 
 import os
+import signal
 import time
 import uuid
 from typing import Any
@@ -20,7 +21,7 @@ from celery_fairness.message.headers import COPY_HEADER
 from celery_fairness.worker.gate import NOT_BEGUN
 from celery_fairness.worker.request_mixin import failure_of
 from tests.chaos import ledger
-from tests.chaos.plan import LIMITS, TIERS
+from tests.chaos.plan import LIMITS, MAX_DELIVERIES, TIERS
 
 ON = os.environ.get("CHAOS_ON", "fairredis")
 STOCK = ON == "stock"
@@ -59,7 +60,7 @@ else:
             "snooze_jitter_seconds": 0.5,
         }
     else:
-        app.conf.fairness |= {"max_deliveries": 0}
+        app.conf.fairness |= {"max_deliveries": MAX_DELIVERIES}
     Fairness(app)
 
 
@@ -105,7 +106,8 @@ if not STOCK:
     options["tenant"] = "tenant"
 
 
-def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
+def _begin(task: Any, tenant: str | None) -> dict[str, Any]:
+    """Write that a body begins, and return what names it."""
     request = task.request
     # A gate publishes copies of one message, and a promoter those of parked tasks.
     copy = getattr(request, COPY_HEADER, None) or {}
@@ -125,10 +127,15 @@ def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
         promoted="waited_ms" in copy,
         **facts,
     )
+    return facts
+
+
+def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
+    facts = _begin(task, tenant)
     outcome = "error"
     try:
         time.sleep(seconds)
-        if request.retries < retries:
+        if task.request.retries < retries:
             task.retry(countdown=RETRY_COUNTDOWN_SECONDS)
         outcome = "ok"
     except Retry:
@@ -151,6 +158,31 @@ def early(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
 def late(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
     """Run for a while; acknowledged after."""
     _body(self, tenant, seconds, retries)
+
+
+def _kill(task: Any, tenant: str, whole: bool) -> None:
+    """Kill the process that runs this body, or its whole worker."""
+    facts = _begin(task, tenant)
+    # Each worker leads a group, and only a prefork worker runs bodies in other processes of it.
+    main = os.getpgrp()
+    whole = whole or main == os.getpid()
+    what, pid = ("worker", main) if whole else ("child", os.getpid())
+    ledger.write("kill", what=what, worker=WORKER, pid=pid, by=facts["id"])
+    if whole:
+        os.killpg(main, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="chaos.early_poison", acks_late=False, **options)
+def early_poison(self: Any, tenant: str, whole: bool) -> None:
+    """End its process at the first line; acknowledged before."""
+    _kill(self, tenant, whole)
+
+
+@app.task(name="chaos.late_poison", acks_late=True, **options)
+def late_poison(self: Any, tenant: str, whole: bool) -> None:
+    """End its process at the first line; acknowledged after."""
+    _kill(self, tenant, whole)
 
 
 @worker_ready.connect

@@ -6,11 +6,14 @@ answer of each claimant for as long as it may be asked for.
 
 from __future__ import annotations
 
+import itertools
 from fnmatch import fnmatchcase
 from typing import Any
 
+from celery import Celery
 from redis import Redis
 
+from celery_fairness import Fairness
 from tests.support.rabbit import RabbitServer
 
 PREFIX = "{fairness}:"
@@ -36,12 +39,13 @@ OF_TASKS = (
         "scheduled_of:*",
         "wakeup:*",
         "wakeup_leftover:*",
-        "dead:*",
         "expires:*",
     ),
     *("blocked_lanes:*", "blocked_classes:*", "groups:*", "group:*", "groups_at:*", "available:*"),
     *("waiters:*", "timers", "finish_tags:*", "charged", "reserved:*"),
 )
+#: Those of them that dead letters have too: hashes by tag or by the id of a task.
+OF_LETTERS = ("tasks", "messages", "ids")
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")
 
@@ -56,11 +60,23 @@ def leftovers(client: Redis, *, stock: bool = False) -> dict[str, str]:
     patterns = OF_STOCK if stock else OF_TASKS
     prefix = "" if stock else PREFIX
     found: dict[str, str] = {}
+    letters = _letters(client)
     for key in sorted(client.scan_iter(count=1000)):
         name = key.removeprefix(prefix)
-        if key.startswith(prefix) and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if not key.startswith(prefix) or not any(fnmatchcase(name, each) for each in patterns):
+            continue
+        if name not in OF_LETTERS or set(client.hkeys(key)) - letters:
             found[name] = _describe(client, key)
     return found
+
+
+def _letters(client: Redis) -> set[str]:
+    """Return the tags of all dead letters, and the ids of their tasks."""
+    tags: set[str] = set()
+    for key in client.scan_iter(f"{PREFIX}dead:*", count=1000):
+        tags |= set(client.zrange(key, 0, -1))
+    of_id = client.hgetall(f"{PREFIX}ids")
+    return tags | {name for name, tag in of_id.items() if tag in tags}
 
 
 def _describe(client: Redis, key: str) -> str:
@@ -73,6 +89,36 @@ def _describe(client: Redis, key: str) -> str:
         "string": lambda: client.get(key),
     }
     return f"{kind} {str(sizes[kind]())[:300]}" if kind in sizes else kind
+
+
+def dead_letters(url: str) -> dict[str, int]:
+    """Return the deaths of every dead letter by the id of its task, or by its tag without an id.
+
+    Args:
+        url: Address of the broker.
+    """
+    app = Celery("chaos", broker=url, set_as_current=False)
+    app.conf.broker_connection_retry_on_startup = True
+    fairness = Fairness(app)
+    found: dict[str, int] = {}
+    try:
+        for page in itertools.count(1):
+            letters = fairness.tasks.dead_letters(page=page, per_page=100).items
+            found |= {letter.task_id: letter.deaths for letter in letters}
+            if not letters:
+                return found
+    finally:
+        fairness.close()
+        app.close()
+
+
+def take_quarantined(client: Redis) -> int:
+    """Delete every message in quarantine, and return how many there were."""
+    taken = 0
+    for key in client.scan_iter(f"{PREFIX}quarantined:*", count=1000):
+        taken += int(client.llen(key))
+        client.delete(key)
+    return taken
 
 
 def leftover_messages(server: RabbitServer) -> dict[str, str]:

@@ -124,11 +124,14 @@ class Fleet:
             process = self.run(argv, {**self.environ[by_proxy], **about}, log)
         return Worker(name, pool, process)
 
-    def tend(self) -> None:
-        """Start again what is gone."""
-        for slot, worker in enumerate(self.workers):
-            if worker.alive:
-                continue
+    def dead(self) -> list[int]:
+        """Return the slots whose worker is gone."""
+        return [slot for slot, worker in enumerate(self.workers) if not worker.alive]
+
+    def restart(self, slots: list[int]) -> None:
+        """Start new workers in the slots of dead ones."""
+        for slot in slots:
+            worker = self.workers[slot]
             if not worker.killed:
                 ledger.write(
                     "gone",
@@ -149,6 +152,11 @@ class Fleet:
         """A worker said that it consumes."""
         for worker in self.workers:
             worker.ready = worker.ready or worker.name == name
+
+    def note_killed(self, name: str) -> None:
+        """A task wrote that it kills its worker."""
+        for worker in self.workers:
+            worker.killed = worker.killed or worker.name == name
 
     def _kill_group(self, worker: Worker) -> None:
         try:

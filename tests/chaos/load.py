@@ -10,14 +10,14 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.chaos import ledger
+from tests.chaos import ledger, troubles
 from tests.chaos.app import STOCK, app
-from tests.chaos.plan import FULL, LIMITS, PACES, QUICK, next_job
+from tests.chaos.plan import LIMITS, PACES, PLANS, next_job
 
 TURN_SECONDS = 0.02
 
@@ -27,9 +27,9 @@ def backlog(limit: int | None) -> int:
     return 2 if limit is None else 3 + 3 * limit
 
 
-def main(seed: int, *, quick: bool) -> None:
+def main(seed: int, form: str) -> None:
     """Send until SIGTERM."""
-    plan = QUICK if quick else FULL
+    plan = PLANS[form]
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
     tail = ledger.Tail(Path(os.environ[ledger.VARIABLE]))
@@ -37,11 +37,17 @@ def main(seed: int, *, quick: bool) -> None:
     sent: Counter[str] = Counter()
     begun: Counter[str] = Counter()
     known: set[str] = set()
-    while not stop:
+    wanted: deque[ledger.Event] = deque()
+    # A poison that is wanted at the end is sent too.
+    while not stop or wanted:
         for event in tail.read():
+            if event["event"] == "wanted":
+                wanted.append(event)
             if event["event"] == "start" and event["id"] not in known:
                 known.add(event["id"])
                 begun[event["tenant"]] += 1
+        if wanted and troubles.cause(app, wanted[0]):
+            wanted.popleft()
         for tenant, limit in LIMITS.items():
             if sent[tenant] - begun[tenant] >= backlog(limit) or stop:
                 continue
@@ -70,4 +76,4 @@ def main(seed: int, *, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), quick=sys.argv[2] == "quick")
+    main(int(sys.argv[1]), sys.argv[2])

@@ -50,12 +50,30 @@ PACES = {
 #: Tiers by what they allow.
 TIERS = {1: "free", 2: "two", 4: "four"}
 
-Kind = Literal["kill worker", "kill child", "stop", "freeze", "cut", "pause", "restart", "clock"]
+Kind = Literal[
+    "kill worker",
+    "kill child",
+    "stop",
+    "freeze",
+    "poison",
+    "unreadable",
+    "shrink",
+    "cut",
+    "pause",
+    "restart",
+    "clock",
+]
 #: Faults of Redis come one after the other.
 OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart", "clock")
 
 #: The part of a run in which Redis has no fault yet. So some workers die without an outage.
 QUIET_PART = 0.2
+#: The app's ``max_deliveries`` on fairredis: deaths that make a late-acked task a dead letter.
+MAX_DELIVERIES = 5
+#: The tenants of poisons. A slot that is back in time is measured where a tenant may run one task.
+POISONED = ("two0", "two1", "four0")
+#: How long a pool has no process, in seconds.
+SHRUNK_SECONDS = 3.0
 PAUSE_SECONDS = 3.0
 #: The longest that a restarted Redis stays away, in seconds.
 AWAY_SECONDS = 2.0
@@ -80,6 +98,9 @@ class Plan:
     child_kills: int
     stops: int
     freezes: int
+    poisons: int
+    unreadables: int
+    shrinks: int
     cuts: int
     pauses: int
     restarts: int
@@ -93,6 +114,9 @@ class Plan:
             "kill child": self.child_kills,
             "stop": self.stops,
             "freeze": self.freezes,
+            "poison": self.poisons,
+            "unreadable": self.unreadables,
+            "shrink": self.shrinks,
             "cut": self.cuts,
             "pause": self.pauses,
             "restart": self.restarts,
@@ -100,15 +124,18 @@ class Plan:
         }
 
 
-FULL = Plan(1500.0, 15.0, 20.0, 0.02, 305, 305, 21, 21, 60, 21, 21, 20)
-QUICK = Plan(80.0, 3.0, 4.5, 0.05, 16, 16, 3, 4, 8, 3, 3, 3)
+FULL = Plan(1500.0, 15.0, 20.0, 0.02, 305, 305, 21, 21, 24, 24, 20, 60, 21, 21, 20)
+QUICK = Plan(80.0, 3.0, 4.5, 0.05, 16, 16, 3, 4, 4, 8, 3, 8, 3, 3, 3)
+#: Nothing but deaths, a thousand of them: what begins twice?
+DEATHS = Plan(700.0, 3.0, 4.5, 0.02, 700, 300, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+PLANS = {"full": FULL, "quick": QUICK, "deaths": DEATHS}
 
 
 def scaled(plan: Plan, share: float) -> Plan:
-    """Return the plan with another length and amounts to match, at least one of each."""
+    """Return the plan with another length and amounts to match, at least one of its kinds each."""
 
     def part(amount: int) -> int:
-        return max(1, round(amount * share))
+        return max(min(1, amount), round(amount * share))
 
     return replace(
         plan,
@@ -117,6 +144,9 @@ def scaled(plan: Plan, share: float) -> Plan:
         child_kills=part(plan.child_kills),
         stops=part(plan.stops),
         freezes=part(plan.freezes),
+        poisons=part(plan.poisons),
+        unreadables=part(plan.unreadables),
+        shrinks=part(plan.shrinks),
         cuts=part(plan.cuts),
         pauses=part(plan.pauses),
         restarts=part(plan.restarts),
@@ -153,7 +183,7 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
         random.shuffle(kinds)
         begin = QUIET_PART * plan.seconds if is_redis else 0.0
         each = (plan.seconds - begin) / max(1, len(kinds))
-        paused = frozen = 0
+        paused = frozen = poisoned = 0
         for number, kind in enumerate(kinds):
             seconds = 0.0
             if kind == "pause":
@@ -170,8 +200,13 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
                     else random.uniform(0.1, 0.6) * longest
                 )
                 frozen += 1
+            variant = random.random()
+            if kind == "poison":
+                # A short run has each form too.
+                variant = poisoned % 4 / 4
+                poisoned += 1
             at = begin + (number + random.uniform(0.0, 0.6)) * each
-            found.append(Fault(at, kind, seconds, random.random(), random.random()))
+            found.append(Fault(at, kind, seconds, random.random(), variant))
     return sorted(found, key=lambda fault: fault.at)
 
 

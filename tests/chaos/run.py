@@ -21,7 +21,18 @@ from typing import TypeVar
 
 from tests.chaos import audit, ledger
 from tests.chaos.fleet import Fleet, Worker
-from tests.chaos.plan import LIMITS, OF_REDIS, PACES, Fault, On, Plan, faults
+from tests.chaos.plan import (
+    LIMITS,
+    MAX_DELIVERIES,
+    OF_REDIS,
+    PACES,
+    POISONED,
+    SHRUNK_SECONDS,
+    Fault,
+    On,
+    Plan,
+    faults,
+)
 from tests.chaos.story import Story
 from tests.chaos.verdict import Verdict, judge
 from tests.support.proxy import Proxy
@@ -51,15 +62,15 @@ class Run:
         plan: Amounts.
         seed: Decides faults and load.
         name: What it is on.
-        quick: Which form the load is of.
+        form: Name of the plan that the load is of.
     """
 
-    def __init__(self, plan: Plan, seed: int, name: On, *, quick: bool) -> None:
+    def __init__(self, plan: Plan, seed: int, name: On, form: str) -> None:
         self.plan = plan
         self.seed = seed
         self.name = name
         self.stock = name == "stock"
-        self.quick = quick
+        self.form = form
         self.directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
         self.path = self.directory / "ledger.jsonl"
         self.events: list[ledger.Event] = []
@@ -71,6 +82,7 @@ class Run:
         self._redis_busy = False
         self._guarded: int | None = None
         self._open: dict[str, ledger.Event] = {}
+        self._letters: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._next_progress = 0.0
         #: How long stock Redis keeps a message from others.
@@ -101,7 +113,9 @@ class Run:
             self._drain()
             left = self._await_nothing_left()
         paces = {} if self.stock else PACES
-        return judge(self._story(), LIMITS, left, paces, parks=self.name == "gate")
+        most = MAX_DELIVERIES if self.name == "fairredis" else None
+        parks = self.name == "gate"
+        return judge(self._story(), LIMITS, left, paces, max_deliveries=most, parks=parks)
 
     def _guard_server(self) -> None:
         old, self._guarded = self._guarded, self._server.pid
@@ -135,8 +149,7 @@ class Run:
             self._turn()
 
     def _start_sender(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "tests.chaos.load", str(self.seed)]
-        argv.append("quick" if self.quick else "full")
+        argv = [sys.executable, "-m", "tests.chaos.load", str(self.seed), self.form]
         with (self.directory / "load.log").open("wb") as log:
             return self._fleet.run(argv, self._environ(False), log)
 
@@ -154,9 +167,11 @@ class Run:
         """Do what is due, start workers again, and read on."""
         while self._agenda and self._agenda[0][0] <= ledger.now():
             heapq.heappop(self._agenda)[2]()
-        self._fleet.tend()
+        # A task that kills its worker writes so before.
+        dead = self._fleet.dead()
         for event in self._tail.read():
             self._see(event)
+        self._fleet.restart(dead)
         if ledger.now() >= self._next_progress:
             self._next_progress = ledger.now() + PROGRESS_SECONDS
             self._print_progress()
@@ -172,6 +187,8 @@ class Run:
             self._open[event["run"]] = event
         elif name == "end":
             self._open.pop(event["run"], None)
+        elif name == "kill" and event["what"] == "worker":
+            self._fleet.note_killed(event["worker"])
 
     def _print_progress(self) -> None:
         done = ", ".join(
@@ -206,6 +223,12 @@ class Run:
 
     def _cause_in_worker(self, fault: Fault) -> bool:
         fleet = self._fleet
+        if fault.kind == "poison":
+            self._want_poison(fault)
+            return True
+        if fault.kind == "unreadable":
+            ledger.write("wanted", what="unreadable", number=self.happened["unreadable"])
+            return True
         ready = [each for each in fleet.workers if each.alive and each.ready]
         if fault.kind == "kill worker":
             # Some are killed while they start.
@@ -215,6 +238,8 @@ class Run:
             fleet.kill(_choose(among, fault.target))
             return True
         ready = [each for each in ready if each.frozen is None and not each.stopping]
+        if fault.kind == "shrink":
+            return self._shrink(ready, fault)
         if fault.kind in ("freeze", "stop"):
             if not ready:
                 return False
@@ -226,6 +251,33 @@ class Run:
             self._at(ledger.now() + fault.seconds, lambda: fleet.thaw(worker))
             return True
         return self._kill_child(ready, fault)
+
+    def _want_poison(self, fault: Fault) -> None:
+        # Neither another broker nor stock Celery bounds how often a late-acked poison is delivered.
+        late = fault.variant >= 0.5 and self.name == "fairredis"
+        ledger.write(
+            "wanted",
+            what="poison",
+            id=f"poison-{self.happened['poison']}",
+            tenant=_choose(list(POISONED), fault.target),
+            late=late,
+            whole=fault.variant % 0.5 >= 0.25,
+        )
+
+    def _shrink(self, ready: list[Worker], fault: Fault) -> bool:
+        """Take all processes from a pool for a while."""
+        among = [each for each in ready if each.pool == "prefork"]
+        if not among:
+            return False
+        worker = _choose(among, fault.target)
+        places = len(worker.children())
+
+        def resize(*, grow: bool) -> None:
+            ledger.write("wanted", what="resize", worker=worker.name, places=places, grow=grow)
+
+        resize(grow=False)
+        self._at(ledger.now() + SHRUNK_SECONDS, lambda: resize(grow=True))
+        return True
 
     def _kill_child(self, ready: list[Worker], fault: Fault) -> bool:
         children = [
@@ -311,6 +363,7 @@ class Run:
         while ledger.now() < ends_at:
             for _ in range(10):
                 self._turn()
+            self._note_letters()
             if not self._story().unfinished()[0] and ledger.now() > settled_at:
                 break
 
@@ -319,11 +372,22 @@ class Run:
         while True:
             for _ in range(10):
                 self._turn()
+            self._note_letters()
             left = audit.leftovers(self._client, stock=self.stock)
             if self.name == "gate":
                 left |= audit.leftover_messages(self._rabbit)
             if not left or ledger.now() > ends_at:
                 return left
+
+    def _note_letters(self) -> None:
+        if self.name != "fairredis":
+            return
+        for name, deaths in audit.dead_letters(f"fair{self._server.url}").items():
+            if name not in self._letters:
+                self._letters.add(name)
+                ledger.write("dead letter", id=name, deaths=deaths)
+        if taken := audit.take_quarantined(self._client):
+            ledger.write("quarantined", amount=taken)
 
 
 def _choose(among: list[Item], share: float) -> Item:

@@ -71,6 +71,14 @@ class Story:
         self.kills = kinds["kill"]
         self.gone = kinds["gone"]
         self.submits = {event["id"]: event for event in kinds["submit"]}
+        self.poisons = {name: each for name, each in self.submits.items() if each.get("poison")}
+        #: Deaths by the id of a task that is a dead letter, or by its tag if it has no id.
+        self.dead_letters = {event["id"]: event["deaths"] for event in kinds["dead letter"]}
+        #: Messages that nobody can read: how many were sent, and what became of them.
+        self.unreadable = len(kinds["unreadable"])
+        self.set_aside = len(self.dead_letters.keys() - self.submits.keys()) + sum(
+            event["amount"] for event in kinds["quarantined"]
+        )
         self.failed_submits = kinds["submit_failed"]
         self.outages = [Span(e["kind"], e["at"], e["over"]) for e in kinds["outage"]]
         self.freezes = [Span(e["worker"], e["at"], e["over"]) for e in kinds["freeze"]]
@@ -224,7 +232,7 @@ class Story:
         lost: list[str] = []
         gone: list[str] = []
         for task_id, submit in self.submits.items():
-            if self.is_done(task_id):
+            if self.is_done(task_id) or task_id in self.dead_letters:
                 continue
             early_gone = not submit["late"] and self.died_with_its_process(task_id)
             (gone if early_gone else lost).append(task_id)

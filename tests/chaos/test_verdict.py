@@ -88,11 +88,13 @@ def outage(begun: float, over: float, kind: str = "pause") -> ledger.Event:
     return {"event": "outage", "at": begun, "over": over, "kind": kind}
 
 
-def verdict_on(*parts: Any, left: Mapping[str, str] | None = None) -> Verdict:
+def verdict_on(
+    *parts: Any, left: Mapping[str, str] | None = None, max_deliveries: int | None = None
+) -> Verdict:
     events: list[ledger.Event] = []
     for part in parts:
         events += part if isinstance(part, list) else [part]
-    return judge(Story(events, LEASE), LIMITS, left)
+    return judge(Story(events, LEASE), LIMITS, left, max_deliveries=max_deliveries)
 
 
 @pytest.mark.parametrize("promoted", [True, False])
@@ -405,9 +407,59 @@ def test_a_retry_is_no_second_end() -> None:
     assert verdict_on(sent(0, "a"), parts).duplicates == {}
 
 
-def test_an_early_task_that_begins_twice_is_counted() -> None:
-    parts = [*ran(1, None, "a", late=False), killed(2), *ran(3, 4, "a", late=False)]
-    assert verdict_on(sent(0, "a", late=False), parts).early_again == ["a"]
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (outage(1.5, 1.6), OUTAGE),
+        (frozen(1.1, 1.9 + LEASE), FROZEN),
+        (outage(6.5, 6.6), UNEXPLAINED),
+    ],
+    ids=["an outage at the begin", "a long freeze", "an outage later"],
+)
+def test_an_early_task_begins_again_only_if_a_fault_may_have_lost_its_note(
+    fault: ledger.Event, why: str
+) -> None:
+    parts = [*ran(1, None, "a", late=False), killed(5), *ran(6, 7, "a", late=False, worker="w.2")]
+    verdict = verdict_on(sent(0, "a", late=False), parts, fault, max_deliveries=3)
+    assert verdict.early_again == {"a": why}
+    assert verdict.holds is (why != UNEXPLAINED)
+
+
+@pytest.mark.parametrize(("late", "most"), [(False, 1), (True, 3)])
+def test_a_poison_that_begins_too_often_fails(late: bool, most: int) -> None:
+    poison = {**sent(0, "p", late=late), "poison": True}
+    begun: list[Any] = []
+    for number in range(most + 1):
+        at, worker = number * 5 + 1, f"w.{number}"
+        begun += [*ran(at, None, "p", late=late, worker=worker), killed(at + 0.1, worker=worker)]
+    end = {"event": "dead letter", "at": 90, "id": "p", "deaths": most}
+    enough = [each for each in begun if each["at"] < most * 5]
+    assert verdict_on(poison, enough, end, max_deliveries=3).too_often == []
+    assert verdict_on(poison, begun, end, max_deliveries=3).too_often == ["p"]
+    lost = outage(most * 5 + 1, most * 5 + 1.5)
+    assert verdict_on(poison, begun, end, lost, max_deliveries=3).too_often == []
+
+
+@pytest.mark.parametrize(("deaths", "holds"), [(2, False), (3, True)])
+def test_a_dead_letter_has_begun_as_often_as_it_must(deaths: int, holds: bool) -> None:
+    begun: list[Any] = []
+    for number in range(deaths):
+        at, worker = number * 5 + 1, f"w.{number}"
+        begun += [*ran(at, None, "a", worker=worker), killed(at + 0.1, worker=worker)]
+    end = {"event": "dead letter", "at": 90, "id": "a", "deaths": 3}
+    verdict = verdict_on(sent(0, "a"), begun, end, max_deliveries=3)
+    assert (verdict.innocents == [], verdict.lost, verdict.holds) == (holds, [], holds)
+
+
+@pytest.mark.parametrize(("amount", "vanished"), [(1, 1), (2, 0)])
+def test_each_message_that_nobody_can_read_is_a_dead_letter_or_in_quarantine(
+    amount: int, vanished: int
+) -> None:
+    unreadable = [{"event": "unreadable", "at": 1, "number": number} for number in range(3)]
+    end = {"event": "dead letter", "at": 2, "id": "of nobody", "deaths": 0}
+    aside = {"event": "quarantined", "at": 3, "amount": amount}
+    verdict = verdict_on(unreadable, end, aside, max_deliveries=3)
+    assert (verdict.not_set_aside, verdict.holds) == (vanished, vanished == 0)
 
 
 def test_a_worker_that_ends_by_an_error_of_the_package_fails() -> None:

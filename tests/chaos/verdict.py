@@ -5,8 +5,11 @@ R1  nothing is lost that can be redelivered; no tenant is above its limit at any
 R2  the slot of a killed child is back within 2 s, that of a killed worker within a lease and 1 s
 R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s
 R5  when all has ended Redis knows no task any more
+R6  no early-acked task begins twice; a late-acked poison begins at most ``max_deliveries`` times;
+    a dead letter has died so often; each message that nobody can read is set aside
 
-No worker may end by an error of the package.
+R6 is judged on fairredis. An outage or a freeze may lose the note that a body begins, so each of
+them explains one more begin. No worker may end by an error of the package.
 
 A sample of R2 that an outage fell into may take longer by the outage and what R3 allows, and by a
 lease where another worker was killed in the outage: what it had asked is answered after it, and a
@@ -17,7 +20,6 @@ at whose bound no worker had a place free.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -90,7 +92,14 @@ class Verdict:
         excesses_of_outages: In or soon after an outage of Redis.
         excesses_of_freezes: Only with attempts of workers frozen for longer than their leases.
         duplicates: Tasks that ran to an end which had been reached already, with what explains it.
-        early_again: Early-acked tasks whose body began more than once.
+        early_again: Early-acked tasks whose body began more than once, with what explains it.
+        too_often: Poisons that began more often than they may.
+        poisons: How many were sent.
+        letters: Tasks that are dead letters.
+        innocents: Those that began less often than a dead letter must.
+        unreadable: Messages that nobody can read: how many were sent.
+        not_set_aside: How many of them are neither dead letters nor in quarantine.
+        judges_begins: Whether R6 is judged.
         after_child: Slots after a child was killed.
         after_worker: Slots after a worker was killed.
         not_checked: Slots of killed processes that a freeze or a second death fell into.
@@ -110,7 +119,14 @@ class Verdict:
     excesses_of_outages: list[Excess]
     excesses_of_freezes: int
     duplicates: dict[str, str]
-    early_again: list[str]
+    early_again: dict[str, str]
+    too_often: list[str]
+    poisons: int
+    letters: int
+    innocents: list[str]
+    unreadable: int
+    not_set_aside: int
+    judges_begins: bool
     after_child: list[Wait]
     after_worker: list[Wait]
     not_checked: int
@@ -125,6 +141,9 @@ class Verdict:
         waits = [*self.after_child, *self.after_worker, *self.resumes]
         broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
         unexplained = UNEXPLAINED in self.duplicates.values()
+        again = UNEXPLAINED in self.early_again.values()
+        if self.judges_begins and (again or self.too_often or self.innocents or self.not_set_aside):
+            return False
         # A run at a gate without a parked task shows nothing of them.
         return not any((*broken, self.crashed, unexplained, self.parked == 0)) and all(
             wait.holds for wait in waits
@@ -137,6 +156,7 @@ def judge(
     leftovers: Mapping[str, str] | None = None,
     paces: Mapping[str, Pace] | None = None,
     *,
+    max_deliveries: int | None = None,
     parks: bool = False,
 ) -> Verdict:
     """Judge a ledger.
@@ -146,6 +166,8 @@ def judge(
         limits: What each tenant may run at once; None: no limit.
         leftovers: What Redis still knew at the end.
         paces: Limits of starts, by tenant.
+        max_deliveries: Deaths of a dead letter. None: the broker delivers again without a bound,
+            and R6 is not judged.
         parks: The run is at a gate that parks tasks.
     """
     lost, gone = story.unfinished()
@@ -157,7 +179,6 @@ def judge(
     of_outages = [each for each in found if _in_outage(story, each)]
     slots, not_checked = slots_back(story, limits)
     crashes = [event for event in story.gone if event["status"] != 0]
-    starts = Counter((e.id, e.retries) for e in story.attempts if not e.late)
     return Verdict(
         submitted=len(story.submits),
         done=sum(map(story.is_done, story.submits)),
@@ -169,7 +190,18 @@ def judge(
         excesses_of_outages=of_outages,
         excesses_of_freezes=max(0, len(list(excesses(story.attempts, limits))) - len(found)),
         duplicates=duplicates(story),
-        early_again=sorted({task_id for (task_id, _), amount in starts.items() if amount > 1}),
+        early_again=early_again(story),
+        too_often=too_often(story, max_deliveries or 1),
+        poisons=len(story.poisons),
+        letters=len(story.dead_letters.keys() & story.submits.keys()),
+        innocents=[
+            task_id
+            for task_id in story.dead_letters.keys() & story.submits.keys()
+            if len(story.attempts_of.get(task_id, ())) < (max_deliveries or 0)
+        ],
+        unreadable=story.unreadable,
+        not_set_aside=story.unreadable - story.set_aside,
+        judges_begins=max_deliveries is not None,
         after_child=[wait for wait in slots if wait.what == "child"],
         after_worker=[wait for wait in slots if wait.what == "worker"],
         not_checked=not_checked,
@@ -249,6 +281,46 @@ def _why_again(story: Story, attempts: list[Attempt]) -> str:
     if attempts[0].message and any(at > first_end for at in again):
         return REDELIVERED
     return UNEXPLAINED
+
+
+def early_again(story: Story) -> dict[str, str]:
+    """Return the early-acked tasks that began again, and what explains it."""
+    found = {}
+    for task_id, attempts in story.attempts_of.items():
+        of_try: dict[int, list[Attempt]] = {}
+        for attempt in attempts:
+            of_try.setdefault(attempt.retries, []).append(attempt)
+        for same in of_try.values():
+            if not same[0].late and len(same) > 1:
+                found[task_id] = _why_not_noted(story, same)
+    return found
+
+
+def _why_not_noted(story: Story, attempts: list[Attempt]) -> str:
+    """Say what could keep from Redis that an attempt began."""
+    first, *_ = sorted(attempts, key=lambda each: each.begun)
+    begun, over = first.begun - SETTLE_SECONDS, first.begun + SETTLE_SECONDS
+    if any(outage.meets(begun, over) for outage in story.outages):
+        return OUTAGE
+    return FROZEN if story.frozen_too_long(first) < inf else UNEXPLAINED
+
+
+def too_often(story: Story, max_deliveries: int) -> list[str]:
+    """Return the poisons that began more often than they may.
+
+    Args:
+        max_deliveries: How often a late-acked one may begin. An early-acked one may begin once.
+    """
+    found = []
+    for task_id, submit in story.poisons.items():
+        begins = [each.begun for each in story.attempts_of.get(task_id, ())]
+        lost = sum(
+            any(outage.meets(at - SETTLE_SECONDS, at + SETTLE_SECONDS) for outage in story.outages)
+            for at in begins
+        )
+        if len(begins) - lost > (max_deliveries if submit["late"] else 1):
+            found.append(task_id)
+    return found
 
 
 def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wait], int]:
