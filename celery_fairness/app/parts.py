@@ -235,7 +235,8 @@ class Parts:
         )
 
     @cached_property
-    def _resender(self) -> Resender:
+    def resender(self) -> Resender:
+        """Sends the messages of tasks again."""
         return self._make_resender()
 
     def _make_resender(self) -> Resender:
@@ -250,7 +251,7 @@ class Parts:
             self.settings,
             self.limiter,
             self.tier_cache,
-            self._resender,
+            self.resender,
             self.notices,
             self.lease_renewer.ended,
             longest_countdown_seconds(self.app),
@@ -431,7 +432,7 @@ class Parts:
 
     def on_pool_child(self) -> None:
         """Drop the connections of the parent process; signal ``worker_process_init``."""
-        self._resender.forget_connections()
+        self.resender.forget_connections()
         self._pool_child.begin()
 
     def _publish_settings(self) -> None:

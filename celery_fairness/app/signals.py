@@ -18,7 +18,6 @@ from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import misplaced
 from celery_fairness.util.threads import native_reentrant_lock
 from celery_fairness.wiring import publishing
-from celery_fairness.worker.resend import resending
 
 if TYPE_CHECKING:
     from celery_fairness.wiring import Parts
@@ -97,7 +96,7 @@ def _stamp_message(
     It must not raise: Celery's signal would log the error and publish the message all the same.
     """
     publisher = publishing.get()
-    if resending.get() is not None or (publisher is not None and publisher is not listener):
+    if publisher is not None and publisher is not listener:
         return
     headers.update(retried_headers(listener.app, name, headers))
     if follows(listener.app, name, headers, body):

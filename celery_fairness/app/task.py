@@ -36,6 +36,7 @@ from celery_fairness.message.task_options import (
 )
 from celery_fairness.wiring import find, wired
 from celery_fairness.worker.attempt import current_attempt
+from celery_fairness.worker.captured_message import retry_options
 from celery_fairness.worker.rate_limited import after_rate_limit
 
 #: In an eager call: a stand-in for a value that only a real publish determines.
@@ -256,9 +257,11 @@ class FairTask(Task[Any, Any]):
         if queue is not None:
             extra_options["queue"] = queue
         made = super().signature_from_request(request, args, kwargs, **extra_options)
-        given = extra_options.get("headers") or {}
-        headers = {**(made.options.get("headers") or {}), **headers_of(request), **given}
-        return made.set(headers=headers)
+        options = {**made.options, **retry_options(self.app, request, args, kwargs)}
+        headers = {**(options.get("headers") or {}), **headers_of(request)}
+        if given := extra_options.get("headers"):
+            headers = {**headers_of(request), **given}
+        return made.set(**{**options, **extra_options, "headers": headers})
 
 
 class _Wired(bootsteps.Step):

@@ -27,8 +27,7 @@ from celery_fairness.control.metric_table import Metric
 from celery_fairness.control.metrics import Sample
 from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.message.attribution import attribution_of
-from celery_fairness.message.headers import COPY_HEADER, headers_of
-from celery_fairness.transport.envelope import CLAIM_PROPERTY
+from celery_fairness.message.headers import CLAIM_PROPERTY, COPY_HEADER, headers_of
 from celery_fairness.wiring import wired
 from celery_fairness.worker.attempt_limits import queue_of
 

@@ -31,6 +31,10 @@ from celery_fairness.util.throttled_log import Notices
 HEADER = "fairness"
 COPY_HEADER = "fairness_copy"
 ACCEPTED_HEADER = "fairness_accepted"
+#: The header for the eta of a task that has waited in Redis.
+ETA_HEADER = "fairness_eta"
+#: The property for the wait of a claimed task. It belongs to one attempt, so no retry sends it.
+CLAIM_PROPERTY = "fairness_claim"
 #: The header that Celery's beat sets on each message.
 BEAT_HEADER = "celery_beat_task"
 
@@ -68,6 +72,10 @@ class Copy:
 
     message: str
     serial: str = ""
+
+    def to_wire(self) -> dict[str, str]:
+        """Return the header as a message carries it."""
+        return {"message": self.message, "serial": self.serial}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +237,7 @@ def check_size(value: Mapping[str, Any]) -> None:
 
 def first_copy() -> dict[str, str]:
     """Return the ``fairness_copy`` header of a message that is published for the first time."""
-    return {"message": new_id(8), "serial": ""}
+    return Copy(new_id(8)).to_wire()
 
 
 def new_serial() -> str:

@@ -24,7 +24,12 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import key_part
 from celery_fairness.errors import KeyMissing
 from celery_fairness.message.attribution import attribution_of
-from celery_fairness.message.headers import log_misspelling, was_accepted
+from celery_fairness.message.headers import (
+    CLAIM_PROPERTY,
+    ETA_HEADER,
+    log_misspelling,
+    was_accepted,
+)
 from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.message.priority import rank_of
 from celery_fairness.scheduler.types import Claimed, Waiting
@@ -34,10 +39,6 @@ from celery_fairness.util.timestamps import eta_ms, expires_ms
 
 _notices = Notices(logging.getLogger("celery_fairness"))
 
-#: The header for the eta of a task that has waited in Redis.
-ETA_HEADER = "fairness_eta"
-#: The property for the wait of a claimed task. It belongs to one attempt, so no retry sends it.
-CLAIM_PROPERTY = "fairness_claim"
 #: Prefix of the names of Celery's own tasks.
 CELERY_PREFIX = "celery."
 

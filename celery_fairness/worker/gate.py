@@ -12,7 +12,6 @@ slot until the broker has the new message.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import random
 import time
@@ -25,7 +24,6 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
 from celery.app.trace import FAILURE, IGNORED, REJECTED, TraceInfo, trace_ok_t
 from celery.exceptions import Ignore, Reject
-from kombu.exceptions import EncodeError
 
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import Reserved
@@ -177,7 +175,7 @@ class Gate:
                 return Context(request, args=args, kwargs=kwargs, called_directly=False)
 
             try:
-                outcome = self._enter_or_park(task, context, asked, known)
+                outcome = self._enter_or_park(task, context, asked)
             except SoftTimeLimitExceeded:
                 # The call took the task's whole time limit, and its outcome is unknown.
                 Attempt(task, lease, self._limiter).end()
@@ -196,7 +194,7 @@ class Gate:
                 if outcome.reason is Reason.LIMITER_UNAVAILABLE:
                     # The limiter has stored no successor, so the same copy goes back.
                     asked = asked._replace(serial=copy.serial)
-                return self._send_back(task, context(), asked, outcome, known)
+                return self._send_back(task, context(), asked, outcome)
             token = current_attempt.set(outcome)
             try:
                 return tracer(uuid, args, kwargs, request)
@@ -212,7 +210,6 @@ class Gate:
         task: Any,
         make_context: Callable[[], Context],
         asked: _Asked,
-        known: dict[str, Any],
     ) -> Attempt | Rejected | None:
         """Return the answer of the limiter, or None if the task is parked."""
         attribution = asked.attribution
@@ -224,9 +221,9 @@ class Gate:
         if not self._is_parked(outcome):
             return outcome
         try:
-            message = self._resender.take(task, context, asked.copy, known.get("content_type"))
-            text, expires = json.dumps(message), expires_ms(message["headers"].get("expires"))
-        except (EncodeError, TypeError, ValueError) as error:
+            message = self._resender.take(context, asked.copy)
+            text, expires = message.to_text(), expires_ms(message.headers.get("expires"))
+        except (LookupError, TypeError, ValueError) as error:
             self._notices.warning(
                 f"park:{task.name}",
                 "task %s[%s] cannot be parked: %r",
@@ -238,7 +235,7 @@ class Gate:
             return outcome
         rank = self._resender.rank_of(message)
         # The queue of a task may have changed with its tenant's tier.
-        parked = asked._replace(job=asked.job._replace(queue=message["routing_key"]))
+        parked = asked._replace(job=asked.job._replace(queue=message.routing_key))
         try:
             parking = self._limiter.park(self._request(parked), text, expires, rank)
         except LimiterUnavailable as error:
@@ -356,7 +353,6 @@ class Gate:
         context: Context,
         asked: _Asked,
         rejected: Rejected,
-        known: dict[str, Any],
     ) -> Any:
         if rejected.reason is Reason.SUPERSEDED:
             logger.info(
@@ -368,9 +364,8 @@ class Gate:
             return _ignored()
         wait = self.countdown_seconds(rejected)
         attribution, _, copy, serial, *_ = asked
-        known_type = known.get("content_type")
         try:
-            sent = self._resender.send(task, context, copy, serial, wait, known_type)
+            sent = self._resender.send(task, context, copy, serial, wait)
         except NotAccepted as error:
             return self._not_accepted(task, context, error)
         except Exception as error:  # noqa: BLE001 - no error may lose the message
@@ -419,7 +414,7 @@ class Gate:
         Without an error the worker is stopping while its broker is away, and so may be the backend.
         """
         if task.acks_late:
-            return _as_traced(REJECTED, Reject(error, requeue=True))
+            return _as_traced(REJECTED, NotSentBack(error, requeue=True))
         logger.error(
             "task %s[%s] was rejected and could not be sent back to the broker (%r); "
             "it is lost unless it is sent again: %s",
@@ -440,8 +435,14 @@ class Parked(NotBegun):
     """Ends an attempt whose task is parked."""
 
 
+class NotSentBack(Reject):
+    """Ends an attempt whose task could not be sent back; the broker gets the old message again."""
+
+
+#: The exceptions of attempts whose task comes back, so that they are no failures.
+COMES_BACK = (NotBegun, NotSentBack)
 #: The exceptions of attempts whose body has not started.
-NOT_BEGUN = (NotBegun, RateLimitDropped, PublishFailed)
+NOT_BEGUN = (*COMES_BACK, RateLimitDropped, PublishFailed)
 
 
 def short_wait_seconds(rejected: object) -> float:

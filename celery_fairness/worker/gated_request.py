@@ -12,13 +12,14 @@ import os
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker.request import Request
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.types import Lease
 from celery_fairness.message.headers import COPY_HEADER, parse_copy
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.wiring import find
-from celery_fairness.worker.gate import ATTEMPT_KEY, NOT_BEGUN, Parked
+from celery_fairness.worker.gate import ATTEMPT_KEY, COMES_BACK, NOT_BEGUN, Parked
 from celery_fairness.worker.request_mixin import RequestMixin, failure_of
 from celery_fairness.worker.unspent import give_token_back
 
@@ -61,7 +62,6 @@ class FairRequestMixin(RequestMixin):
         request[ATTEMPT_KEY] = {
             "attribution": attribution,
             "lease": self._fair_lease.id if self._fair_lease else None,
-            "content_type": getattr(message, "content_type", None),
         }
         self._fair_renewer = fairness.lease_renewer
         self._fair_promoter = fairness.promoter
@@ -93,13 +93,17 @@ class FairRequestMixin(RequestMixin):
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
     ) -> Any:
-        """Stop renewing the lease; if the body did not report, release it."""
+        """Stop renewing the lease; if the body did not report, release it.
+
+        A rejection is no failure, so a method of the user's request class does not see it.
+        """
+        exception = failure_of(exc_info)
+        see: Any = super().on_failure
+        if isinstance(exception, COMES_BACK):
+            see = functools.partial(Request.on_failure, self)
         try:
-            return super().on_failure(
-                exc_info, send_failed_event=send_failed_event, return_ok=return_ok
-            )
+            return see(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
         finally:
-            exception = failure_of(exc_info)
             consumer = self._fair_wired.consumer
             if isinstance(exception, NOT_BEGUN) and consumer is not None:
                 give_token_back(consumer, self._task.name)

@@ -11,7 +11,6 @@ Invariant: a second write stores the same result, and never replaces an end that
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,7 +24,6 @@ from celery.worker.strategy import hybrid_to_proto2  # type: ignore[attr-defined
 from kombu.serialization import prepare_accept_content
 from kombu.transport import virtual
 from kombu.utils.encoding import safe_repr
-from kombu.utils.json import loads
 
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.errors import (
@@ -39,9 +37,9 @@ from celery_fairness.errors import (
 from celery_fairness.message.headers import HEADER, parse_header
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.util.log_fields import about
+from celery_fairness.worker.captured_message import CapturedMessage, loads_what_it_can
 from celery_fairness.worker.failure import write_failure
 from celery_fairness.worker.message_guard import READ_ERRORS, reason_of
-from celery_fairness.worker.parked_message import read_parked
 
 if TYPE_CHECKING:
     _Request = Any
@@ -212,10 +210,11 @@ def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
     accept = prepare_accept_content(app.conf.accept_content)
     message: Any
     if outcome.queue.startswith(PARKED_QUEUES):
-        message = read_parked(outcome.message, accept)
+        message = CapturedMessage.from_text(outcome.message).received(accept)
     else:
         decoder: Any = _Decoder()
-        message = virtual.Message(_loads(outcome.message), channel=decoder, accept=accept)
+        envelope = loads_what_it_can(outcome.message)
+        message = virtual.Message(envelope, channel=decoder, accept=accept)
     body, headers = message.body, message.headers
     decoded = False
     try:
@@ -240,14 +239,6 @@ def request_of(outcome: Outcome, consumer: Any) -> LostRequest:
         headers=headers,
         decoded=decoded,
     )
-
-
-def _loads(text: str) -> Any:
-    """Return a message; values of types without a decoder stay as they are written."""
-    try:
-        return loads(text)
-    except Exception:  # noqa: BLE001 - a user's decoder may raise anything
-        return json.loads(text)
 
 
 def unknown_task(app: Any, name: str) -> Any:

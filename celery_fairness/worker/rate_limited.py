@@ -19,7 +19,8 @@ from celery_fairness.control.holding import Holding
 from celery_fairness.control.limits import LimitsApi
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
-from celery_fairness.message.headers import headers_of
+from celery_fairness.message.headers import HEADER, headers_of
+from celery_fairness.message.stamp import Message
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.retry_after import wait_after, wait_until
 from celery_fairness.wiring import wired
@@ -50,16 +51,19 @@ def after_rate_limit(task: Any, error: RateLimitExceeded) -> Exception:
         return error
     wait = _wait(task, error)
     _cool_down(task, wait, error)
-    again = task.signature_from_request(request, countdown=wait, retries=request.retries)
+    fairness, headers = wired(task.app), headers_of(request)
     try:
-        again.apply_async()
+        if HEADER in headers:
+            message = Message(task.name, task, headers, (), {})
+            headers[HEADER] = fairness.stamp.header(message)
+        fairness.resender.send_as_retry(request, wait, headers)
     except Exception as unsent:  # noqa: BLE001 - as in Task.retry: any error means that nothing was sent
         if task.acks_late:
             return Unsent(unsent, requeue=True)
         error.add_note(f"The task could not be sent again: {unsent!r}")
         return error
     when: Any = wait
-    return Retry(exc=error, when=when, sig=again)
+    return Retry(exc=error, when=when)
 
 
 def _wait(task: Any, error: RateLimitExceeded) -> float:

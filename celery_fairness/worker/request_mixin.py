@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from celery.utils.imports import symbol_by_name
 
+from celery_fairness.worker.captured_message import Received
+
 if TYPE_CHECKING:
     _Request = Any
 else:
@@ -28,6 +30,10 @@ class RequestMixin(_Request):
         super().__init_subclass__(**options)
         for name in cls.wrappers.keys() & vars(cls).keys():
             setattr(cls, name, cls.wrappers[name](vars(cls)[name]))
+
+    def __init__(self, message: Any, *args: Any, **options: Any) -> None:
+        super().__init__(message, *args, **options)
+        self._request_dict["properties"] = Received(message)
 
     @classmethod
     @functools.cache

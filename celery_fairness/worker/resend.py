@@ -1,10 +1,10 @@
 """Sends a rejected task back to the broker, without losing or doubling it.
 
-The message keeps its id, arguments, headers, retries, expiry, time limits, links and canvas. The
-resender publishes it on its own connection and waits for the broker's confirmation. A publish that
-failed may have arrived. So the next try is another copy with another serial, which the limiter
-stores first, and the limiter lets one of the copies start. Without an answer from the limiter the
-same serial is published again, because a second delivery is better than none.
+The resender publishes the message as it came (:mod:`.captured_message`), on its own connection,
+and waits for the broker's confirmation. A publish that failed may have arrived. So the next try is
+another copy with another serial, which the limiter stores first, and the limiter lets one of the
+copies start. Without an answer from the limiter the same serial is published again, because a
+second delivery is better than none.
 
 The attempt keeps its pool slot until the broker has the message. It tries again after 0.1 s, and
 doubles the pause up to 5 s. At shutdown it tries once more, and logs the whole task if that fails.
@@ -27,30 +27,40 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from dataclasses import replace
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery.app.task import Context
 from celery.utils.quorum_queues import detect_quorum_queues
-from kombu import Connection, Queue, serialization
-from kombu.exceptions import EncodeError, OperationalError
+from kombu import Connection, Queue
+from kombu.exceptions import OperationalError
 from kombu.transport.native_delayed_delivery import (
     CELERY_DELAYED_DELIVERY_EXCHANGE,
+    MAX_LEVEL,
     bind_queue_to_native_delayed_delivery_exchange,
+    calculate_routing_key,
     declare_native_delayed_delivery_exchanges_and_queues,
+    level_name,
 )
 
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.types import Promoted
-from celery_fairness.message.headers import COPY_HEADER, Copy, headers_of, new_serial
+from celery_fairness.message.headers import (
+    ACCEPTED_HEADER,
+    COPY_HEADER,
+    Copy,
+    first_copy,
+    headers_of,
+    new_serial,
+)
 from celery_fairness.message.priority import rank_of
 from celery_fairness.util.log_fields import about
-from celery_fairness.worker.parked_message import CapturingProducer, publish
+from celery_fairness.worker.captured_message import CapturedMessage
 
 logger = logging.getLogger("celery_fairness")
 
@@ -67,8 +77,28 @@ NOT_ACCEPTED_AT_MOST = 8
 #: RabbitMQ's codes for a message without a queue and for a missing exchange.
 _NO_ROUTE = (312, 404)
 
-#: The copy header of the message being sent again in this thread or greenlet; None elsewhere.
-resending: ContextVar[Mapping[str, str] | None] = ContextVar("resending", default=None)
+_CONFIRMED: Mapping[str, Any] = {"mandatory": True, "confirm_timeout": CONFIRM_SECONDS}
+
+
+class _Place(NamedTuple):
+    """A place to which a message is published.
+
+    Attributes:
+        exchange: The exchange; "" for the default exchange.
+        routing_key: The routing key.
+        queue: The queue that a producer would declare. None if the app does not have it.
+    """
+
+    exchange: str
+    routing_key: str
+    queue: Queue | None
+
+
+def _place_of(queue: Queue) -> _Place:
+    if queue.exchange.type == "direct":
+        # Celery also publishes by the queue's name here.
+        return _Place("", queue.name, queue)
+    return _Place(queue.exchange.name, queue.routing_key, queue)
 
 
 class NotAccepted(Exception):
@@ -98,15 +128,9 @@ class Resender:
         self._idle: list[Connection] = []
 
     def send(
-        self,
-        task: Any,
-        request: Context,
-        rejected: Copy,
-        serial: str,
-        countdown_seconds: float,
-        content_type: str | None,
+        self, task: Any, request: Context, rejected: Copy, serial: str, countdown_seconds: float
     ) -> bool:
-        """Publish the task of ``request`` again.
+        """Publish the message of ``request`` again.
 
         Args:
             task: The task.
@@ -114,23 +138,22 @@ class Resender:
             rejected: The copy that was rejected.
             serial: The serial of the copy to publish, as the limiter stores it.
             countdown_seconds: The message's countdown.
-            content_type: The content type of the old message, and of the new one.
 
         Returns:
             False if the worker is stopping and the last publish failed.
 
         Raises:
+            LookupError: The request is not of a message that a worker received.
             NotAccepted: The broker rejected it in :data:`NOT_ACCEPTED_AT_MOST` tries.
         """
         pause, not_accepted = FIRST_PAUSE_SECONDS, 0
         copy = Copy(rejected.message, serial)
+        message = CapturedMessage.of(request, headers_of(request))
         while True:
             last_try = self._shutting_down()
             try:
-                self._publish(task, request, copy, countdown_seconds, content_type)
+                self._publish(message, copy, countdown_seconds)
                 return True
-            except EncodeError:
-                raise  # No broker would accept it. Any other error may come from a dead connection.
             except Exception as error:
                 if last_try:
                     return False
@@ -165,26 +188,53 @@ class Resender:
         except SoftTimeLimitExceeded:
             pass  # It is the body's limit, but the body has not started: keep the message.
 
-    def _publish(
-        self,
-        task: Any,
-        request: Context,
-        copy: Copy,
-        countdown_seconds: float,
-        content_type: str | None,
-    ) -> None:
+    def _publish(self, message: CapturedMessage, copy: Copy, countdown_seconds: float) -> None:
         if self._delays_whole_seconds:
             countdown_seconds = math.ceil(countdown_seconds)
+        sent = message.with_headers(**{COPY_HEADER: copy.to_wire()}).after(countdown_seconds)
+        place = self._place(sent, countdown_seconds)
 
         def send(producer: Any) -> None:
-            self._send(
-                *(task, request, copy, content_type, producer),
-                countdown=countdown_seconds,
-            )
+            sent.publish(producer, place.exchange, place.routing_key, **_CONFIRMED)
 
-        place = request.delivery_info or {}
-        queue = self._queue_at(place.get("exchange") or "", place.get("routing_key") or "")
-        self._deliver(send, queue, delayed=self._delays_whole_seconds)
+        self._deliver(send, place.queue, delayed=self._delays_whole_seconds)
+
+    def send_as_retry(
+        self, request: Context, countdown_seconds: float, headers: Mapping[str, Any]
+    ) -> None:
+        """Publish the message of a running task again, as Celery publishes a retry.
+
+        The message is a new one, of a task that was accepted before.
+
+        Args:
+            request: The request of the task.
+            countdown_seconds: The message's countdown.
+            headers: The headers of this package, with the tenant's current tier.
+
+        Raises:
+            LookupError: The request is not of a message that a worker received.
+            Exception: Nothing was sent, as with ``apply_async``.
+        """
+        if self._delays_whole_seconds:
+            countdown_seconds = math.ceil(countdown_seconds)
+        own = {**headers, ACCEPTED_HEADER: True}
+        if COPY_HEADER in own:
+            own[COPY_HEADER] = first_copy()
+        message = CapturedMessage.of(request, own).after(countdown_seconds)
+        place, conf = self._place(message, countdown_seconds), self._app.conf
+        with self._app.producer_or_acquire() as producer:
+
+            def once() -> None:
+                if place.queue is not None:
+                    producer.maybe_declare(place.queue)
+                message.publish(producer, place.exchange, place.routing_key)
+
+            send = once
+            if conf.task_publish_retry:
+                policy = dict(conf.task_publish_retry_policy or {})
+                send = producer.connection.ensure(producer, once, **policy)
+            with producer.connection._reraise_as_library_errors():  # noqa: SLF001 - as send_task
+                send()
 
     def _deliver(
         self, send: Callable[[Any], None], queue: Queue | None, *, delayed: bool = False
@@ -205,6 +255,9 @@ class Resender:
                 with self._producer() as producer:
                     if delayed:
                         self._declare(producer, queue)
+                    elif queue is not None and self._driver != "amqp":
+                        # Only RabbitMQ reports that a message has no queue.
+                        producer.maybe_declare(queue)
                     send(producer)
             except Exception as error:
                 if getattr(error, "reply_code", None) not in _NO_ROUTE or queue is None:
@@ -217,8 +270,6 @@ class Resender:
                         )
                     self._declare(producer, queue)
                     send(producer)
-        except EncodeError:
-            raise
         except self._temporary_errors:
             raise
         except Exception as error:
@@ -256,21 +307,21 @@ class Resender:
             errors += connection.channel_errors
         return (*errors, OperationalError, SoftTimeLimitExceeded)
 
-    def take(
-        self, task: Any, request: Context, copy: Copy, content_type: str | None
-    ) -> Mapping[str, Any]:
-        """Return the message that would be published without a countdown; publish nothing.
+    def take(self, request: Context, copy: Copy) -> CapturedMessage:
+        """Return the message that a promoter publishes later; publish nothing.
 
         Raises:
-            EncodeError: No broker would accept it.
+            LookupError: The request is not of a message that a worker received.
         """
-        producer = CapturingProducer(self._app.connection_for_write())
-        self._send(task, request, copy, content_type, producer)
-        return producer.message or {}
+        wire = {**headers_of(request), COPY_HEADER: copy.to_wire()}
+        taken = CapturedMessage.of(request, wire).after(0)
+        # The broker reports no task that it expires, so a promotion would keep its slots.
+        kept = {name: value for name, value in taken.properties.items() if name != "expiration"}
+        return replace(taken, properties=kept)
 
-    def rank_of(self, message: Mapping[str, Any]) -> int:
+    def rank_of(self, message: CapturedMessage) -> int:
         """Return the rank of a captured message."""
-        return rank_of(message["priority"], high_first=self._driver != "redis")
+        return rank_of(message.properties.get("priority"), high_first=self._driver != "redis")
 
     def promote(self, promoted: Promoted) -> None:
         """Publish a captured message, and wait for the broker's confirmation.
@@ -278,70 +329,34 @@ class Resender:
         Raises:
             NotAccepted: The broker answers, and rejects the message.
         """
-        message = json.loads(promoted.message)
-        options = {"mandatory": True, "confirm_timeout": CONFIRM_SECONDS}
+        message, copy = CapturedMessage.from_text(promoted.message), promoted.copy
+        waits = {"waited_ms": promoted.waited_ms, "limit": promoted.limit}
+        message = message.with_headers(**{COPY_HEADER: {**copy.to_wire(), **waits}})
+        place = self._place(message)
 
         def send(producer: Any) -> None:
-            publish(producer, promoted, self._moved, **options)
+            message.publish(producer, place.exchange, place.routing_key, **_CONFIRMED)
 
-        self._deliver(send, self._queue_at(message["exchange"], message["routing_key"]))
+        self._deliver(send, place.queue)
 
-    def _moved(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the publish options for a tenant's new tier; empty for no change."""
-        current, headers = message["routing_key"], message["headers"]
-        name = str(headers.get("task"))
+    def _place(self, message: CapturedMessage, countdown_seconds: float = 0) -> _Place:
+        """Return where a message goes: its queue follows its tenant's tier."""
+        exchange, current = message.exchange, message.routing_key
+        name = str(message.headers.get("task"))
         task = self._app.tasks.get(name) or SimpleNamespace(name=name)
-        queue = self._queue_again(task, current, headers)
-        if queue is None or queue == current:
-            return {}
-        try:
-            to = self._app.amqp.queues[queue]
-        except KeyError:
-            return {}  # The user declares all queues, but not this one.
-        if to.exchange.type == "direct":
-            # Celery also publishes by the queue's name here.
-            return {"exchange": "", "routing_key": queue, "declare": [to]}
-        return {"exchange": to.exchange.name, "routing_key": to.routing_key, "declare": [to]}
-
-    def _send(
-        self,
-        task: Any,
-        request: Context,
-        copy: Copy,
-        content_type: str | None,
-        producer: Any,
-        **due: float,
-    ) -> None:
-        current = (request.delivery_info or {}).get("routing_key")
-        queue = self._queue_again(task, current, headers_of(request))
-        signature = task.signature_from_request(
-            request, queue=queue, retries=request.retries, **due
-        )
-        options = dict(signature.options)
-        registry: Any = vars(serialization)["registry"]
-        names: Mapping[str | None, str] = registry.type_to_name
-        if content_type in names:
-            options["serializer"] = names[content_type]
-        wire = {"message": copy.message, "serial": copy.serial}
-        options["headers"] = {**(options.get("headers") or {}), COPY_HEADER: wire}
-        token = resending.set(wire)
-        try:
-            # Not apply_async: users override it, and it checks arguments that the worker reports on
-            # when the task runs.
-            self._app.send_task(
-                task.name,
-                signature.args,
-                signature.kwargs,
-                producer=producer,
-                retry=False,
-                confirm_timeout=CONFIRM_SECONDS,
-                mandatory=True,
-                task_type=task,
-                add_to_parent=False,
-                **options,
-            )
-        finally:
-            resending.reset(token)
+        place = _Place(exchange, current, self._queue_at(exchange, current))
+        moved = self._queue_again(task, current, message.headers)
+        if moved is not None and moved != current:
+            # The user may declare all queues, but not this one.
+            with contextlib.suppress(KeyError):
+                place = _place_of(self._app.amqp.queues[moved])
+        queue = place.queue
+        if not (countdown_seconds and self._delays_whole_seconds) or queue is None:
+            return place
+        if queue.exchange.type == "direct":
+            return place  # The worker keeps it until its time, as Celery's own tasks.
+        key = calculate_routing_key(int(countdown_seconds), queue.routing_key)
+        return _Place(level_name(MAX_LEVEL), key, queue)
 
     @contextlib.contextmanager
     def _producer(self) -> Iterator[Any]:
@@ -395,6 +410,7 @@ def whole_message(task: Any, request: Context) -> str:
 
     It is a line of Python if JSON cannot hold the arguments.
     """
+    custom = request.headers
     facts = {
         "task": task.name,
         "id": request.id,
@@ -402,7 +418,7 @@ def whole_message(task: Any, request: Context) -> str:
         "kwargs": request.kwargs,
         "retries": request.retries,
         "expires": request.expires,
-        "headers": request.headers,
+        "headers": {**(custom if isinstance(custom, Mapping) else {}), **headers_of(request)},
         "delivery_info": request.delivery_info,
         "chain": request.chain,
         "chord": request.chord,

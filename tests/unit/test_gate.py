@@ -24,6 +24,7 @@ from celery_fairness.message.task_options import TenantSource
 from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.worker.attempt import current_attempt
+from celery_fairness.worker.captured_message import CapturedMessage
 from celery_fairness.worker.gate import ATTEMPT_KEY, Gate, new_lease_id
 from celery_fairness.worker.resend import Resender
 
@@ -39,14 +40,14 @@ class FakeResender(Resender):
         self.stopping = False
         self._driver = "redis"
 
-    def take(self, task, request, copy, content_type):
+    def take(self, request, copy):
         if self.fails_with is not None:
             raise self.fails_with
-        self.taken.append(SimpleNamespace(task=task, request=request, copy=copy, type=content_type))
+        self.taken.append(SimpleNamespace(request=request, copy=copy))
         headers = {"id": request.id, "expires": request.expires}
-        return {"headers": headers, "priority": 2, "routing_key": "celery"}
+        return CapturedMessage(b"", None, None, headers, {"priority": 2}, "", "celery")
 
-    def send(self, task, request, refused, serial, countdown_seconds, content_type):
+    def send(self, task, request, refused, serial, countdown_seconds):
         if self.fails_with is not None:
             raise self.fails_with
         if self.stopping:
@@ -61,7 +62,6 @@ class FakeResender(Resender):
                 refused=refused,
                 serial=serial,
                 countdown=countdown_seconds,
-                content_type=content_type,
             )
         )
         return True
@@ -159,7 +159,7 @@ def test_the_slot_is_freed_whatever_the_trace_does(world, error):
 
 
 def test_the_main_processs_lease_is_taken_and_its_note_is_not_seen_by_the_task(world):
-    world.deliver(known={"lease": "from-main", "content_type": None})
+    world.deliver(known={"lease": "from-main"})
     assert [lease.id for lease in world.ended] == ["from-main"]
     assert ATTEMPT_KEY not in world.ran[0].request
 
@@ -179,13 +179,12 @@ def test_without_a_main_process_the_lease_is_made_here(world):
 
 def test_a_refused_attempt_begins_nothing_and_goes_back_whole(world):
     world.limiter.reject(FULL)
-    answer = world.deliver(known={"lease": None, "content_type": "application/x-yaml"})
+    answer = world.deliver(known={"lease": None})
     assert is_ignored(answer)
     assert world.ran == world.ended == []
     (sent,) = world.resender.sent
     assert (sent.id, sent.args, sent.kwargs) == ("t1", ("a",), {"k": 1})
     assert sent.headers == {HEADER: {"v": 1, "tenant": "42"}}
-    assert sent.content_type == "application/x-yaml"
 
 
 def test_a_system_task_is_never_asked(world):

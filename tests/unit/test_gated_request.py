@@ -13,10 +13,10 @@ from celery import Celery
 from celery.worker import state
 from celery.worker.request import Request, create_request_cls
 
-from celery_fairness import Fairness, FairTask
+from celery_fairness import Fairness, FairTask, RateLimitDropped
 from celery_fairness.limiter.types import Lease
 from celery_fairness.testing.fake_limiter import FakeLimiter
-from celery_fairness.worker.gate import ATTEMPT_KEY
+from celery_fairness.worker.gate import ATTEMPT_KEY, NotBegun, NotSentBack, Parked
 from celery_fairness.worker.gated_request import FairRequestMixin
 from tests.support.parts import parts_of
 
@@ -204,3 +204,24 @@ def test_a_users_own_request_class_stays(app, told):
     own = FairRequestMixin.before(OwnRequest)
     assert FairRequestMixin.before(own) is own
     assert issubclass(FairRequestMixin.before("celery.worker.request:Request"), FairRequestMixin)
+
+
+@pytest.mark.parametrize(
+    ("error", "seen", "end"),
+    [
+        (NotBegun(), [], "acked"),
+        (Parked(), [], "acked"),
+        (NotSentBack(OSError("cut"), requeue=True), [], "rejected"),
+        (RateLimitDropped("requests.work", "t1", "api"), ["on_failure"], "acked"),
+        (ValueError("x"), ["on_failure"], "acked"),
+    ],
+)
+def test_a_request_class_of_the_user_sees_failures_and_no_rejections(
+    app, told, monkeypatch, error, seen, end
+):
+    monkeypatch.setattr(OwnRequest, "seen", [])
+    request, ends = make_request(app, OwnRequest, user="42"), []
+    request._on_ack = lambda *_: ends.append("acked")
+    request._on_reject = lambda *_: ends.append("rejected")
+    request.on_success((1, failure(error), 0.1))
+    assert (OwnRequest.seen, ends, told[-1]) == (seen, [end], ("ended", "tenant:42"))

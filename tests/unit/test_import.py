@@ -95,6 +95,7 @@ INTERNAL = {
     "MessageInvalid",
     "NotAccepted",
     "NotBegun",
+    "NotSentBack",
     "Parked",
     "ServerFailed",
     "ServerNotReady",

@@ -79,8 +79,6 @@ def parked_of(state, exchange=""):
     found = json.loads(outcome_of().message)
     message = {
         "body": found["body"],
-        "binary": True,
-        "priority": None,
         "content_type": "application/json",
         "content_encoding": "utf-8",
         "headers": found["headers"],
@@ -213,7 +211,7 @@ def test_the_callers_of_a_parked_task_hear_that_it_ended(app, consumer):
     outcome = parked_of("unpublished")
     message = json.loads(outcome.message)
     body = json.dumps([[], {}, {**EMBED, "chain": [after]}])
-    message.update(body=body, binary=False)
+    message.update(body=base64.b64encode(body.encode()).decode())
     write(outcome._replace(message=json.dumps(message)), consumer)
     assert app.AsyncResult("id2").state == "FAILURE"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from kombu import Exchange, Queue
@@ -11,7 +12,7 @@ from kombu.transport import memory
 from celery_fairness.limiter.types import Promoted
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.timestamps import expires_ms
-from celery_fairness.worker.parked_message import read_parked
+from celery_fairness.worker.captured_message import CapturedMessage
 from tests.support.parts import parts_of
 from tests.unit.test_resend import EXPIRES, HEADER, OLD, raw, request, resender, work
 
@@ -19,23 +20,23 @@ __all__ = ["resender", "work"]
 
 
 def promoted(resender, work, **more):
-    message = resender.take(work, request(**more), OLD, "application/json")
-    return message, Promoted(Copy("m1", "p1"), json.dumps(message))
+    message = resender.take(request(**more), OLD)
+    return message, Promoted(Copy("m1", "p1"), message.to_text())
 
 
 def test_taking_a_message_publishes_nothing(resender, work):
     message, _ = promoted(resender, work)
     assert not any(queue.qsize() for queue in memory.Channel.queues.values())
-    assert expires_ms(message["headers"]["expires"]) == 1_893_456_000_000
+    assert expires_ms(message.headers["expires"]) == 1_893_456_000_000
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/x-python-serialize"])
 def test_it_is_published_as_it_would_have_been(resender, work, content_type):
-    resender.send(work, request(), OLD, "p1", 0, content_type)
+    resender.send(work, request(content_type=content_type), OLD, "p1", 0)
     sent = raw()
     assert sent["content-type"] == content_type
-    message = resender.take(work, request(), OLD, content_type)
-    resender.promote(Promoted(Copy("m1", "p1"), json.dumps(message), 1_500, "api"))
+    text = resender.take(request(content_type=content_type), OLD).to_text()
+    resender.promote(Promoted(Copy("m1", "p1"), text, 1_500, "api"))
     back = raw()
     waits = {"waited_ms": 1_500, "limit": "api"}
     assert back["headers"]["fairness_copy"] == {"message": "m1", "serial": "p1", **waits}
@@ -43,33 +44,48 @@ def test_it_is_published_as_it_would_have_been(resender, work, content_type):
     for message in (sent, back):
         message["properties"].pop("delivery_tag")
         message["properties"].pop("expiration", None)
-        message["headers"].pop("eta", None)
     assert back == sent
     assert back["headers"]["fairness"] == HEADER
     assert back["headers"]["expires"] == EXPIRES
     assert back["properties"]["priority"] == 7
 
 
+def test_headers_of_each_type_of_amqp_stay(resender, work):
+    odd = {
+        "x_time": datetime(2026, 1, 1, tzinfo=UTC),
+        "x_decimal": Decimal("1.5"),
+        "x_bytes": b"\xff",
+        "x_table": {"a": [1, {"b": None}]},
+        "x_unknown": {"__type__": "unknown", "__value__": 1},
+    }
+    text = resender.take(request(**odd), OLD).to_text()
+    found = CapturedMessage.from_text(text).headers
+    assert {name: found[name] for name in odd if name != "x_unknown"} == {
+        name: value for name, value in odd.items() if name != "x_unknown"
+    }
+    assert found["x_unknown"] == odd["x_unknown"]
+
+
 def test_the_brokers_own_expiry_is_left_out(resender, work):
     message, parked = promoted(resender, work)
-    assert "expiration" not in message["properties"]
+    assert "expiration" not in message.properties
     resender.promote(parked)
     assert "expiration" not in raw()["properties"]
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "application/x-python-serialize"])
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-yaml"])
 def test_it_is_read_without_being_published(resender, work, content_type):
-    text = json.dumps(resender.take(work, request(), OLD, content_type))
-    message = read_parked(text, {content_type})
+    text = resender.take(request(content_type=content_type), OLD).to_text()
+    message = CapturedMessage.from_text(text).received({content_type})
     args, kwargs, embedded = message.decode()
     assert (list(args), kwargs, embedded["chain"][0]["task"]) == (
         ["r"],
         {"user": "42"},
-        "shop.next",
+        "shop.chain",
     )
     assert (message.headers["id"], message.headers["fairness"]) == ("t1", HEADER)
     assert message.delivery_info == {"exchange": "", "routing_key": "analysis_default"}
-    assert message.properties["correlation_id"] == "t1"
+    assert message.properties["correlation_id"] == "c1"
 
 
 @pytest.mark.parametrize(
@@ -79,16 +95,15 @@ def test_its_rank_is_the_order_of_its_broker(resender, work, driver, ranks):
     resender._driver = driver
     found = []
     for priority in (None, 0, 7, 99):
-        place = {"routing_key": "q", "exchange": "", "priority": priority}
-        message = resender.take(work, request(delivery_info=place), OLD, "application/json")
+        message = resender.take(request(properties={"priority": priority}), OLD)
         found.append(resender.rank_of(message))
     assert found == ranks
 
 
 def test_a_message_that_the_broker_delayed_names_its_queue(resender, work):
     delayed = {"exchange": "celery_delayed_delivery", "routing_key": "0." * 27 + "1.special"}
-    message, _ = promoted(resender, work, delivery_info=delayed)
-    assert (message["exchange"], message["routing_key"]) == ("celery_delayed_delivery", "special")
+    message, _ = promoted(resender, work, place=delayed)
+    assert (message.exchange, message.routing_key) == ("celery_delayed_delivery", "special")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +114,7 @@ def test_a_message_that_the_broker_delayed_names_its_queue(resender, work):
 def test_an_upgraded_tenants_task_moves_when_it_is_promoted(
     resender, work, shop, current, queue, known
 ):
-    _, parked = promoted(resender, work, delivery_info={"routing_key": current, "exchange": ""})
+    _, parked = promoted(resender, work, place={"routing_key": current, "exchange": ""})
     if not known:
         # Whoever publishes it needs no code of the task.
         shop.app.tasks.unregister("shop.work")

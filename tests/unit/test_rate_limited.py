@@ -14,16 +14,11 @@ from celery_fairness import Fairness, FairTask, RateLimitExceeded
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.holding import Holding
 from celery_fairness.message.headers import HEADER
+from celery_fairness.worker.captured_message import CapturedMessage
 from celery_fairness.worker.rate_limited import after_rate_limit
+from tests.support.received import received
 
 WAITS = {"key": "api", "concurrency": 1}
-
-
-class Again:
-    """A signature that is sent."""
-
-    def apply_async(self):
-        """Send it."""
 
 
 @pytest.fixture
@@ -50,6 +45,7 @@ def make_task():
             delivery_info={"routing_key": queue},
             args=(),
             kwargs=kwargs,
+            properties=received({"task": "shop.t", "id": "t1"}, [[], kwargs, {}]),
         )
         return SimpleNamespace(
             app=app,
@@ -57,7 +53,6 @@ def make_task():
             run=lambda user=None: None,
             request=request,
             default_retry_delay=5,
-            signature_from_request=lambda *_, **__: Again(),
         )
 
     yield make
@@ -121,12 +116,12 @@ def run_unsent(make_task, monkeypatch):
         def unsent():
             raise RateLimitExceeded(retry_after=2)
 
-        class Unsendable:
-            def apply_async(self):
-                raise OSError("the broker is away")
+        def publish(*_, **__):
+            raise OSError("the broker is away")
 
-        monkeypatch.setattr(unsent, "signature_from_request", lambda *_, **__: Unsendable())
-        unsent.push_request(called_directly=False, headers={}, retries=0)
+        monkeypatch.setattr(CapturedMessage, "publish", publish)
+        properties = received({"task": "shop.unsent", "id": "t1"})
+        unsent.push_request(called_directly=False, headers={}, retries=0, properties=properties)
         try:
             unsent.run()
         finally:

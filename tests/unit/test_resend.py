@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import logging
+import pickle
+import zlib
 
 import pytest
+from celery import signals
 from celery.app.task import Context
-from kombu.exceptions import EncodeError, OperationalError
+from kombu.exceptions import OperationalError
 from kombu.transport import memory
 
 from celery_fairness import FairTask
-from celery_fairness.limiter.types import Lease
+from celery_fairness.limiter.types import Lease, Promoted
 from celery_fairness.message.headers import Copy, parse_copy
 from celery_fairness.worker import resend as resend_module
+from celery_fairness.worker.captured_message import CapturedMessage
 from celery_fairness.worker.resend import (
     IDLE_CONNECTIONS,
     LONGEST_PAUSE_SECONDS,
@@ -22,6 +27,7 @@ from celery_fairness.worker.resend import (
     whole_message,
 )
 from tests.support.parts import parts_of
+from tests.support.received import received
 
 OLD = Copy("m1")
 LEASE = Lease("l1", "tenant:42")
@@ -54,56 +60,49 @@ def resender(shop):
     return Resender(shop.app, shop.limiter, lambda: False, parts_of(shop.fairness).router.again)
 
 
-def request(**more):
-    headers = {"fairness": HEADER, "trace": "abc"}
+EMBEDDED = {
+    name: [{"task": f"shop.{name}", "args": [], "kwargs": {}, "options": {}}]
+    for name in ("callbacks", "errbacks", "chain")
+} | {"chord": {"task": "shop.chord", "args": [], "kwargs": {}, "options": {}}}
+BODY = [["r"], {"user": "42"}, EMBEDDED]
+HEADERS = {
+    "lang": "py",
+    "task": "shop.work",
+    "id": "t1",
+    "retries": 2,
+    "root_id": "root",
+    "parent_id": "parent",
+    "group": "group",
+    "group_index": 4,
+    "eta": "2020-01-01T00:00:00+00:00",
+    "expires": EXPIRES,
+    "timelimit": [60, 30],
+    "argsrepr": "(***)",
+    "kwargsrepr": "{***}",
+    "fairness": HEADER,
+    "trace": "abc",
+    "headers": {"trace": "abc"},
+}
+PROPERTIES = {
+    "correlation_id": "c1",
+    "reply_to": "reply",
+    "delivery_mode": 1,
+    "priority": 7,
+    "expiration": "60000",
+    "message_id": "m",
+    "timestamp": 1700000000,
+    "type": "t",
+    "user_id": "guest",
+    "app_id": "mine",
+}
+
+
+def request(body=BODY, place=None, content_type="application/json", properties=(), **headers):
+    place = place or {"routing_key": "analysis_default", "exchange": ""}
+    headers = {**HEADERS, **headers}
+    carried = received(headers, body, {**PROPERTIES, **dict(properties)}, place, content_type)
     return Context(
-        {
-            "id": "t1",
-            "task": "shop.work",
-            "retries": 2,
-            "root_id": "root",
-            "parent_id": "parent",
-            "group": "group",
-            "group_index": 4,
-            "expires": EXPIRES,
-            "timelimit": (60, 30),
-            "reply_to": "reply",
-            "correlation_id": "t1",
-            "delivery_info": {"routing_key": "analysis_default", "exchange": "", "priority": 7},
-            "headers": headers,
-            "callbacks": [
-                {
-                    "task": "shop.linked",
-                    "args": [],
-                    "kwargs": {},
-                    "options": {},
-                    "subtask_type": None,
-                    "immutable": False,
-                }
-            ],
-            "errbacks": [
-                {
-                    "task": "shop.failed",
-                    "args": [],
-                    "kwargs": {},
-                    "options": {},
-                    "subtask_type": None,
-                    "immutable": False,
-                }
-            ],
-            "chain": [
-                {
-                    "task": "shop.next",
-                    "args": [],
-                    "kwargs": {},
-                    "options": {},
-                    "subtask_type": None,
-                    "immutable": False,
-                }
-            ],
-            **headers,
-            **more,
-        },
+        {**headers, **EMBEDDED, "delivery_info": place, "properties": carried},
         args=["r"],
         kwargs={"user": "42"},
         called_directly=False,
@@ -117,67 +116,97 @@ def raw():
     return message
 
 
-def test_the_message_goes_back_whole(resender, work):
-    assert resender.send(work, request(), OLD, "s1", 35.0, "application/json") is True
-    message = raw()
-    headers = message["headers"]
-    assert headers["fairness_copy"] == {"message": "m1", "serial": "s1"}
-    expected = {
-        "id": "t1",
-        "task": "shop.work",
-        "retries": 2,
-        "root_id": "root",
-        "parent_id": "parent",
-        "group": "group",
-        "group_index": 4,
-        "timelimit": [60, 30],
-        "fairness": HEADER,
-        "trace": "abc",
-    }
-    assert {name: headers[name] for name in expected} == expected
-    assert datetime.datetime.fromisoformat(headers["expires"]) == (
-        datetime.datetime.fromisoformat(EXPIRES)
-    )
-    assert message["properties"]["reply_to"] == "reply"
-    assert message["properties"]["priority"] == 7
-
-
-def test_its_canvas_goes_with_it(resender, work, shop):
-    resender.send(
-        work,
-        request(
-            chord={
-                "task": "shop.chord",
-                "args": [],
-                "kwargs": {},
-                "options": {},
-                "subtask_type": None,
-                "immutable": False,
-            }
-        ),
-        OLD,
-        "s1",
-        35.0,
-        "application/json",
-    )
-    message = raw()
-    import base64
-
-    args, kwargs, embed = json.loads(base64.b64decode(message["body"]))
-    assert (args, kwargs) == (["r"], {"user": "42"})
-    assert [each["task"] for each in embed["callbacks"]] == ["shop.linked"]
-    assert [each["task"] for each in embed["errbacks"]] == ["shop.failed"]
-    assert [each["task"] for each in embed["chain"]] == ["shop.next"]
-    assert embed["chord"]["task"] == "shop.chord"
-
-
-def test_it_is_due_after_its_countdown(resender, work):
+def test_the_message_goes_back_as_it_came(resender, work):
     before = datetime.datetime.now(datetime.UTC)
-    resender.send(work, request(), OLD, "s1", 35.0, "application/json")
-    eta = datetime.datetime.fromisoformat(raw()["headers"]["eta"])
+    assert resender.send(work, request(), OLD, "s1", 35.0) is True
     after = datetime.datetime.now(datetime.UTC)
+    message = raw()
+    headers, properties = message["headers"], message["properties"]
+    assert headers.pop("fairness_copy") == {"message": "m1", "serial": "s1"}
+    eta = datetime.datetime.fromisoformat(headers.pop("eta"))
     wait = datetime.timedelta(seconds=35)
     assert before + wait <= eta <= after + wait
+    assert headers == {name: value for name, value in HEADERS.items() if name != "eta"}
+    left = datetime.datetime.fromisoformat(EXPIRES) - after
+    assert int(properties.pop("expiration")) / 1000 == pytest.approx(left.total_seconds(), abs=30)
+    sent = {name: value for name, value in PROPERTIES.items() if name != "expiration"}
+    assert {name: properties[name] for name in sent} == sent
+    assert set(properties) - set(sent) == {"body_encoding", "delivery_info", "delivery_tag"}
+    assert json.loads(base64.b64decode(message["body"])) == BODY
+
+
+def test_without_a_countdown_it_has_no_eta(resender, work):
+    resender.send(work, request(), OLD, "s1", 0.0)
+    assert raw()["headers"]["eta"] is None
+
+
+@pytest.mark.parametrize("given", ["60001", "1"])
+def test_the_brokers_expiry_of_a_task_that_does_not_expire_stays(resender, work, given):
+    resender.send(work, request(expires=None, properties={"expiration": given}), OLD, "s1", 35.0)
+    assert raw()["properties"]["expiration"] == given
+
+
+def test_a_body_goes_back_in_the_bytes_and_the_compression_that_it_had(resender, work):
+    body = pickle.dumps(((), {"x": object}, {}))
+    # kombu gives a worker the body without compression.
+    kind = "application/x-python-serialize"
+    came = request(body, content_type=kind, compression="application/x-gzip")
+    resender.send(work, came, OLD, "s1", 35.0)
+    message = raw()
+    assert message["content-type"] == "application/x-python-serialize"
+    assert message["headers"]["compression"] == "application/x-gzip"
+    assert zlib.decompress(base64.b64decode(message["body"])) == body
+
+
+def test_the_publish_hooks_of_others_do_not_run_again(resender, work):
+    heard = []
+
+    def hear(**named):
+        heard.append(named)
+
+    hooks = signals.before_task_publish, signals.after_task_publish, signals.task_sent
+    for hook in hooks:
+        hook.connect(hear, weak=False)
+    try:
+        resender.send(work, request(), OLD, "s1", 35.0)
+        parked = resender.take(request(), OLD).to_text()
+        resender.promote(Promoted(Copy("m1", "p1"), parked))
+        resender.send_as_retry(request(), 35.0, {"fairness": HEADER})
+    finally:
+        for hook in hooks:
+            hook.disconnect(hear)
+    assert heard == []
+
+
+def test_a_message_of_the_protocol_1_keeps_its_body_and_is_due_after_its_countdown(resender, work):
+    body = {"task": "shop.work", "id": "t1", "args": ["r"], "kwargs": {}, "eta": None}
+    place = {"routing_key": "analysis_default", "exchange": ""}
+    carried = received({"fairness": HEADER}, body, {}, place)
+    old = Context(
+        {**body, "headers": {"fairness": HEADER}, "argsrepr": "['r']", "kwargsrepr": "{}"},
+        properties=carried,
+        delivery_info=place,
+    )
+    resender.send(work, old, OLD, "s1", 35.0)
+    message = raw()
+    assert json.loads(base64.b64decode(message["body"])) == body
+    headers = message["headers"]
+    assert (headers["task"], headers["id"], headers["argsrepr"]) == ("shop.work", "t1", "['r']")
+    assert headers["eta"] is not None
+
+
+def test_a_request_without_its_message_is_an_error(resender, work):
+    with pytest.raises(LookupError, match="expected a request of a received message"):
+        resender.send(work, Context({**HEADERS, "properties": {}}), OLD, "s1", 35.0)
+
+
+def test_the_properties_of_a_request_are_a_dict_that_processes_can_send():
+    carried = request().properties
+    assert carried == PROPERTIES
+    assert json.loads(json.dumps(carried)) == PROPERTIES
+    other = pickle.loads(pickle.dumps(carried))
+    assert other == PROPERTIES
+    assert (other.headers, json.loads(other.body)) == (HEADERS, BODY)
 
 
 @pytest.mark.parametrize(
@@ -194,24 +223,10 @@ def test_an_upgraded_tenant_moves_with_it_unless_somebody_put_it_there(
     shop.fairness.tenants.set_tier("42", "pro")
     parts_of(shop.fairness).tier_cache.set_version(shop.limiter.config_version())
     delivery = {"routing_key": current, "exchange": ""}
-    resender.send(work, request(delivery_info=delivery), OLD, "s1", 35.0, "application/json")
+    resender.send(work, request(place=delivery), OLD, "s1", 35.0)
     sent = shop.one()
     assert sent.queue == queue
     assert sent.headers["retries"] == 2
-
-
-@pytest.mark.parametrize(
-    ("content_type", "found"),
-    [
-        ("application/json", "application/json"),
-        ("application/x-python-serialize", "application/x-python-serialize"),
-        ("application/x-unknown", "application/json"),
-        (None, "application/json"),
-    ],
-)
-def test_it_goes_back_serialised_as_it_came(resender, work, content_type, found):
-    resender.send(work, request(), OLD, "s1", 35.0, content_type)
-    assert raw()["content-type"] == found
 
 
 @pytest.fixture
@@ -225,11 +240,11 @@ def failing(resender, monkeypatch):
         waiting = list(errors)
         tried = []
 
-        def publish(task, request, copy, *rest):
+        def publish(message, copy, *rest):
             tried.append(copy)
             if waiting:
                 raise waiting.pop(0)
-            return real(task, request, copy, *rest)
+            return real(message, copy, *rest)
 
         monkeypatch.setattr(resender, "_publish", publish)
         return tried
@@ -238,7 +253,7 @@ def failing(resender, monkeypatch):
 
 
 def send(resender, work):
-    return resender.send(work, request(), OLD, "s1", 35.0, "application/json")
+    return resender.send(work, request(), OLD, "s1", 35.0)
 
 
 def test_it_tries_until_the_broker_has_it_each_time_as_another_copy(
@@ -278,15 +293,6 @@ def test_where_the_limiter_cannot_be_told_the_same_copy_is_published_again(
     assert tried == [Copy("m1", "s1")] * 3
 
 
-@pytest.mark.parametrize("error", [EncodeError("x")])
-def test_what_can_never_be_sent_is_not_tried_again(resender, work, failing, error):
-    fail_with, pauses = failing
-    tried = fail_with(error)
-    with pytest.raises(type(error)):
-        resender.send(work, request(), OLD, "s1", 35.0, "application/json")
-    assert (len(tried), pauses) == (1, [])
-
-
 def test_a_stopping_worker_tries_once_more(shop, work, monkeypatch):
     tried = []
 
@@ -296,7 +302,7 @@ def test_a_stopping_worker_tries_once_more(shop, work, monkeypatch):
 
     stopping = Resender(shop.app, shop.limiter, lambda: True, parts_of(shop.fairness).router.again)
     monkeypatch.setattr(stopping, "_publish", publish)
-    assert stopping.send(work, request(), OLD, "s1", 35.0, "application/json") is False
+    assert stopping.send(work, request(), OLD, "s1", 35.0) is False
     assert len(tried) == 1
 
 
@@ -308,7 +314,7 @@ def test_a_worker_that_begins_to_stop_does_not_wait_out_its_pause(shop, work, mo
         shop.app, shop.limiter, lambda: next(stops), parts_of(shop.fairness).router.again
     )
     monkeypatch.setattr(resender, "_publish", lambda *args: (_ for _ in ()).throw(OSError("cut")))
-    assert resender.send(work, request(), OLD, "s1", 35.0, "application/json") is False
+    assert resender.send(work, request(), OLD, "s1", 35.0) is False
     assert len(slept) == 1
 
 
@@ -324,24 +330,23 @@ def test_a_users_apply_async_is_not_asked(shop, resender):
         pass
 
     checking = request(task="shop.checked")
-    resender.send(checked._get_current_object(), checking, OLD, "s1", 35.0, None)
+    resender.send(checked._get_current_object(), checking, OLD, "s1", 35.0)
     assert shop.one().name == "shop.checked"
 
 
 def test_arguments_that_do_not_fit_are_for_the_worker_to_report(resender, work, shop):
-    wrong = request()
-    wrong.update(args=["too", "many", "of", "them"])
-    resender.send(work, wrong, OLD, "s1", 35.0, "application/json")
+    wrong = [["too", "many", "of", "them"], {}, EMBEDDED]
+    resender.send(work, request(wrong), OLD, "s1", 35.0)
     assert shop.one().args == ["too", "many", "of", "them"]
 
 
 def test_connections_are_kept_for_the_next_and_have_a_bound(resender, work, shop):
     for _ in range(5):
-        resender.send(work, request(), OLD, "s1", 35.0, "application/json")
+        resender.send(work, request(), OLD, "s1", 35.0)
     assert len(resender._idle) == 1
     taken = [resender._connection() for _ in range(IDLE_CONNECTIONS + 1)]
     resender._idle = taken[:IDLE_CONNECTIONS]
-    resender.send(work, request(), OLD, "s1", 35.0, "application/json")
+    resender.send(work, request(), OLD, "s1", 35.0)
     assert len(resender._idle) == IDLE_CONNECTIONS
     resender.forget_connections()
     assert resender._idle == []
@@ -350,18 +355,17 @@ def test_connections_are_kept_for_the_next_and_have_a_bound(resender, work, shop
 def test_a_connection_that_failed_is_not_kept(resender, work, shop, monkeypatch, caplog):
     caplog.set_level(logging.ERROR)
     monkeypatch.setattr(resender, "_wait", lambda pause: None)
-    real = shop.app.send_task
-    errors = [OperationalError("cut")]
+    real, errors = CapturedMessage.publish, [OperationalError("cut")]
 
-    def send_task(*args, **options):
+    def publish(*args, **options):
         if errors:
             raise errors.pop()
         return real(*args, **options)
 
-    monkeypatch.setattr(shop.app, "send_task", send_task)
+    monkeypatch.setattr(CapturedMessage, "publish", publish)
     used = resender._connection()
     resender._idle.append(used)
-    resender.send(work, request(), OLD, "s1", 35.0, "application/json")
+    resender.send(work, request(), OLD, "s1", 35.0)
     assert used not in resender._idle
     assert len(resender._idle) == 1
 
@@ -372,7 +376,7 @@ def test_a_message_that_is_lost_is_said_whole():
     assert facts["id"] == "t1"
     assert (facts["args"], facts["kwargs"], facts["retries"]) == (["r"], {"user": "42"}, 2)
     assert facts["headers"]["fairness"] == HEADER
-    assert facts["link"][0]["task"] == "shop.linked"
+    assert facts["link"][0]["task"] == "shop.callbacks"
     assert "\n" not in text
 
 

@@ -16,6 +16,7 @@ from celery_fairness.errors import (
 )
 from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.worker.attempt import Attempt, current_attempt
+from tests.support.received import received
 
 
 class WithExtras(Task):
@@ -430,17 +431,17 @@ class TestSending:
 def run(shop, task, args=(), headers=None, **request):
     """Run a task as a worker would, without one."""
     task.__trace__ = build_tracer(task.name, task, app=shop.app)
+    place, kwargs = {"routing_key": "analysis_default", "exchange": ""}, request.pop("kwargs", {})
+    sent = {"id": "t1", "task": task.name, "retries": 0, **(headers or {})}
     request = {
-        "id": "t1",
-        "task": task.name,
-        "retries": 0,
-        "delivery_info": {"routing_key": "analysis_default", "exchange": ""},
+        **sent,
+        "delivery_info": place,
         "headers": headers or {},
-        **(headers or {}),
+        "properties": received(sent, [args, kwargs, {}], place=place),
         **request,
     }
     try:
-        return task.__trace__("t1", args, request.pop("kwargs", {}), request)
+        return task.__trace__("t1", args, kwargs, request)
     finally:
         task.__trace__ = None
 
