@@ -16,6 +16,7 @@ from celery_fairness.message.headers import ACCEPTED_HEADER, COPY_HEADER, HEADER
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import misplaced
+from celery_fairness.util.printable import make_logs_printable
 from celery_fairness.util.threads import native_reentrant_lock
 from celery_fairness.wiring import publishing
 
@@ -45,6 +46,7 @@ def connect(listener: Parts) -> Callable[[], None]:
         if app is None or app is listener.app:
             listener.on_worker_init()
 
+    make_logs_printable()
     # Celery's own lock cannot be taken twice. A second SIGTERM may interrupt the handler of the
     # first one while it holds the lock, and the worker would never end.
     worker_shutting_down: Any = signals.worker_shutting_down

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from celery_fairness.limiter.types import HeldLease
+from celery_fairness.util.printable import printable
 
 Cell = str | int | float | None
 
@@ -59,11 +60,6 @@ def weight_text(weight: float | None) -> str:
 def quoted(text: str) -> str:
     """Return ``text`` as one word of a shell."""
     return shlex.quote(printable(text))
-
-
-def printable(text: str) -> str:
-    """Return ``text`` without control characters, which a queue's name might send to a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def held_by(lease: HeldLease) -> str:

@@ -10,19 +10,11 @@ from typing import Literal, NamedTuple
 
 import click
 
-from celery_fairness.cli.format import (
-    Cell,
-    count,
-    held_by,
-    held_for,
-    printable,
-    quoted,
-    seconds_text,
-    table,
-)
+from celery_fairness.cli.format import Cell, count, held_by, held_for, quoted, seconds_text, table
 from celery_fairness.cli.tables import enabled_text, numbers_text
 from celery_fairness.control.views import Blocker, Explanation, TaskLimit
 from celery_fairness.limiter.types import HeldLease
+from celery_fairness.util.printable import printable
 
 LIMIT_HEADS = ("limit", "numbers", "on limit", "held", "state", "why")
 HOLDER_HEADS = ("held by", "task", "state", "held for", "owner")
