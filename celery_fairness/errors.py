@@ -238,16 +238,22 @@ class LimiterUnavailable(FairnessError, ConnectionError):
     is_broker: bool = False
     #: Whether it answers, and only takes no commands now, as a replica without its master.
     is_not_ready: bool = False
+    #: Whether it answered with an error, as to a wrong password.
+    has_answered: bool = False
 
     def __str__(self) -> str:
         if self.is_broker:
-            whose, fix = "the broker's", "start it, or correct broker_url"
+            whose, source = "the broker's", "broker_url"
+            fix = "start it, or correct broker_url"
             until = "its tasks wait there, and running tasks keep their slots"
         else:
-            whose, fix = "the limiter's", "start it, or set FAIRNESS_REDIS_URL"
+            whose, source = "the limiter's", "FAIRNESS_REDIS_URL"
+            fix = "start it, or set FAIRNESS_REDIS_URL"
             until = "the setting redis_lost decides what tasks do"
         if self.is_not_ready:
             fix = "docs/how-to/recover-redis.md has the cause for its first word"
+        elif self.has_answered:
+            fix = f"correct the user and the password in {source}, or what that user may do"
         return (
             f"{whose} Redis at {self.address} {self.what} ({self.problem}): {fix}; "
             f"until then {until}"
@@ -256,7 +262,9 @@ class LimiterUnavailable(FairnessError, ConnectionError):
     @property
     def what(self) -> str:
         """The state of the server, as the end of a sentence."""
-        return "takes no commands now" if self.is_not_ready else "does not answer"
+        if self.is_not_ready:
+            return "takes no commands now"
+        return "answers with an error" if self.has_answered else "does not answer"
 
 
 @dataclass(eq=False, repr=False)

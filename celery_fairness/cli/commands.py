@@ -11,7 +11,26 @@ from typing import Any
 import click
 
 
-class _Commands(click.Group):
+class Suggesting(click.Group):
+    """A group that suggests a command for a misspelled one, with any version of click."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command by its name, and the other arguments."""
+        try:
+            return super().resolve_command(context, args)
+        except click.UsageError as error:
+            from celery_fairness.errors import suggestion
+
+            hint = suggestion(args[0], self.list_commands(context))
+            if not hint or "mean" in error.format_message():
+                raise
+            text = f"{error.format_message()} {hint.removeprefix(', ').capitalize()}"
+            raise click.UsageError(text, context) from None
+
+
+class _Commands(Suggesting):
     def list_commands(self, context: click.Context) -> list[str]:
         return self._nouns().list_commands(context)
 

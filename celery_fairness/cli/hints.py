@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_fairness.cli.format import printable, quoted
+import click
+
+from celery_fairness.cli.format import quoted
 from celery_fairness.cli.tables import holds_lines
 from celery_fairness.config.tenants import read_tier_key
+from celery_fairness.control.inspect import some_names
 from celery_fairness.control.limit_in_force import time_text
+from celery_fairness.errors import suggestion
 from celery_fairness.limiter.types import KeyHolds
+from celery_fairness.util.printable import printable
+from celery_fairness.wiring import wired
 
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
     from celery_fairness.control.ojs_views import Inspection
     from celery_fairness.control.views import PublishedTier
 
+#: Names of keys among which a command looks for a similar one, or for those that begin so.
+NAMES_AT_MOST = 10_000
 _TENANT, _QUEUE = "tenant:", "queue:"
 _COMMAND = "celery -A APP fairness"
 
@@ -28,8 +36,18 @@ def unused_key(of: Fairness, key: str) -> str:
         return ""
     hint = f"nothing has the key {printable(key)} now"
     if of.limits.is_known(f"{_TENANT}{key}"):
-        hint += f"; that of the tenant is {printable(_TENANT + key)}"
-    return hint
+        return f"{hint}; that of the tenant is {printable(_TENANT + key)}"
+    return hint + similar("key", key)
+
+
+def similar(what: str, name: str) -> str:
+    """Return ``, did you mean X?`` for a key or a queue that is not known; "" without a similar."""
+    parts = wired(click.get_current_context().obj.app)
+    # Most tenants have a number, and a similar number is another tenant.
+    if what == "key" and not name.startswith(_TENANT):
+        known = some_names(parts.installation, NAMES_AT_MOST)
+        return suggestion(name, (each for each in known if not each.startswith(_TENANT)))
+    return suggestion(name, parts.installation.known_queues()) if what == "queue" else ""
 
 
 def unused_tenant(of: Fairness, tenant: str) -> str:

@@ -45,7 +45,8 @@ from celery_fairness.cli.answers import (
     Verb,
     verbs,
 )
-from celery_fairness.cli.format import count, printable, quoted
+from celery_fairness.cli.commands import Suggesting
+from celery_fairness.cli.format import count, quoted
 from celery_fairness.cli.worker import run
 from celery_fairness.config.limit_spec import ACTIONS
 from celery_fairness.config.tiers import read_concurrency
@@ -81,6 +82,7 @@ from celery_fairness.exporter import expect_client
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.transport.migration import Moved, migrate
 from celery_fairness.util.durations import parse_duration
+from celery_fairness.util.printable import printable
 from celery_fairness.wiring import wired
 
 FOUND = 1
@@ -106,11 +108,11 @@ def _help(text: str | None, name: str, *examples: str) -> str:
     return "\n".join((cleandoc(text or ""), "\n\b\nExamples:", *lines))
 
 
-limit_group = click.Group("limit", help=_help("Limits by key.", "limit list"))
-tenant_group = click.Group("tenant", help=_help("Tenants by id.", "tenant show 42"))
-queue_group = click.Group("queue", help=_help("Queues by name.", "queue list"))
-task_group = click.Group("task", help=_help("Tasks by id.", "task explain 7f3c"))
-nouns = click.Group(commands=[limit_group, tenant_group, queue_group, task_group])
+limit_group = Suggesting("limit", help=_help("Limits by key.", "limit list"))
+tenant_group = Suggesting("tenant", help=_help("Tenants by id.", "tenant show 42"))
+queue_group = Suggesting("queue", help=_help("Queues by name.", "queue list"))
+task_group = Suggesting("task", help=_help("Tasks by id.", "task explain 7f3c"))
+nouns = Suggesting(commands=[limit_group, tenant_group, queue_group, task_group])
 
 
 @contextlib.contextmanager
@@ -124,13 +126,20 @@ def _exit_codes(context: click.Context) -> Iterator[None]:
         problem = "has no function library" if unusable else error.what
         problem, code = f"{error.address} {problem}: {error.problem}", AWAY
     except NotFound as error:
-        problem, code = str(error), FOUND
+        problem, code = f"{error}{_similar(error)}", FOUND
     except NotWired as error:
         problem, code = f"{error}; and name the app: celery -A APP fairness …", USAGE
     except SettingsError as error:
         problem, code = str(error), USAGE
     click.echo(f"celery fairness: {problem}", err=True)
     context.exit(code)
+
+
+def _similar(error: NotFound) -> str:
+    # Redis may go away between two calls, and the error itself is what matters.
+    with contextlib.suppress(LimiterUnavailable):
+        return hints.similar(error.what, error.name)
+    return ""
 
 
 @contextlib.contextmanager
@@ -353,7 +362,7 @@ def limit_list(of: Fairness, page: int, per_page: int) -> Shown[KeyPage]:
 
 
 @_command(limit_group, "show", "api.stripe.com", "api.stripe.com --page 2")
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @click.option("--page", type=int, default=1, help="A hundred leases at a time, from 1.")
 def limit_show(of: Fairness, key: str, page: int) -> Shown[KeyFacts]:
     """Show what KEY holds, may hold and has waiting."""
@@ -361,7 +370,7 @@ def limit_show(of: Fairness, key: str, page: int) -> Shown[KeyFacts]:
 
 
 @_command(limit_group, "pause", "api.stripe.com --for 10m", "queue:mail --until 2026-11-25T12:00Z")
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @_ends
 @_by
 def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown[ChangedHolds]:
@@ -371,7 +380,7 @@ def limit_pause(of: Fairness, key: str, by: str | None, **ends: Any) -> Shown[Ch
 
 
 @_command(limit_group, "resume", "api.stripe.com")
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @_by
 def limit_resume(of: Fairness, key: str, by: str | None) -> Shown[ChangedHolds]:
     """End a pause of KEY."""
@@ -379,7 +388,7 @@ def limit_resume(of: Fairness, key: str, by: str | None) -> Shown[ChangedHolds]:
 
 
 @_command(limit_group, "cool-down", "api.stripe.com --for 90", "api.stripe.com --clear")
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @_ends
 @_reason
 @_clear
@@ -404,7 +413,7 @@ def limit_cool_down(
     "api.stripe.com --rate 10/m --for 2h --reason incident",
     "api.stripe.com --clear",
 )
-@click.argument("key")
+@click.argument("key", shell_complete=completion.keys)
 @_concurrency
 @_rate
 @_throttle
@@ -421,7 +430,7 @@ def limit_override(
 
 
 @_command(tenant_group, "show", "42")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 @_service
 def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown[KeyFacts]:
     """Show what TENANT holds, may hold and has waiting."""
@@ -429,7 +438,7 @@ def tenant_show(of: Fairness, tenant: str, service: str | None) -> Shown[KeyFact
 
 
 @_command(tenant_group, "pause", "42 --for 10m")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 @_ends
 @_by
 def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Shown[ChangedHolds]:
@@ -439,7 +448,7 @@ def tenant_pause(of: Fairness, tenant: str, by: str | None, **ends: Any) -> Show
 
 
 @_command(tenant_group, "resume", "42")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 @_by
 def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHolds]:
     """End a pause of TENANT."""
@@ -447,7 +456,7 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHol
 
 
 @_command(tenant_group, "override", "42 --concurrency 10 --for 1h --reason import", "42 --clear")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 @_concurrency
 @_service
 @_overrides
@@ -466,7 +475,7 @@ def tenant_override(
 
 
 @_command(tenant_group, "tier", "42", "42 pro --concurrency 5", "42 --clear")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 @click.argument("name", required=False, shell_complete=completion.tiers)
 @click.option("--concurrency", help="The tenant's own number, instead of its tier's.")
 @_clear
@@ -493,7 +502,7 @@ def tenant_tier(
 
 
 @_command(tenant_group, "purge", "42")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=completion.tenants)
 def tenant_purge(of: Fairness, tenant: str) -> Shown[Purged]:
     """Cancel all waiting tasks of TENANT; running tasks go on."""
     found = of.tenants.purge(tenant)

@@ -11,7 +11,6 @@ from celery_fairness.cli.format import (
     Cell,
     held_by,
     held_for,
-    printable,
     quoted,
     seconds_text,
     table,
@@ -26,6 +25,7 @@ from celery_fairness.control.ojs_views import (
     RateState,
     ThrottleState,
 )
+from celery_fairness.util.printable import printable
 
 _LEASE = ("held by", "ends in", "held for", "state", "task", "queue", "owner", "tenant")
 _WAITED = ("limit", "queue", "state", "tenants", "waiting")
@@ -67,7 +67,7 @@ def limit_lines(found: Inspection) -> list[str]:
 def _state_lines(found: Inspection) -> list[str]:
     """Return the text of a key's state, without its limit."""
     if not found.known:
-        return ["not known: it holds nothing, nothing of it waits, nothing is published"]
+        return ["idle or never seen: it holds nothing, nothing of it waits, nothing is published"]
     is_tenants = found.weight is not None or bool(found.unknown)
     lines: list[str] = []
     if found.override is not None and set(found.override.numbers) != {"concurrency"}:

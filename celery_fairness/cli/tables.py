@@ -7,15 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from celery_fairness.cli.format import (
-    PARKED,
-    Cell,
-    count,
-    printable,
-    table,
-    wait_text,
-    weight_text,
-)
+from celery_fairness.cli.format import PARKED, Cell, count, table, wait_text, weight_text
 from celery_fairness.control.doctor.diagnosis import CHECKS
 from celery_fairness.control.doctor.finding import Diagnosis
 from celery_fairness.control.event_types import Event, EventPage
@@ -38,6 +30,7 @@ from celery_fairness.control.workers import not_enforcing
 from celery_fairness.limiter.types import KeyHolds
 from celery_fairness.transport.migration import Moved
 from celery_fairness.util.durations import iso_duration, seconds
+from celery_fairness.util.printable import printable
 
 #: Number of owners in the text of a status; JSON has all.
 OWNERS_SHOWN = 20
@@ -226,7 +219,7 @@ def queue_lines(found: QueueState) -> list[str]:
 def holds_lines(holds: KeyHolds) -> list[str]:
     """Return the pause or cool-down of a key, with the key."""
     text = "; ".join(each.text for each in holds_of(holds))
-    return [f"{holds.key}: {printable(text) or 'nothing stops it'}"]
+    return [f"{holds.key}: {printable(text) or 'not stopped: tasks start as its limits allow'}"]
 
 
 def dead_lines(page: DeadLetterPage) -> list[str]:

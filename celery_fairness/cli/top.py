@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_fairness.cli.format import PARKED, Cell, printable, table, wait_text
+from celery_fairness.cli.format import PARKED, Cell, table, wait_text
 from celery_fairness.cli.show_limit import overridden_lines
 from celery_fairness.cli.tables import holds_lines, queue_cells, verdict_line
 from celery_fairness.config.tenants import read_tier_key
@@ -24,6 +24,7 @@ from celery_fairness.control.limit_in_force import number_text
 from celery_fairness.control.views import Status, TenantShare
 from celery_fairness.errors import NotFound, SettingsError
 from celery_fairness.limiter.types import KeyHolds
+from celery_fairness.util.printable import printable
 
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
@@ -128,7 +129,7 @@ def _workers(status: Status) -> Iterator[Row]:
 
 #: The tables by the key that shows them.
 TABLES = {
-    "q": Table(
+    "u": Table(
         "queues",
         (
             *(Column("queue"), Column("waiting"), Column("startable", leaves=3)),

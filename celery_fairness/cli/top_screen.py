@@ -26,19 +26,20 @@ from textual.widgets import DataTable, Input, Static
 
 from celery_fairness.app.fairness import Fairness
 from celery_fairness.cli import top
-from celery_fairness.cli.format import count, printable
+from celery_fairness.cli.format import count
 from celery_fairness.control.views import Status
 from celery_fairness.errors import LimiterUnavailable, NotFound, TenantInvalid
+from celery_fairness.util.printable import printable
 
-KEYS = "q t l w table  s sort  / filter  p pause  b boost  ? help  esc end"
+KEYS = "u t l w table  s sort  / filter  p pause  b boost  ? help  q end"
 HELP = """\
-q queues, t tenants, l limits, w workers: shows that table
+u queues, t tenants, l limits, w workers: shows that table
 s  sorts by the next column
 /  shows only rows with a text; escape ends it
 p  pauses the selected tenant or limit, or resumes it; asks first
 b  boosts the selected tenant for an hour: twice its number; asks first
 up, down, page up, page down: select a row
-escape or Ctrl-C: end
+q, escape or Ctrl-C: end
 
 Tenants and limits are those with waiting tasks. Any key closes this."""
 
@@ -110,6 +111,7 @@ class TopScreen(App[None]):
         Binding("p", "pause"),
         Binding("b", "boost"),
         Binding("question_mark", "explain"),
+        Binding("q", "quit"),
         Binding("escape", "leave"),
         Binding("ctrl+c", "quit", priority=True),
     ]
@@ -120,7 +122,7 @@ class TopScreen(App[None]):
         self._wake = asyncio.Event()
         self._status: Status | None = None
         self._problem = ""
-        self._table = top.TABLES["q"]
+        self._table = top.TABLES["u"]
         self._by = {each.name: each.by for each in top.TABLES.values()}
         self._rows: list[top.Row] = []
         self._heads: list[str] = []

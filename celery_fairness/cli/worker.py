@@ -45,6 +45,7 @@ def run(context: click.Context, service: str, options: Sequence[str]) -> int:
         raise click.UsageError(
             f"SERVICE: expected one of the app's services ({names}), got: {service!r}"
             f"{suggestion(service, known)}"
+            f"{suggestion(service, known)}"
         )
     parsed = _parse(context, options)
     for name, option in (("queues", "-Q"), ("exclude_queues", "-X")):

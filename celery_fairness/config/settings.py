@@ -229,7 +229,8 @@ class Settings(BaseModel):
     def _check_default_tier(self) -> Settings:
         if self.default_tier not in self.tiers:
             names = ", ".join(sorted(self.tiers))
-            raise SettingsError(f"expected one of {names}, got: {self.default_tier!r}")
+            hint = suggestion(self.default_tier, self.tiers)
+            raise SettingsError(f"expected one of {names}, got: {self.default_tier!r}{hint}")
         return self
 
     @property

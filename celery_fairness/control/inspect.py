@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from celery_fairness.config.limit_spec import Limit
@@ -216,3 +217,10 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     logical = logical_now(reader)
     lately = reader.pairs("ZSCAN", keys.key_expiry, NAMES_COUNT)
     yield from (key.strip() for key, until in lately if float(until) > logical)
+
+
+def some_names(installation: Installation, at_most: int) -> set[str]:
+    """Return the keys that the app declares and those that Redis has, of both at most so many."""
+    declared = (limit.key for limit in installation.declared_limits())
+    stored = _known_keys(installation.reader)
+    return set(islice(chain(declared, stored), at_most)) - {SYSTEM}

@@ -16,7 +16,7 @@ from celery_fairness.control.ojs_views import Inspection
 from celery_fairness.control.purging import purge_tenant
 from celery_fairness.control.rerouting import Rerouting
 from celery_fairness.control.views import ChangedHolds, PublishedTier, Purged
-from celery_fairness.errors import got
+from celery_fairness.errors import got, suggestion
 
 
 class TenantsApi:
@@ -195,7 +195,8 @@ class TenantsApi:
         name = _named(tenant)
         known = dict(self._limiter.published_tiers()[1]) or self._settings.tiers
         if tier not in known:
-            raise ValueError(f"tier: expected one of {', '.join(sorted(known))}, got: {got(tier)}")
+            names, hint = ", ".join(sorted(known)), suggestion(tier, known)
+            raise ValueError(f"tier: expected one of {names}, got: {got(tier)}{hint}")
         number = "" if isinstance(concurrency, Unset) else Tier("own", concurrency).concurrency
         keep = self._settings.tier_resolver is None
         version = self._limiter.publish_tenant(reserved(name), tier, number, keep=keep)

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, MovedError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import MovedError, RedisClusterException, RedisError
 from redis.exceptions import OutOfMemoryError as MemoryLimit
 from redis.exceptions import ResponseError as RedisResponseError
 from redis.exceptions import TimeoutError as AnswerLate
@@ -491,6 +491,7 @@ class Connection:
             problem,
             self.address.of_broker,
             is_not_ready=isinstance(error, ServerNotReady),
+            has_answered=isinstance(error, (AuthenticationError, RedisResponseError)),
         )
 
 

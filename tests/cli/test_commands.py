@@ -401,6 +401,7 @@ def test_a_password_is_not_shown(make_fairness, run, args):
         done = run(*args, of=wrong)
         assert done.exit_code == 69
         assert PASSWORD not in done.output
+        assert "answers with an error: invalid username-password pair" in done.stderr
     finally:
         server.stop()
 

@@ -83,6 +83,16 @@ def test_queues_are_those_of_redis(client, complete):
     assert complete(f"{APP} task dead --queue o") == ["other"]
 
 
+def test_keys_and_tenants_are_those_of_redis_and_of_the_app(client, complete):
+    installation = Installation(client)
+    for tenant in ("acme", "acme2", "other"):
+        installation.put(tenant, tenant, limits="api.example.com|1|||w")
+    assert complete(f"{APP} tenant show acm") == ["acme", "acme2"]
+    assert complete(f"{APP} tenant tier o") == ["other"]
+    assert complete(f"{APP} limit show tenant:a") == ["tenant:acme", "tenant:acme2"]
+    assert complete(f"{APP} limit pause a") == ["api.example.com"]
+
+
 def test_a_redis_that_is_silent_offers_nothing_soon(complete):
     begun = time.monotonic()
     assert complete(f"{APP} queue show ", url=SILENT) == []

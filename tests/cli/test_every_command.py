@@ -44,7 +44,7 @@ SCENES = {
     "limit list": [Scene("", 0, "^key +tier +limit"), Scene("--per-page 101", 2, "")],
     "limit show": [
         Scene("api", 0, "^api: held 1$"),
-        Scene("tenant:stranger", 1, "^not known: "),
+        Scene("tenant:stranger", 1, "^idle or never seen: "),
         Scene("stranger", 1, ""),
         Scene("tenant:", 2, ""),
     ],
@@ -52,10 +52,10 @@ SCENES = {
         Scene("api --for 60", 0, "^api: paused until "),
         Scene("api --for soon", 2, ""),
     ],
-    "limit resume": [Scene("api", 0, "^api: nothing stops it$")],
+    "limit resume": [Scene("api", 0, "^api: not stopped: tasks start as its limits allow$")],
     "limit cool-down": [
         Scene("api --for 60", 0, "^api: cool-down until "),
-        Scene("api --clear", 0, "^api: nothing stops it$"),
+        Scene("api --clear", 0, "^api: not stopped: tasks start as its limits allow$"),
         Scene("api", 2, ""),
     ],
     "limit override": [
@@ -64,9 +64,12 @@ SCENES = {
         Scene("api --clear", 1, "^api: has no override$"),
         Scene("api", 2, ""),
     ],
-    "tenant show": [Scene("42", 0, "^tenant:42: tier free"), Scene("stranger", 1, "^not known: ")],
+    "tenant show": [
+        Scene("42", 0, "^tenant:42: tier free"),
+        Scene("stranger", 1, "^idle or never seen: "),
+    ],
     "tenant pause": [Scene("42 --for 1h", 0, "^tenant:42: paused until ")],
-    "tenant resume": [Scene("42", 0, "^tenant:42: nothing stops it$")],
+    "tenant resume": [Scene("42", 0, "^tenant:42: not stopped: tasks start as its limits allow$")],
     "tenant override": [
         Scene("42 --concurrency 3", 0, "^tenant:42: concurrency 3 until it is cleared"),
         Scene("42 --clear", 1, "^tenant:42: has no override$"),

@@ -54,7 +54,7 @@ def test_a_tenant_s_key_is_noted_where_nothing_is_known_of_the_tenant(run, shop)
 def test_a_queue_s_key_is_noted_where_there_is_no_such_queue(run, shop):
     assert run("limit", "pause", "queue:celery").stderr == ""
     assert run("limit", "pause", "queue:celrey").stderr == note(
-        "nothing has the key queue:celrey now"
+        "nothing has the key queue:celrey now, did you mean 'queue:celery'?"
     )
 
 
@@ -111,7 +111,10 @@ def test_a_resumed_key_with_an_override_of_0_is_said_to_be_stopped_and_what_ends
     if key == KEY:
         assert run("limit", "cool-down", key, "--clear", of=of).stdout == stopped
     run("limit", "override", key, "--clear", of=of)
-    assert run("limit", "resume", key, of=of).stdout == f"{key}: nothing stops it\n"
+    assert (
+        run("limit", "resume", key, of=of).stdout
+        == f"{key}: not stopped: tasks start as its limits allow\n"
+    )
 
 
 def test_a_resumed_key_whose_own_limit_is_0_is_said_to_be_stopped(run, shop, fairness):
@@ -145,9 +148,13 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_with_the_tenant_
     why = "limit 0: paused with all services of its tenant (tenant:42) until it is resumed, by "
     assert resumed.startswith(f"tenant:42:pdf: not paused; nothing starts: {why}")
     assert resumed.endswith("; to end it: celery -A APP fairness tenant resume 42\n")
-    assert run("limit", "resume", "tenant:42", of=of).stdout == "tenant:42: nothing stops it\n"
     assert (
-        run("limit", "resume", "tenant:42:pdf", of=of).stdout == "tenant:42:pdf: nothing stops it\n"
+        run("limit", "resume", "tenant:42", of=of).stdout
+        == "tenant:42: not stopped: tasks start as its limits allow\n"
+    )
+    assert (
+        run("limit", "resume", "tenant:42:pdf", of=of).stdout
+        == "tenant:42:pdf: not stopped: tasks start as its limits allow\n"
     )
     assert run("limit", "pause", "tenant:42", of=of).exit_code == 0
     assert of.limits.inspect("tenant:42:pdf").holds.paused
@@ -200,3 +207,30 @@ def test_blanks_around_the_types_of_events_are_no_part_of_them(run, shop):
         "fairness.paused",
         "fairness.resumed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("statu", "status"),
+        ("limt show api", "limit"),
+        ("limit sho api", "show"),
+        ("tenant tier 42 pro_pls", "pro_plus"),
+        ("events --types fairness.pausd", "fairness.paused"),
+        ("limit show api.exmple.com", "api.example.com"),
+        ("limit pause api.exmple.com", "api.example.com"),
+        ("queue show mial", "mail"),
+    ],
+)
+def test_a_misspelled_name_is_answered_with_the_nearest_one(run, shop, line, meant):
+    shop.put("acme", "t", queue="mail", limits="api.example.com|1|||w")
+    shop.put("acme", "t2", queue="mail", limits="api.example.com|1|||w")
+    shop.claim(queue="mail")
+    done = run(*line.split())
+    assert f"id you mean '{meant}'?" in done.stderr, done.output
+    assert done.exit_code == (0 if "pause" in line else 1 if "show" in line[6:] else 2), done.output
+
+
+def test_a_name_like_no_other_has_no_suggestion(run, shop):
+    for line in ("xyzzy", "limit show xyzzy", "queue show xyzzy"):
+        assert "did you mean" not in run(*line.split()).stderr.lower()

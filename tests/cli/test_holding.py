@@ -16,7 +16,10 @@ def test_a_key_is_paused_and_resumed(run, client, installation):
     assert done.stdout.startswith(f"{KEY}: paused until it is resumed, by ada since 2")
     assert client.hget(installation.key("changes"), f"pause {KEY}").startswith(" ")
     done = run("limit", "resume", KEY)
-    assert (done.exit_code, done.output) == (0, f"{KEY}: nothing stops it\n")
+    assert (done.exit_code, done.output) == (
+        0,
+        f"{KEY}: not stopped: tasks start as its limits allow\n",
+    )
     assert not client.exists(installation.key("changes"))
 
 
@@ -35,7 +38,8 @@ def test_a_key_cools_down_longer_and_never_shorter(run):
     found = json.loads(run("limit", "cool-down", KEY, "--for", "5", "--json").stdout)
     assert (found["key"], found["paused"]) == (KEY, False)
     assert 10 < found["cool_down_seconds"] <= 60
-    assert run("limit", "cool-down", KEY, "--clear").output == f"{KEY}: nothing stops it\n"
+    ended = run("limit", "cool-down", KEY, "--clear").output
+    assert ended == f"{KEY}: not stopped: tasks start as its limits allow\n"
 
 
 def test_a_pause_says_also_that_the_key_cools_down(run):

@@ -58,7 +58,10 @@ def test_what_is_said_holds_and_is_answered(run, full, fairness):
     assert (done.exit_code, json.loads(done.stdout)["override"]["concurrency"]) == (0, 2)
     assert len(full.claim()) == 1
     assert "paused until it is resumed, by ada since 2" in run("limit", "pause", "tenant:42").stdout
-    assert run("limit", "resume", "tenant:42").stdout == "tenant:42: nothing stops it\n"
+    assert (
+        run("limit", "resume", "tenant:42").stdout
+        == "tenant:42: not stopped: tasks start as its limits allow\n"
+    )
     assert run("limit", "override", KEY, "--clear").exit_code == 0
 
 

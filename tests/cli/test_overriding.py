@@ -98,7 +98,10 @@ def test_a_pause_says_how_long_it_lasts(run):
     assert run("limit", "pause", "tenant:42").stdout.startswith(
         "tenant:42: paused until it is resumed, by "
     )
-    assert run("limit", "resume", "tenant:42").output == "tenant:42: nothing stops it\n"
+    assert (
+        run("limit", "resume", "tenant:42").output
+        == "tenant:42: not stopped: tasks start as its limits allow\n"
+    )
 
 
 def test_what_waits_for_a_pause_and_an_override_is_no_finding(client, fairness, run):

@@ -46,7 +46,9 @@ def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
     expect(facts).to_contain_text(f"Waiting{60 - paused_at}")
     page.get_by_label("Reason").fill("it is over")
     page.get_by_role("button", name="Resume").click()
-    expect(page.locator(".messagelist .success")).to_contain_text("nothing stops it")
+    expect(page.locator(".messagelist .success")).to_contain_text(
+        "not stopped: tasks start as its limits allow"
+    )
     eventually(finished(paused_at + 3), timeout_seconds=at_most(20))
 
 

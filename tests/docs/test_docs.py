@@ -649,4 +649,4 @@ def test_the_tutorial_runs_as_it_is_pasted(tmp_path, start_worker, redis_url):
     assert command("limit show").startswith("mail-server: held ")
     assert "mail-server: concurrency 3 until " in command("limit override")
     assert "tenant:fred: paused" in command("tenant pause")
-    assert command("tenant resume") == "tenant:fred: nothing stops it\n"
+    assert command("tenant resume") == "tenant:fred: not stopped: tasks start as its limits allow\n"

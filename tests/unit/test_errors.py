@@ -57,7 +57,7 @@ EXAMPLES = [
     (Unroutable("events", "jobs.new"), ("exchange", "routing_key")),
     (
         LimiterUnavailable("redis://h:6379/0", "refused"),
-        ("address", "problem", "is_broker", "is_not_ready"),
+        ("address", "problem", "is_broker", "is_not_ready", "has_answered"),
     ),
     (
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),
@@ -134,6 +134,10 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (Unroutable("events", "new"), "start a worker that consumes the queue"),
         (LimiterUnavailable("redis://h", "refused"), "set FAIRNESS_REDIS_URL"),
         (LimiterUnavailable("redis://h", "refused", True), "correct broker_url"),
+        (
+            LimiterUnavailable("redis://h", "no", has_answered=True),
+            "password in FAIRNESS_REDIS_URL",
+        ),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
         (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 API = "api.stripe.com|1|||w"
 TENANT = "tenant:42"
+RESUMED = "tenant:42: not stopped: tasks start as its limits allow"
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +90,9 @@ def test_a_tenant_without_a_row_is_paused_and_resumed(client, boss, shop, claimi
     assert (user, key) == ("boss", TENANT)
     assert message.startswith("Pause, because: incident 17. Done: tenant:42: paused until")
     page = do(client, "limitkey_change", TENANT, action="resume", reason="it is over.")
-    assert "tenant:42: nothing stops it" in page
+    assert "tenant:42: not stopped: tasks start as its limits allow" in page
     assert len(shop.claim()) == 1
-    assert history()[1][2] == "Resume, because: it is over. Done: tenant:42: nothing stops it"
+    assert history()[1][2] == f"Resume, because: it is over. Done: {RESUMED}"
 
 
 def test_a_pause_ends_when_it_should(client, claiming):
@@ -110,7 +111,7 @@ def test_a_key_cools_down_and_comes_back(client, claiming):
     assert "State cools down (opens in " in page
     assert "unlimited" not in page
     page = do(client, "limitkey_change", "api", action="clear_cool_down", reason="fine again")
-    assert "Done: api: nothing stops it" in page
+    assert "Done: api: not stopped: tasks start as its limits allow" in page
     assert not claiming.limits.is_known("api")
     assert [entry[2].partition(",")[0] for entry in history()] == ["Cool down", "End cool-down"]
 
