@@ -17,16 +17,17 @@ from typing import Any
 
 from celery import bootsteps
 from celery.concurrency.solo import TaskPool as SoloPool
-from celery.worker.state import active_requests
+from celery.worker.state import active_requests, requests, task_ready
 from redis.exceptions import RedisError
 
 from celery_fairness.config.worker_shares import NO_SHARES
+from celery_fairness.scheduler.types import Verdict
 from celery_fairness.wiring import find
 from celery_fairness.worker.begin import send_begins
 from celery_fairness.worker.claimed_request import ClaimedRequestMixin
 from celery_fairness.worker.message_guard import MessageGuard, MessageInvalid
 from celery_fairness.worker.outcome_reporter import OutcomeReporter
-from celery_fairness.worker.pool_handoff import tasks_kept
+from celery_fairness.worker.pool_handoff import take_back, tasks_kept
 from celery_fairness.worker.reconnect import reconnect_quickly
 
 #: How often the pool checks for dead children, in seconds. Celery checks every five seconds, and a
@@ -120,7 +121,11 @@ class ClaimStep(bootsteps.StartStopStep):
             status = partial(fairness.announcement, consumer.controller, owner)
             session.renewals.announce(status, fairness.installation.declared_words())
         if consumer.hub is not None:
-            maintain = consumer.pool.maintain_pool
+
+            def maintain() -> None:
+                consumer.pool.maintain_pool()
+                _give_back_without_place(consumer, session)
+
             self._timer = consumer.hub.call_repeatedly(MAINTAIN_POOL_SECONDS, maintain)
         if self._reporter is None:
             self._reporter = OutcomeReporter(consumer, session.next_outcome)
@@ -155,6 +160,24 @@ class ClaimStep(bootsteps.StartStopStep):
             self._session.task_filter.forget()
 
 
+def _give_back_without_place(consumer: Any, session: Any) -> None:
+    """Give back the newest claimed tasks for which the pool has become too small.
+
+    No process would ever take them, and the worker would renew their leases for ever.
+    """
+    excess = session.lease_table.places - session.slots()
+    for request in reversed(list(requests.values()) if excess > 0 else []):
+        held = getattr(request, "_held", None)
+        if excess <= 0 or held is None or held.ended or held.begun:
+            continue
+        if held.in_pool and not take_back(consumer.pool, request):
+            continue
+        session.lease_table.end(held, Verdict.HEAD, begun=False)
+        request.message.channel.acknowledged(request.message)
+        task_ready(request)
+        excess -= 1
+
+
 def _end_bodies(consumer: Any, lost: list[Any]) -> None:
     """End late-acked bodies whose leases have ended, because another worker runs their tasks."""
 
@@ -185,6 +208,9 @@ def _places(consumer: Any, multiplier: int) -> Callable[[], int]:
     def places() -> int:
         # An autoscaler grows the pool only when there are more tasks than processes.
         most = 0 if scaler is None else scaler.max_concurrency
-        return max(int(consumer.pool.num_processes), most) * multiplier or UNLIMITED
+        processes = max(int(consumer.pool.num_processes), most)
+        if processes <= 0:
+            return 0
+        return processes * multiplier or UNLIMITED
 
     return places

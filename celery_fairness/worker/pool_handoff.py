@@ -1,9 +1,9 @@
-"""Keeps claimed tasks that the process pool has and has not started, when the consumer closes.
+"""Claimed tasks that the process pool has and has not started: kept, or taken back.
 
-Celery's pool forgets such tasks, because brokers deliver them again. The lease of a claimed task
-outlives a lost connection, so no other worker would run the task, and no end would be sent. So the
-pool keeps it. A stopping worker keeps only the tasks in a process's pipe: the process runs them in
-any case. Without a reader of its report it would wait half a minute.
+When the consumer closes, Celery's pool forgets such tasks, because brokers deliver them again. The
+lease of a claimed task outlives a lost connection, so no other worker would run the task, and no
+end would be sent. So the pool keeps it. A stopping worker keeps only the tasks in a process's pipe:
+the process runs them in any case. Without a reader of its report it would wait half a minute.
 
 After a lost connection, Celery's pool also goes on reading from the file numbers of processes that
 died at work. If a new process's pipe gets such a number, the pool can never write to it, and its
@@ -42,6 +42,19 @@ def tasks_kept(pool: Any, written: bool) -> Iterator[None]:
                 _give_back(processes, number, job, written)
 
 
+def take_back(pool: Any, request: Any) -> bool:
+    """Take a claimed task back from ``pool``; return False if a process has it, or may have it."""
+    processes: Any = getattr(pool, "_pool", None)
+    for job in list(getattr(processes, "outbound_buffer", ())):
+        if _request_of(job) is request:
+            processes.outbound_buffer.remove(job)
+            processes._cache.pop(job._job, None)
+            if processes._putlock is not None:
+                processes._putlock.release()
+            return True
+    return False
+
+
 def _forget_the_dead(processes: Any) -> None:
     read = processes._fileno_to_outq
     for number, process in list(read.items()):
@@ -51,9 +64,12 @@ def _forget_the_dead(processes: Any) -> None:
 
 
 def _is_held(job: Any) -> bool:
-    request = getattr(getattr(job, "_callback", None), "__self__", None)
-    held = getattr(request, "_held", None)
+    held = getattr(_request_of(job), "_held", None)
     return held is not None and not held.ended and not held.lost
+
+
+def _request_of(job: Any) -> Any:
+    return getattr(getattr(job, "_callback", None), "__self__", None)
 
 
 def _give_back(processes: Any, number: int, job: Any, written: bool) -> None:

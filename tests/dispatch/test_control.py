@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -92,6 +93,15 @@ def test_queues_are_added_and_cancelled_at_run_time(fair_shop: Shop, memory: Red
     assert_nothing_left(memory)
 
 
+def shrink(shop: Shop, worker: WorkerNode, amount: int) -> dict[str, str]:
+    """Shrink a pool once, and return the worker's answer."""
+    name = worker.hostname()
+    answers = shop.app.control.pool_shrink(
+        amount, destination=[name], reply=True, timeout=at_most(5)
+    )
+    return dict(answers[0][name])
+
+
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, pool: str) -> None:
     worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=1)
@@ -104,17 +114,63 @@ def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, poo
     gates[0].touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
 
-    def shrinks() -> None:
-        # A process is busy a moment longer than its result says.
-        (answer,) = control.pool_shrink(2, destination=[name], reply=True, timeout=at_most(5))
-        assert "ok" in answer[name]
-
-    eventually(shrinks)
+    # A process is busy a moment longer than its result says. The command would stop the idle ones,
+    # and a second one would stop the last.
+    eventually(lambda: fair_shop.ask(worker, "active") == [])
+    assert shrink(fair_shop, worker, 2) == {"ok": "pool will shrink"}
     more = [send(fair_shop, "kinds.late", None, gate=str(gates[1])) for _ in range(3)]
     eventually(lambda: len(fair_shop.ledger("start")) == 4)
     assert fair_shop.ask(worker, "reserved") == []
     gates[1].touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in more] == ["done"] * 3
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+@pytest.mark.parametrize("multiplier", [None, 0, 3])
+def test_a_worker_whose_pool_has_no_process_claims_nothing(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str, multiplier: int | None
+) -> None:
+    conf = {} if multiplier is None else {"worker_prefetch_multiplier": multiplier}
+    shop = make_fair_shop(conf=conf)
+    empty = shop.worker(app=KINDS, pool=pool, concurrency=2)
+    assert shrink(shop, empty, 2) == {"ok": "pool will shrink"}
+    # It looks at the queue in its own time, and other workers are not asked meanwhile.
+    results = [send(shop, "kinds.late", f"u{number}") for number in range(4)]
+    assert shop.ask(empty, "reserved") == []
+    assert len(waiting_in(memory)) == 4
+    other = shop.worker(app=KINDS, concurrency=1)
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 4
+    reply = shop.app.control.cancel_consumer(
+        "celery", destination=[other.hostname()], reply=True, timeout=at_most(5)
+    )
+    assert "ok" in reply[0][other.hostname()]
+    last = send(shop, "kinds.late", "42")
+    reply = shop.app.control.pool_grow(
+        1, destination=[empty.hostname()], reply=True, timeout=at_most(5)
+    )
+    assert "ok" in reply[0][empty.hostname()]
+    assert last.get(timeout=RESULT_SECONDS) == "done"
+    assert_nothing_left(memory)
+
+
+def test_what_a_shrunk_pool_has_not_begun_goes_back(
+    make_fair_shop: Callable[..., Shop], memory: Redis
+) -> None:
+    shop = make_fair_shop(conf={"worker_prefetch_multiplier": 3}, fairness={"lease_seconds": 600})
+    shrunk = shop.worker(app=KINDS, concurrency=1)
+    (process,) = shrunk.children()
+    os.kill(process, signal.SIGSTOP)
+    results = [send(shop, "kinds.late", f"u{number}") for number in range(3)]
+    eventually(lambda: len(shop.ask(shrunk, "reserved")) == 3)
+    # The process is not busy: it has not begun the task in its pipe.
+    assert shrink(shop, shrunk, 1) == {"ok": "pool will shrink"}
+    os.kill(process, signal.SIGKILL)
+    eventually(lambda: len(waiting_in(memory)) == 3)
+    assert shop.ask(shrunk, "reserved") == []
+    shop.worker(app=KINDS, concurrency=1)
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
+    assert set(shop.runs().values()) == {1}
+    assert_nothing_left(memory)
 
 
 def test_autoscale_grows_the_pool_for_what_waits(fair_shop: Shop, memory: Redis) -> None:
