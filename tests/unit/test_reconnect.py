@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from celery import Celery
 from celery.exceptions import WorkerShutdown
 from celery.worker import state
 from kombu import Connection
+from kombu.exceptions import OperationalError
 from kombu.transport.memory import Transport
 
 from celery_fairness.worker import reconnect
@@ -34,6 +36,7 @@ class Consumer:
         self.app = Celery(set_as_current=False)
         self.app.conf.update(conf)
         self.left_to_celery: list[bool] = []
+        self.blueprint = SimpleNamespace(start=lambda _consumer: None)
 
     def ensure_connected(self, connection: Connection) -> Connection:
         self.left_to_celery.append(not connection.connected)
@@ -89,3 +92,26 @@ def test_a_signal_ends_the_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconnect, "PAUSE_SECONDS", 1.0)
     with pytest.raises(WorkerShutdown):
         connect(Consumer())
+
+
+def test_a_connection_that_is_lost_while_the_consumer_starts_is_one_that_celery_knows() -> None:
+    def mingle(_consumer: Any) -> None:
+        raise OperationalError("Connection closed by server.")
+
+    consumer = Consumer()
+    consumer.blueprint.start = mingle
+    connect(consumer)
+    with pytest.raises(ConnectionError, match="closed by server"):
+        consumer.blueprint.start(consumer)
+
+
+def test_a_consumer_whose_tries_are_used_up_ends_its_worker() -> None:
+    class Tired(Consumer):
+        def ensure_connected(self, connection: Connection) -> Connection:
+            raise OperationalError("no master yet")
+
+    consumer = Tired()
+    consumer.blueprint.start = lambda of: of.ensure_connected(Connection(transport=Broker))
+    reconnect.reconnect_quickly(consumer, lambda: False)
+    with pytest.raises(OperationalError):
+        consumer.blueprint.start(consumer)
