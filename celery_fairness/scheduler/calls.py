@@ -45,6 +45,7 @@ QUARANTINE = "quarantine"
 PURGE = "purge"
 SIZE = "size"
 RENEW = "renew"
+EPOCH = "epoch"
 EXPIRE_QUEUES = "expire_queues"
 #: Its answer if a queue has ended that is in use again, and is not removed completely yet.
 ENDS_FIRST = -2

@@ -156,8 +156,11 @@ class Renewals:
         return answer
 
     def sync_epoch(self, call: Call) -> None:
-        """Read Redis's epoch, before the first claim on a new connection."""
-        self.saw_epoch(self.renew_batch(call, [], None).epoch)
+        """Read Redis's epoch, before the first claim on a new connection.
+
+        A producer connects too, and its user may not have the rights of a renewal.
+        """
+        self.saw_epoch(int(call(calls.EPOCH, [str(self._rules.lease_ms), ""])))
 
     def renew(self, call: Call) -> None:
         """Renew all leases; if Redis lost its memory, the call registers them again."""

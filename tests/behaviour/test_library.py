@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kombu.exceptions import OperationalError
 from redis import Redis
+from redis.exceptions import RedisError
 
-from celery_fairness import Fairness
+from celery_fairness import Fairness, Tier
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict
@@ -174,7 +176,7 @@ def rights_of(who: str) -> list[str]:
     """Return the rights that the page for operators lists."""
     page = (Path(__file__).parents[2] / "docs/how-to/connect-redis.md").read_text()
     (line,) = re.findall(rf"^{who} +(~.*)$", page, re.MULTILINE)
-    return line.split()
+    return re.findall(r"\([^)]*\)|\S+", line)
 
 
 def test_the_listed_rights_are_enough(
@@ -198,6 +200,60 @@ def test_the_listed_rights_are_enough(
         ]
         assert [each.get(timeout=RESULT_SECONDS) for each in sent] == ["done", "done"]
         assert client.execute_command("ACL", "LOG") == []
+
+
+def test_a_producer_puts_every_kind_of_task_and_neither_steers_nor_reads(
+    own_server: RedisServer, make_shop: Callable[..., Shop]
+) -> None:
+    shop = on(own_server, make_shop, "fairredis")
+    queues = {"celery": {"global_limit": 5, "max_waiting": 100}}
+    operator = Fairness.of(make_app({**shop.env, "SHOP_FAIRNESS": json.dumps({"queues": queues})}))
+    rights = rights_of("producer")
+    with own_server.client(decode_responses=True) as client:
+        client.execute_command("ACL", "SETUSER", "producer", "reset", "on", ">pw", *rights)
+        operator.tenants.publish_tiers([Tier("free", 1, max_waiting=50), Tier("pro", 3)])
+        operator.tenants.pause("petra")
+        operator.events.trace(600)
+        url = shop.env["CELERY_BROKER_URL"].replace("://", "://producer:pw@")
+        app = make_app({**shop.env, "CELERY_BROKER_URL": url})
+        for options in (
+            {},
+            {"countdown": 60},
+            {"expires": 60},
+            {"priority": 9},
+            {"task_id": "twice"},
+        ):
+            for user in ("petra", "42"):
+                app.tasks["shop.work"].apply_async((), {"user": user}, **options)
+        assert client.execute_command("ACL", "LOG") == []
+
+        fairness, broker = Fairness.of(app), app.connection_for_write().default_channel.client
+        replaced = f"#!lua name={library().name}\nredis.register_function('x', function() end)"
+        tables = {
+            key: client.dump(key) for key in client.keys("{fairness}:*") if "clock" not in key
+        }
+        for refused in (
+            lambda: fairness.tenants.pause("42"),
+            lambda: fairness.tenants.resume("petra"),
+            lambda: fairness.tenants.override("42", concurrency=1000),
+            lambda: fairness.tenants.set_tier("42", "pro"),
+            lambda: fairness.tenants.publish_tiers([Tier("free", None)]),
+            lambda: fairness.tenants.purge("petra"),
+            lambda: fairness.limits.cool_down("api", for_seconds=60),
+            lambda: fairness.queues.set_limit("celery", global_limit=1),
+            lambda: fairness.tasks.cancel("twice"),
+            lambda: app.control.purge(),
+            lambda: app.control.broadcast("shutdown"),
+            lambda: Dispatch(broker).claim(queues=["celery"]),
+            lambda: broker.hgetall("{fairness}:messages"),
+            lambda: broker.delete("{fairness}:tasks"),
+            lambda: broker.flushdb(),
+            lambda: broker.function_load(replaced, replace=True),
+        ):
+            with pytest.raises((LimiterUnavailable, RedisError, OperationalError)):
+                refused()
+        left = {key: client.dump(key) for key in client.keys("{fairness}:*") if "clock" not in key}
+        assert left == tables
 
 
 def test_a_running_worker_waits_for_a_library_that_cannot_be_loaded(

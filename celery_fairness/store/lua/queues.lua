@@ -37,3 +37,8 @@ function Queues.forget_empty(ctx, queue)
     redis.call("SREM", ctx.prefix .. Keys.QUEUES, queue)
   end
 end
+
+-- Returns whether the user who calls may take tasks out of a queue. One who may only put leaves that to others.
+function Queues.may_end(ctx, queue)
+  return redis.acl_check_cmd("DEL", ctx.prefix .. Keys.WAKEUP .. queue)
+end

@@ -5,7 +5,7 @@
   keeps it for longer. A queue that was declared without an end has none until it is declared with one.
 
   A queue that ends forgets its waiting tasks, a bounded part in each call. Tasks that run stay. If the time of a
-  used queue is over, the queue ends first, and the use makes it anew.
+  used queue is over, the queue ends first, and the use makes it anew. A user who may only put ends none.
 
   args[1]  frozen_ms str  "" in production (server TIME); set only by tests
   args[2]  declared  str  "declared" if the queues are declared now, "" if they are used
@@ -25,7 +25,7 @@ register("expire_queues", {"allow-oom"}, function(keys, args)
   for index = 3, #args, 2 do
     local queue, kept_ms = args[index], tonumber(args[index + 1])
     -- A consumer that keeps the queue for ever has only called late. A queue with a consumer does not end.
-    if (kept_ms > 0 or declared ~= "") and Queues.has_ended(ctx, queue, now) then
+    if (kept_ms > 0 or declared ~= "") and Queues.has_ended(ctx, queue, now) and Queues.may_end(ctx, queue) then
       if Lanes.forget_waiting(ctx, queue) == Lanes.PURGED_AT_MOST then return -2 end
       redis.call("ZREM", unused, queue)
     end
@@ -45,7 +45,9 @@ register("expire_queues", {"allow-oom"}, function(keys, args)
   local wait_ms = -1
   if queue and ends ~= "inf" then
     wait_ms = math.max(0, tonumber(ends) - now)
-    if wait_ms == 0 and Lanes.forget_waiting(ctx, queue) < Lanes.PURGED_AT_MOST then
+    if not Queues.may_end(ctx, queue) then
+      wait_ms = -1
+    elseif wait_ms == 0 and Lanes.forget_waiting(ctx, queue) < Lanes.PURGED_AT_MOST then
       redis.call("ZREM", unused, queue)
     end
   end
