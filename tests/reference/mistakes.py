@@ -389,7 +389,7 @@ MISTAKES = (
         "seq = memory.seq or",
         "seq =",
         "gate",
-        seed=30,
+        seed=33,
     ),
     Mistake(
         "a task that could not be published pauses for a whole lease",
@@ -464,7 +464,7 @@ MISTAKES = (
         'redis.call("HSET", copy, "current", "-", "next", "-")',
         "",
         "gate",
-        seed=21,
+        seed=30,
     ),
     Mistake(
         "two promotions have one name",

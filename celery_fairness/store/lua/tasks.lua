@@ -97,11 +97,6 @@ function Tasks.add_id(ctx, task)
   redis.call("ZADD", ctx.prefix .. Keys.SAME_ID .. task.id, task.seq, task.tag)
 end
 
-function Tasks.has_id(ctx, task)
-  return task.id == "" or redis.call("HGET", ctx.prefix .. Keys.IDS, task.id) == task.tag
-    or redis.call("ZSCORE", ctx.prefix .. Keys.SAME_ID .. task.id, task.tag) ~= false
-end
-
 function Tasks.remove_id(ctx, id, tag)
   if id == "" then return end
   if redis.call("HGET", ctx.prefix .. Keys.IDS, id) == tag then

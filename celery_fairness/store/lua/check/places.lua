@@ -196,6 +196,11 @@ function Places.tag(it, name, tag)
   end)
 end
 
+local function has_id(ctx, task)
+  return task.id == "" or redis.call("HGET", ctx.prefix .. Keys.IDS, task.id) == task.tag
+    or redis.call("ZSCORE", ctx.prefix .. Keys.SAME_ID .. task.id, task.tag) ~= false
+end
+
 function Places.task(it, _, tag)
   local ctx = it.ctx
   local task = Tasks.read(ctx, tag)
@@ -203,7 +208,7 @@ function Places.task(it, _, tag)
   if redis.call("HEXISTS", ctx.prefix .. Keys.MESSAGES, tag) == 0 and Find.state_of(ctx, task) ~= "waiting" then
     Check.found(it, "message_lost", "tasks", tag)
   end
-  if not Tasks.has_id(ctx, task) then
+  if not has_id(ctx, task) then
     Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task) end)
   end
   if Find.state_of(ctx, task) == "later" and not redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, tag) then
