@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Exchange
+from kombu.common import Broadcast
 from kombu.utils import limits
 from redis import Redis
 
@@ -179,3 +180,15 @@ def test_a_message_taken_one_by_one_is_not_passed_over(connection: Connection) -
     publish(connection, "jobs", "it", headers=named("shop.new"))
     message = connection.default_channel.basic_get("jobs")
     assert connection.default_channel.message_to_python(message).payload == "it"
+
+
+def test_a_broadcast_reaches_each_consumer_if_the_producer_declares_its_exchange(connect) -> None:
+    to_all = Exchange("to-all", type="fanout")
+    inboxes = [Inbox(connect(), Broadcast("to-all", exchange=to_all)) for _ in range(2)]
+    for inbox in inboxes:
+        inbox.turn()
+    producer = connect().Producer()
+    headers = {"task": "shop.reload", "id": "t1"}
+    producer.publish("reload", exchange="to-all", routing_key="", headers=headers, declare=[to_all])
+    for inbox in inboxes:
+        assert inbox.await_count(1) == ["reload"]
