@@ -13,7 +13,7 @@ from redis import Redis
 
 from celery_fairness import DeliveriesExhausted, Fairness, NotFound
 from celery_fairness.config.tiers import Tier
-from tests.dispatch.conftest import assert_nothing_left, send
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
@@ -103,8 +103,12 @@ def test_a_dead_letter_runs_again_when_its_cause_is_gone(
         task.get(timeout=RESULT_SECONDS)
     (letter,) = shop.fairness.tasks.dead_letters("celery").items
     assert (letter.task_id, letter.task, letter.tenant) == (task.id, "kinds.late", "42")
-    gate.touch()
+    stored = memory.hvals(f"{PREFIX}messages")
+    assert len(stored) == 1
     assert shop.fairness.tasks.requeue(task.id).queue == "celery"
+    # It is the same message, whether it waits or runs.
+    assert memory.hvals(f"{PREFIX}messages") == stored
+    gate.touch()
     # A result that was read remembers its failure.
     anew = shop.app.AsyncResult
     eventually(lambda: anew(task.id).state == "SUCCESS", RESULT_SECONDS)

@@ -287,3 +287,59 @@ def test_a_key_of_another_type_under_a_queue_s_name_stops_nobody(both, client, c
     client.set("moves\x06\x163", "somebody's")
     assert adopt(fair.default_channel, ["moves"]) == 2
     assert "stay there for now, Redis rejects them: WRONGTYPE" in caplog.text
+
+
+#: Headers and properties of each kind, of a message whose body is compressed.
+WHOLE = {
+    "headers": {
+        **TENANT,
+        "task": "shop.work",
+        "argsrepr": "(***)",
+        "deep": {"a": [1, {"b": None}], "headers": {"x": "é"}},
+        "headers": {"sentry-trace": "1"},
+        "typed": {"__type__": "uuid", "__value__": {"hex": "0" * 32}},
+    },
+    "serializer": "yaml",
+    "compression": "zlib",
+    "priority": 3,
+    "delivery_mode": 1,
+    "expiration": 60,
+    "reply_to": "somewhere",
+    "correlation_id": "c",
+    "message_id": "m",
+    "timestamp": 1_700_000_000,
+    "type": "kind",
+    "user_id": "me",
+    "app_id": "mine",
+}
+
+
+def envelope(text):
+    """A message as it lies in Redis, without what belongs to one delivery."""
+    found = json.loads(text)
+    del found["properties"]["delivery_tag"]
+    return found
+
+
+@pytest.mark.parametrize("order", ["high_first", "low_first"])
+def test_a_message_is_moved_whole(connect, redis_url, client, order):
+    stock, fair = connect(redis_url), connect(fairness={"priority_order": order})
+    publish(stock, 1, **WHOLE)
+    (key,) = (each for each in client.keys("moves*"))
+    sent = envelope(client.lindex(key, 0))
+    assert sent["properties"]["app_id"] == "mine"
+    channel = fair.default_channel
+    assert adopt(channel, ["moves"]) == 1
+    (adopted,) = client.hvals("{fairness}:messages")
+    assert envelope(adopted) == sent
+    assert to_stock(channel, "moves").moved == 1
+    (key,) = (each for each in client.keys("moves*"))
+    moved, listed = (envelope(client.lindex(key, 0)) for _ in range(2))
+    if order == "high_first":
+        # There the number would mean the opposite.
+        assert moved["properties"].pop("priority") == 0
+        moved["properties"]["priority"] = 3
+    assert moved == sent
+    assert to_fair(channel, "moves").moved == 1
+    (back,) = client.hvals("{fairness}:messages")
+    assert envelope(back) == listed
