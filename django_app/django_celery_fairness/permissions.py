@@ -1,7 +1,8 @@
 """The permission of each action: one table, which the admin and the HTTP API read.
 
 Each action needs one permission of Django. As in Django's own admin, the permission to change rows
-includes the permission to see them.
+includes the permission to see them. The permission to change tenants also includes to add a row,
+because a tenant without a row has a tier too.
 
 Invariant: the API allows a user no action that the admin refuses, and refuses none that it allows.
 The admin wants ``is_staff`` besides, because only staff can log in there.
@@ -76,8 +77,9 @@ class Action(Enum):
         """Return whether a user may do it."""
         if user.has_perm(f"{APP}.{self.permission}"):
             return True
+        is_included = not self.writes or self is Action.ADD_TENANTS
         change = _BY_PERMISSION.get(("change", self.value[1]))
-        return not self.writes and change is not None and change.allowed(user)
+        return is_included and change is not None and change.allowed(user)
 
 
 _BY_PERMISSION: dict[tuple[str, str], Action] = {each.value[:2]: each for each in Action}

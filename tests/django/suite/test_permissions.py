@@ -222,9 +222,13 @@ def ours() -> Any:
 
 
 def sufficient(actions: tuple[Action, ...]) -> set[str]:
-    """Every permission that allows one of the actions: to change rows is to see them too."""
+    """Every permission that allows one of the actions: to change rows is to see them too.
+
+    A tenant without a row has a tier, so to change tenants is to add rows.
+    """
     found = {each.permission for each in actions}
-    return found | {each.replace("view_", "change_") for each in found}
+    more = {each.replace("view_", "change_") for each in found}
+    return found | more | ({"change_tenanttier"} if Action.ADD_TENANTS in actions else set())
 
 
 def visit(client: Client, rows: dict[str, dict[str, Any]], visit: Visit) -> int:
@@ -303,6 +307,13 @@ def test_who_may_only_add_or_delete_does_no_more(client, rows):
     user.user_permissions.set(ours().filter(codename__startswith="delete_"))
     override = "rate-limits/of-a-command/override"
     assert "change_limitkey" in token("DELETE", override).refused(403, "forbidden")
+
+
+def test_who_may_change_tenants_may_give_one_its_first_row(client, rows):
+    user = staff("changer", ours().filter(codename="change_tenanttier"))
+    assert ApiClient("write", "changes", user)("PUT", "tenants/new", TENANT).status == 200
+    client.force_login(user)
+    assert visit(client, rows, post("tenanttier_add", tenant="another", tier="pro")) == 302
 
 
 def test_who_may_write_and_not_read_learns_nothing_of_a_key(client, rows):
