@@ -406,7 +406,7 @@ def attacks(template, given_to_it, made):
 @example(KeyTemplate("k:{args.a}"), {**NOTHING, "args.a": "a b"})
 @example(KeyTemplate("k:{tenant}"), {**NOTHING, "tenant": NONE})
 @example(KeyTemplate("{tenant}"), {**NOTHING, "tenant": NONE})
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(200))
 def test_nobody_who_knows_the_rules_finds_other_values_with_the_same_key(template, given_to_it):
     made = made_from(template, given_to_it)
     assume(made is not None)
@@ -434,7 +434,7 @@ def test_two_different_tasks_never_share_a_key_of_one_template(template, one, ot
 @example(("a", "b:c", ""), ("a:b", "c", ""), ":", ":")
 @example(("", "a", "b"), ("a", "", "b"), "::", ":")
 @example(("a", "", ""), ("", "", "a"), "a:a", "a.a")
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(300))
 def test_text_does_not_move_from_one_field_to_the_next(one, other, left, right):
     template = KeyTemplate(f"k{{args.a}}{left}{{args.b}}{right}{{args.c}}", "empty")
     first, second = (
