@@ -93,23 +93,13 @@ def test_queues_are_added_and_cancelled_at_run_time(fair_shop: Shop, memory: Red
     assert_nothing_left(memory)
 
 
-def shrink(shop: Shop, worker: WorkerNode, amount: int) -> dict[str, str]:
-    """Shrink a pool once, and return the worker's answer."""
-    name = worker.hostname()
-    answers = shop.app.control.pool_shrink(
-        amount, destination=[name], reply=True, timeout=at_most(5)
-    )
-    return dict(answers[0][name])
-
-
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, pool: str) -> None:
     worker = fair_shop.worker(app=KINDS, pool=pool, concurrency=1)
-    name, control = worker.hostname(), fair_shop.app.control
     gates = [fair_shop.gate_file() for _ in range(2)]
     results = [send(fair_shop, "kinds.late", None, gate=str(gates[0])) for _ in range(3)]
     eventually(lambda: len(fair_shop.ledger("start")) == 1)
-    assert "ok" in control.pool_grow(2, destination=[name], reply=True, timeout=at_most(5))[0][name]
+    fair_shop.tell(worker, "pool_grow", 2)
     eventually(lambda: len(fair_shop.ledger("start")) == 3)
     gates[0].touch()
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 3
@@ -117,7 +107,7 @@ def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, poo
     # A process is busy a moment longer than its result says. The command would stop the idle ones,
     # and a second one would stop the last.
     eventually(lambda: fair_shop.ask(worker, "active") == [])
-    assert shrink(fair_shop, worker, 2) == {"ok": "pool will shrink"}
+    fair_shop.tell(worker, "pool_shrink", 2)
     more = [send(fair_shop, "kinds.late", None, gate=str(gates[1])) for _ in range(3)]
     eventually(lambda: len(fair_shop.ledger("start")) == 4)
     assert fair_shop.ask(worker, "reserved") == []
@@ -133,22 +123,16 @@ def test_a_worker_whose_pool_has_no_process_claims_nothing(
     conf = {} if multiplier is None else {"worker_prefetch_multiplier": multiplier}
     shop = make_fair_shop(conf=conf)
     empty = shop.worker(app=KINDS, pool=pool, concurrency=2)
-    assert shrink(shop, empty, 2) == {"ok": "pool will shrink"}
+    shop.tell(empty, "pool_shrink", 2)
     # It looks at the queue in its own time, and other workers are not asked meanwhile.
     results = [send(shop, "kinds.late", f"u{number}") for number in range(4)]
     assert shop.ask(empty, "reserved") == []
     assert len(waiting_in(memory)) == 4
     other = shop.worker(app=KINDS, concurrency=1)
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 4
-    reply = shop.app.control.cancel_consumer(
-        "celery", destination=[other.hostname()], reply=True, timeout=at_most(5)
-    )
-    assert "ok" in reply[0][other.hostname()]
+    shop.tell(other, "cancel_consumer", "celery")
     last = send(shop, "kinds.late", "42")
-    reply = shop.app.control.pool_grow(
-        1, destination=[empty.hostname()], reply=True, timeout=at_most(5)
-    )
-    assert "ok" in reply[0][empty.hostname()]
+    shop.tell(empty, "pool_grow", 1)
     assert last.get(timeout=RESULT_SECONDS) == "done"
     assert_nothing_left(memory)
 
@@ -163,7 +147,7 @@ def test_what_a_shrunk_pool_has_not_begun_goes_back(
     results = [send(shop, "kinds.late", f"u{number}") for number in range(3)]
     eventually(lambda: len(shop.ask(shrunk, "reserved")) == 3)
     # The process is not busy: it has not begun the task in its pipe.
-    assert shrink(shop, shrunk, 1) == {"ok": "pool will shrink"}
+    shop.tell(shrunk, "pool_shrink", 1)
     os.kill(process, signal.SIGKILL)
     eventually(lambda: len(waiting_in(memory)) == 3)
     assert shop.ask(shrunk, "reserved") == []
