@@ -13,11 +13,15 @@ its connection and its loop under gevent are made once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held, LeaseTable
@@ -71,6 +75,8 @@ class Renewals:
         self.epoch: int | None = None
         #: The time of the last complete renewal (monotonic seconds).
         self.renewed_at = 0.0
+        #: How far the clock of Redis is ahead of this host's, in seconds.
+        self._ahead_seconds = 0.0
         #: Whether the thread is alive.
         self.runs = False
         #: Returns the announcement of this process's worker; None without a worker.
@@ -129,6 +135,18 @@ class Renewals:
         self.worker, self.limits, self._at_once = worker, limits, True
         self.begin()
         self._bell.ring()
+
+    def read_clock(self, client: Any) -> None:
+        """Compare the clock of Redis with this host's; if Redis does not answer, keep the last."""
+        with contextlib.suppress(RedisError, OSError):
+            before = time.time()
+            seconds, microseconds = client.time()
+            between = (before + time.time()) / 2
+            self._ahead_seconds = seconds + microseconds / 1e6 - between
+
+    def now(self) -> float:
+        """Return the time of Redis, in seconds since 1970, as far as this process knows it."""
+        return time.time() + self._ahead_seconds
 
     def withdraw(self, call: Call) -> None:
         """End the worker's announcement."""
@@ -254,6 +272,8 @@ class Renewals:
                 self.renew(self._call)
                 self.renewed_at = begun
                 renew_at = monotonic() + every
+                if self.worker is not None:
+                    self.read_clock(self._client)
                 self._keep(self._call)
                 # While the worker makes a new connection, only this thread sends ends.
                 with self._settling:

@@ -321,6 +321,7 @@ class Session:
         self.queue_shares = QueueShares(self.lease_table, shares or {}, lends)
         self.stopping = False
         self.at_once = False
+        self.renewals.read_clock(self._client)
         self._wake()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from billiard.exceptions import WorkerLostError
 from celery.exceptions import TaskRevokedError
-from celery.worker.state import task_ready
+from celery.worker.state import revoked, task_ready
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.scheduler.types import Verdict
@@ -146,6 +146,15 @@ class ClaimedRequestMixin(RequestMixin):
             acknowledged = self._channel.acknowledged
             # An ack writes nothing to Redis, so the loop need not run it.
             self._on_ack = lambda *_: acknowledged(message)
+
+    def maybe_expire(self) -> Any:
+        """Return whether the task has expired by the time of Redis, by which waiting tasks do."""
+        if self._held is None or not self.expires:
+            return super().maybe_expire()
+        if self.expires.timestamp() >= self._session.renewals.now():
+            return False
+        revoked.add(self.id)
+        return True
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Mark that the body starts."""

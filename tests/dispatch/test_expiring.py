@@ -44,6 +44,19 @@ def test_a_task_that_waits_for_its_tenants_slot_expires_there(
     assert_nothing_left(memory)
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_whose_clock_is_ahead_runs_a_fresh_task(
+    fair_shop: Shop, memory: Redis, pool: str
+) -> None:
+    results = [send(fair_shop, "kinds.late", "42", options={"expires": 600}) for _ in range(2)]
+    expired = send(fair_shop, "kinds.late", "43", options={"expires": -600})
+    fair_shop.worker(app="tests.dispatch.fast_clock", pool=pool, concurrency=1)
+    assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 2
+    with pytest.raises(TaskRevokedError, match="expired"):
+        expired.get(timeout=RESULT_SECONDS)
+    assert_nothing_left(memory)
+
+
 def test_a_task_that_waits_at_a_limit_expires_without_a_start_and_its_chord_fails(
     fair_shop: Shop, memory: Redis
 ) -> None:
