@@ -86,7 +86,7 @@ class Received(dict[str, Any]):
         self.routing_key = str(place.get("routing_key") or "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CapturedMessage:
     """A message that can be published without the task's code.
 
@@ -246,7 +246,9 @@ def retry_options(
     if not headers.get("expires") and str(expiration).isdecimal():
         options["expiration"] = Fraction(int(str(expiration)), 1000)
     registry: Any = vars(serialization)["registry"]
-    if received.content_type in registry.type_to_name:
+    same = args is None and kwargs is None
+    # Other arguments may need the task's own serializer.
+    if same and received.content_type in registry.type_to_name:
         options["serializer"] = registry.type_to_name[received.content_type]
     if headers.get("compression"):
         options["compression"] = headers["compression"]

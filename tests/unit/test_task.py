@@ -484,6 +484,18 @@ class TestRetries:
 
         assert self.retried(shop, body, (), {}).headers["retries"] == 1
 
+    @pytest.mark.parametrize(
+        ("sent", "shown"), [("(***)", "(***)"), ("('42',)", "('43',)"), ("['42']", "('43',)")]
+    )
+    def test_a_retry_with_other_arguments_shows_no_secret(self, shop, sent, shown):
+        @shop.task(base=FairTask, tenant="user", bind=True, name="shop.t")
+        def body(self, user=None, fail=False):
+            raise self.retry(args=("43",), countdown=1)
+
+        message = self.retried(shop, body, ["42"], {"argsrepr": sent, "kwargsrepr": "{***}"})
+        assert (message.args, message.headers["argsrepr"]) == (["43"], shown)
+        assert message.headers["kwargsrepr"] == "{***}"
+
     def test_a_task_that_met_a_429_is_not_lost_to_a_tenant_that_is_missing(self, make_shop):
         shop = make_shop({"no_tenant": "error"})
 
