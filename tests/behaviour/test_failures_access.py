@@ -12,10 +12,10 @@ import pytest
 
 from celery_fairness.errors import LimiterUnavailable
 from tests.behaviour.conftest import PATHS
-from tests.behaviour.test_library import rights_of
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
+from tests.support.rights import rights_of
 from tests.support.waiting import eventually
 from tests.transport.test_addresses import make_certificate
 

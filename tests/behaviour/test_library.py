@@ -25,6 +25,7 @@ from tests.lua.dispatching import Dispatch
 from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
+from tests.support.rights import rights_of
 from tests.support.shop import make_app
 
 pytestmark = pytest.mark.redis
@@ -170,13 +171,6 @@ def test_a_person_looks_at_libraries_and_deletes_one(fair_shop: Shop, memory: Re
     assert old.name not in fairness(fair_shop, "library").stdout
     assert fairness(fair_shop, "library", "--delete", old.name).returncode == 1
     assert fairness(fair_shop, "library", "--delete", "mine").returncode == 2
-
-
-def rights_of(who: str) -> list[str]:
-    """Return the rights that the page for operators lists."""
-    page = (Path(__file__).parents[2] / "docs/how-to/connect-redis.md").read_text()
-    (line,) = re.findall(rf"^{who} +(~.*)$", page, re.MULTILINE)
-    return re.findall(r"\([^)]*\)|\S+", line)
 
 
 def test_the_listed_rights_are_enough(

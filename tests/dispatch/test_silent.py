@@ -19,22 +19,31 @@ TIMES = {"socket_timeout": 0.2, "socket_connect_timeout": 0.2, "health_check_int
 
 
 @pytest.fixture
-def proxied_shop(
+def make_proxied(
     make_fair_shop: Callable[..., Shop], redis_url: str
-) -> Iterator[tuple[Shop, Proxy]]:
-    """A shop whose workers reach their broker, and not the results, through a proxy."""
-    shop = make_fair_shop(conf={"broker_transport_options": TIMES})
+) -> Iterator[Callable[..., tuple[Shop, Proxy]]]:
+    """A factory of shops whose workers reach their broker, and not the results, by a proxy."""
     with Proxy(urlsplit(redis_url).port or 0) as proxy:
-        shop.env["CELERY_BROKER_URL"] = proxy.url(shop.env["CELERY_BROKER_URL"])
-        yield shop, proxy
+
+        def make(times: dict[str, float]) -> tuple[Shop, Proxy]:
+            shop = make_fair_shop(conf={"broker_transport_options": times})
+            shop.env["CELERY_BROKER_URL"] = proxy.url(shop.env["CELERY_BROKER_URL"])
+            return shop, proxy
+
+        yield make
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize(
+    ("pool", "times"), [("prefork", {}), ("threads", TIMES), ("gevent", TIMES)]
+)
 def test_a_worker_goes_on_when_all_of_its_connections_go_silent(
-    proxied_shop: tuple[Shop, Proxy], memory: Redis, pool: str
+    make_proxied: Callable[..., tuple[Shop, Proxy]],
+    memory: Redis,
+    pool: str,
+    times: dict[str, float],
 ) -> None:
     """It has Celery's default events, so it publishes all the time."""
-    shop, proxy = proxied_shop
+    shop, proxy = make_proxied(times)
     worker = shop.worker(app=KINDS, pool=pool, concurrency=2)
     assert send(shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
     proxy.silence()
