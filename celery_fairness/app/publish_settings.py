@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from celery_fairness.config.queue_limits import DECLARED
 from celery_fairness.config.queue_policy import QueuePolicy
-from celery_fairness.config.tiers import Tier
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.util.log_fields import about
 
@@ -25,7 +25,10 @@ def publish_tiers(limiter: Limiter, tiers: Mapping[str, Tier]) -> Mapping[str, T
     for name in sorted(set(tiers) | set(published)) if published else ():
         ours, theirs = tiers.get(name), published.get(name)
         if ours != theirs:
-            logger.warning(
+            # Somebody who edits tiers in the database need not repeat them in the settings.
+            is_meant = source == "database" and ours == DEFAULT_TIERS.get(name)
+            logger.log(
+                logging.INFO if is_meant else logging.WARNING,
                 "tier %s: this worker's settings have %s, Redis had %s from the %s; %s holds",
                 name,
                 _numbers(ours),

@@ -71,6 +71,10 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
         yield Sentence(f"is a dead letter: {again}")
         return
     yield from _may_pass(found)
+    if found.taken_by == ():
+        queue = printable(found.queue)
+        start = f"start one with -Q {quoted(found.queue)}"
+        yield Sentence(f"no worker takes queue {queue}: {start}", "danger")
     if found.due_in_seconds is not None:
         by = f": {found.put_back_by} has rescheduled it" if found.put_back_by else ""
         time = "next try" if found.state == "parked" else "time"
@@ -82,7 +86,7 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
     if found.tenants_ahead is not None:
         where = "at this gate" if found.state == "parked" else "in this queue"
         yield Sentence(f"{count(found.tenants_ahead, 'tenant')} before its own {where}")
-    if found.starts_in_seconds is not None:
+    if found.starts_in_seconds is not None and found.taken_by != ():
         yield Sentence(f"expected to start in about {seconds_text(found.starts_in_seconds)}")
     if not found.blocked_by:
         yield from map(Sentence, _blocked_by_no_limit(found))
@@ -104,10 +108,13 @@ def _blocked_by_no_limit(found: Explanation) -> Iterator[str]:
     task, queue = printable(found.task) or "it", printable(found.queue)
     worker = f"a worker that takes {queue} and has registered {task}"
     yield f"no limit blocks it: {worker} starts it in its turn"
-    yield (
-        "Redis does not store whether one does, and how fast (its rate_limit): "
-        "see the workers' logs, and celery -A APP inspect active_queues"
-    )
+    takers = len(found.taken_by or ())
+    if takers:
+        yield (
+            f"{count(takers, 'worker')} {'takes' if takers == 1 else 'take'} {queue}; Redis does "
+            f"not store whether one has registered {task}, and how fast (its rate_limit): see the "
+            "workers' logs, and celery -A APP inspect registered"
+        )
 
 
 def _blocked(by: Blocker) -> Iterator[Sentence]:

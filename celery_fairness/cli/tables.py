@@ -47,7 +47,7 @@ _SHARE = (
     "first waits",
 )
 _TIER = ("tier", "concurrency", "weight", "queue class", "max waiting", "rejected")
-_DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths")
+_DEAD = ("queue", "task", "id", "tenant", "attempts", "deaths", "cause")
 
 
 def libraries_lines(libraries: Sequence[LibraryStatus]) -> list[str]:
@@ -225,7 +225,7 @@ def holds_lines(holds: KeyHolds) -> list[str]:
 def dead_lines(page: DeadLetterPage) -> list[str]:
     """Return a page of dead letters as a table."""
     rows = [
-        (each.queue, each.task, each.task_id, each.tenant, each.attempts, each.deaths)
+        (each.queue, each.task, each.task_id, each.tenant, each.attempts, each.deaths, each.cause)
         for each in page.items
     ]
     lines = table(_DEAD, rows, empty="no dead letters")

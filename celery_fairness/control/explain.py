@@ -6,8 +6,8 @@ task by the rules of the next claim, even limits that no claim has checked yet.
 A body may wait for the result of a task that it called, if it allows ``result.get()``. If it also
 holds the slot that this task needs, neither ever ends. So a blocker names the callers of the task.
 
-Weakness: Redis does not store which workers consume a queue, which task names they have registered,
-and which of them are at the task's own ``rate_limit``. It cannot show whether a body waits. A
+Weakness: Redis does not store which task names a worker has registered, and whether it is at the
+task's own ``rate_limit``. It cannot show whether a body waits. A
 message names the first caller and the last one, so those between them are not named.
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from celery_fairness.config.tenants import key_part
 from celery_fairness.control.keys import ORDER_LENGTH, TaskHead, read_head
@@ -131,7 +131,14 @@ def letter(place: Place) -> DeadLetter:
         tenant=task.tenant,
         attempts=task.attempts,
         deaths=task.deaths,
+        cause=_cause(place),
     )
+
+
+def _cause(place: Place) -> Literal["deaths", "unreadable", "lost"]:
+    if not place.message:
+        return "lost"
+    return "deaths" if place.task.deaths else "unreadable"
 
 
 def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:

@@ -105,6 +105,8 @@ def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:
     waits = [each.waits_seconds for each in tenants if each.waits_seconds is not None]
     return replace(
         queue,
+        # The tenants come from a later call, which may have counted more tasks.
+        waiting=max(queue.waiting, sum(each.waiting for each in tenants)),
         startable=sum(each.startable for each in tenants),
         blocked_tasks={state: tasks for state, tasks in sorted(blocked.items()) if tasks},
         oldest_wait_seconds=max(waits, default=None),

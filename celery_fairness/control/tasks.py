@@ -51,8 +51,11 @@ class TasksApi:
             raise NotFound("task", task_id, self._nowhere)
         if found.state in ("running", "dead"):
             return found
-        workers = not_enforcing(living(self._installation.reader))
-        return found.model_copy(update={"not_enforcing": workers})
+        workers = living(self._installation.reader)
+        taken_by = tuple(each.name for each in workers if found.queue in each.queues)
+        return found.model_copy(
+            update={"not_enforcing": not_enforcing(workers), "taken_by": taken_by}
+        )
 
     def _explain(self, task_id: str) -> Explanation | None:
         for page in find(self._installation.reader, task_id):

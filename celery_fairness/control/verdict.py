@@ -203,7 +203,7 @@ def _not_taken(checked: Sequence[_CheckedQueue]) -> Iterator[str]:
 def _dead_letters(queues: Sequence[QueueStatus]) -> Iterator[str]:
     dead = sum(each.dead for each in queues)
     if dead:
-        yield f"{tasks_text(dead)} ended as dead letters: look at them, then requeue them"
+        yield f"{tasks_text(dead)} ended as dead letters: doctor names their causes"
 
 
 def _ruled_out(

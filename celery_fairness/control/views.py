@@ -533,6 +533,9 @@ class DeadLetter(Value):
         tenant: Charged tenant, in its form in keys. "" is a system task.
         attempts: Number of claims.
         deaths: Number of times that its process died after the body began.
+        cause: Why it is a dead letter: ``deaths`` if its processes died too often, ``unreadable``
+            if a worker cannot read its message, or ``lost`` if Redis no longer has the message, as
+            after an eviction.
     """
 
     task_id: str
@@ -541,6 +544,7 @@ class DeadLetter(Value):
     tenant: str
     attempts: int
     deaths: int
+    cause: Literal["deaths", "unreadable", "lost"]
 
 
 class DeadLetterPage(Value):
@@ -679,14 +683,16 @@ class Explanation(Value):
         tenants_ahead: Tenants before its own: of its queue, or with parked tasks of its broker.
             None if its own tenant is not active: see ``blocked_by``.
         blocked_by: Limits that block the task. If it is empty, the task needs its turn and a worker
-            that consumes its queue, has its name registered and is not at the task's
-            ``rate_limit``. Redis stores none of these.
+            that takes its queue, has its name registered and is not at the task's
+            ``rate_limit``. Redis does not store the last two.
         starts_in_seconds: Estimated time until a waiting task starts, or None if unknown.
         limits: All limits of a waiting task with the numbers that apply now. The tenant's comes
             first, the limit of the whole queue last.
         put_back_by: Key of the limit that rescheduled the task (``on_limit="reschedule"``); "" if
             none did.
         not_enforcing: Workers that do not enforce limits and may start the task above them.
+        taken_by: Names of the announced workers that take the queue. None if the task runs or is a
+            dead letter.
     """
 
     task_id: str
@@ -704,3 +710,4 @@ class Explanation(Value):
     limits: tuple[TaskLimit, ...] = ()
     put_back_by: str = ""
     not_enforcing: tuple[WorkerStatus, ...] = ()
+    taken_by: tuple[str, ...] | None = None

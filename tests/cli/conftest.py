@@ -20,7 +20,7 @@ from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.tenants import key_part
 from celery_fairness.control import control_bus
-from celery_fairness.control.views import Check
+from celery_fairness.control.views import Check, WorkerStatus
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
@@ -44,6 +44,19 @@ class Installation:
 
     def run(self, verb: str, args: list[str]) -> Any:
         return call(self.client, verb, self.prefix, args)
+
+    def announce(self, *queues: str) -> None:
+        """Announce a worker that takes these queues."""
+        status = WorkerStatus(
+            name="celery@web",
+            pid=1,
+            path="dispatch",
+            enforcement="on",
+            places=1,
+            queues=queues or ("celery",),
+        )
+        args = calls.announce_args(RULES, status.model_dump_json(), 600_000, None)
+        self.run(calls.ANNOUNCE, args)
 
     def put(self, tenant: str, tag: str, queue: str = "celery", **fields: Any) -> None:
         self.run(calls.PUT, calls.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))

@@ -151,6 +151,20 @@ def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, mak
     assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
 
 
+def test_no_more_tasks_wait_at_limits_than_wait_at_all(installation, client, fairness):
+    """A count was lost with an eviction, or tasks came between two calls of a status."""
+    installation.announce("celery", "other")
+    for number in range(33):
+        installation.put("flood", f"f{number}")
+    installation.claim()
+    client.hset("{fairness}:waiting", "celery", 2)
+    (queue,) = (each for each in fairness.stats.status().queues if each.queue == "celery")
+    held_back = sum(queue.blocked_tasks.values())
+    assert held_back > 2
+    assert queue.startable is not None
+    assert queue.waiting >= held_back + queue.startable
+
+
 def test_status_shows_how_many_tasks_of_a_tenant_may_wait(make_fairness, run):
     of = make_fairness(fairness={"tiers": {"free": {"max_waiting": 1000}}})
     assert "free 1 1 default 1000 0" in lines_of(run("status", of=of))

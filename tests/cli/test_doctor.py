@@ -594,7 +594,21 @@ def _age(scene: Scene, days: int) -> None:
     scene.client.hset(clock, "began", began - days * DAY_MS)
 
 
-@breaks("letters", "advice", "1 dead letter is in the queue celery")
+@breaks("letters", "advice", "1 dead letter is in the queue celery: a worker could not read their")
+def _(scene: Scene) -> None:
+    scene.installation.put("42", "t1")
+    scene.installation.settle(scene.installation.claim()[0], Verdict.UNREADABLE)
+
+
+@breaks("letters", "advice", "1 dead letter is in the queue celery: Redis no longer has their mess")
+def _(scene: Scene) -> None:
+    # An eviction deletes a whole table.
+    scene.installation.put("42", "t1")
+    scene.client.delete(scene.installation.key("messages"))
+    scene.installation.settle(scene.installation.claim()[0], Verdict.UNREADABLE)
+
+
+@breaks("letters", "advice", "1 dead letter is in the queue celery: their processes died too often")
 def _(scene: Scene) -> None:
     scene.installation.put("42", "t1")
     (task,) = scene.installation.claim()

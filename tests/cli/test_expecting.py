@@ -18,6 +18,7 @@ from celery_fairness.control.snapshot import KeyState
 from celery_fairness.limiter.types import HeldLease
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
+from tests.cli.conftest import Installation
 from tests.support.library import call, tag_of
 
 STEP_MS = 100
@@ -211,11 +212,12 @@ def test_a_key_that_is_paused_says_no_time(load, fairness):
     assert fairness.tasks.explain("t8").starts_in_seconds is None
 
 
-def test_people_are_told(load, fairness, run):
+def test_people_are_told(load, fairness, run, client):
     made = load(4, {"work": 4_000})
     for number in range(9):
         made.put("42", f"t{number}", tier="one")
     made.play(9_000)
+    Installation(client).announce("celery")
     output = run("task", "explain", "t8").output
     assert "expected to start in about " in output
     assert "held for" in output

@@ -35,6 +35,7 @@ ONCE_AN_HOUR = write_limits((Limit("mail", rates=((1, 3_600_000),)),))
 @pytest.fixture
 def shop(installation, client):
     client.flushdb()
+    installation.announce("celery", "other", "mail", "reports")
     return installation
 
 
@@ -46,11 +47,23 @@ def told(run, task_id):
 
 def by_no_limit(queue):
     takes = f"a worker that takes {queue} and has registered shop.work"
-    where = "see the workers' logs, and celery -A APP inspect active_queues"
+    where = "rate_limit): see the workers' logs, and celery -A APP inspect registered"
+    stored = f"Redis does not store whether one has registered shop.work, and how fast (its {where}"
     return [
         f"no limit blocks it: {takes} starts it in its turn",
-        f"Redis does not store whether one does, and how fast (its rate_limit): {where}",
+        f"1 worker takes {queue}; {stored}",
     ]
+
+
+def test_a_task_whose_queue_no_worker_takes_says_so(run, shop, fairness):
+    send(shop, "42", "t1", queue="nobody's")
+    lines = told(run, "t1")
+    assert "no worker takes queue nobody's: start one with -Q 'nobody'\"'\"'s'" in lines
+    assert not any("expected to start" in each for each in lines)
+    assert fairness.tasks.explain("t1").taken_by == ()
+    shop.announce("nobody's", "celery")
+    assert fairness.tasks.explain("t1").taken_by == ("celery@web",)
+    assert not any("no worker" in each for each in told(run, "t1"))
 
 
 def test_a_task_that_may_start_says_who_goes_before_it(run, shop):

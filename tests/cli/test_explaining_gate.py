@@ -108,6 +108,7 @@ def test_a_promoted_task_is_parked_until_its_broker_has_it(run, fairness, promot
     assert (found.state, found.queue, found.owner, found.limits) == ("parked", "q", "", ())
     assert run("task", "explain", "parked", of=fairness).output.splitlines() == [
         "task shop.pay[parked] of _system, queue q",
+        "no worker takes queue q: start one with -Q q",
         "no limit blocks it: a worker brings it back to its queue in its turn",
     ]
     # It is being published, so it cannot be cancelled here.

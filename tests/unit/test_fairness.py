@@ -11,7 +11,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.config.tiers import Tier
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
 from celery_fairness.errors import NotWired, SettingsError, TenantInvalid
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.message.router import TierRouter
@@ -474,12 +474,27 @@ class TestWorker:
         )
         parts_of(shop.fairness)._publish_settings()
         (message,) = caplog.messages
+        assert caplog.records[0].levelname == "WARNING"
         assert message == (
             "tier free: this worker's settings have concurrency 4, weight 1, default queue, "
             "Redis had concurrency 2, weight 1, default queue from the database; "
             "the database holds"
         )
         assert shop.limiter.published_tiers()[1]["free"].concurrency == 2
+
+    def test_a_tier_that_was_edited_in_the_admin_is_no_warning_beside_the_defaults(
+        self, make_shop, caplog
+    ):
+        caplog.set_level("INFO")
+        shop = make_shop({})
+        edited = [Tier("free", 2), Tier("gold", 9), *list(DEFAULT_TIERS.values())[1:]]
+        shop.fairness.tenants.publish_tiers(edited)
+        parts_of(shop.fairness)._publish_settings()
+        tiers = [each for each in caplog.records if each.message.startswith("tier ")]
+        assert [(each.levelname, each.message[:11]) for each in tiers] == [
+            ("INFO", "tier free: "),
+            ("INFO", "tier gold: "),
+        ]
 
     def test_unknown_variables_are_warned_about(self, make_shop, caplog):
         shop = make_shop({"redis_url": URL}, environ={"FAIRNESS_FREE_LIMITS": "3"})

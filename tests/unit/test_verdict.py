@@ -174,7 +174,7 @@ def test_parked_tasks_need_a_worker_with_gates():
 
 def test_dead_letters_are_named_last():
     found = judged(queue(share(), tier=5, dead=2))
-    assert found.causes == ("2 tasks ended as dead letters: look at them, then requeue them",)
+    assert found.causes == ("2 tasks ended as dead letters: doctor names their causes",)
 
 
 def entitled(*tenants):

@@ -21,11 +21,12 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import key_hash, read_tier_key
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.find_task import dead, letter
 from celery_fairness.control.installation import Installation
 from celery_fairness.control.libraries import LibraryStatus, libraries
 from celery_fairness.control.ojs_views import at_ms
 from celery_fairness.control.scan import server_now
-from celery_fairness.control.views import Minute, Observed, Status
+from celery_fairness.control.views import DeadLetter, Minute, Observed, Status
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.store.connection import mapping_of
@@ -39,6 +40,8 @@ Answer = TypeVar("Answer")
 LOOKS = 5
 #: Minutes of statistics that the checks look at.
 LAST_MINUTES = 15
+#: Dead letters whose causes are looked at.
+LETTERS = 100
 #: Tenants for which the resolver is called, and how long all these calls may take, in seconds.
 TENANTS_TRIED, TRIAL_SECONDS = 5, 2.0
 #: Settings of the server that the checks look at.
@@ -100,6 +103,7 @@ class FleetFacts:
         observed: The tasks that workers started above a limit, or None if no worker observes.
         trial: Why the resolver has no answer in this process, by tenant. "" if it has one. None if
             it took too long.
+        letters: The first hundred dead letters.
     """
 
     installation: Installation
@@ -112,6 +116,7 @@ class FleetFacts:
     nameless: Mapping[str, int]
     observed: Observed | None
     trial: Mapping[str, str] | None
+    letters: tuple[DeadLetter, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +243,14 @@ def fleet_facts(installation: Installation, stats: StatsApi, stored: StoredFacts
         nameless=_nameless(installation),
         observed=stats.observed() if observes else None,
         trial=_trial(installation, status),
+        letters=_letters(installation, status),
     )
+
+
+def _letters(installation: Installation, status: Status) -> tuple[DeadLetter, ...]:
+    if not any(each.dead for each in status.queues):
+        return ()
+    return tuple(map(letter, dead(installation.reader, "", 1, LETTERS)[0]))
 
 
 def _trial(installation: Installation, status: Status) -> Mapping[str, str] | None:

@@ -321,17 +321,46 @@ def unreached(facts: FleetFacts) -> Iterator[Found]:
         )
 
 
+#: By cause: what is true of dead letters, what follows, and what to do.
+_LETTERS = {
+    "deaths": (
+        "their processes died too often",
+        "a task that may have killed its processes does not run again by itself",
+        f"look for the cause in the workers' logs, then use {_COMMAND} task requeue ID",
+    ),
+    "unreadable": (
+        "a worker could not read their messages",
+        "they ran at no worker, and would fail again",
+        "correct the producer, or the worker that lacks a serializer, and send the tasks again",
+    ),
+    "lost": (
+        "Redis no longer has their messages",
+        "something deleted them, such as an eviction at maxmemory, so they cannot run again",
+        "set maxmemory-policy noeviction, and send the tasks again",
+    ),
+}
+
+
 def letters(facts: FleetFacts) -> Iterator[Found]:
-    """Find that there are dead letters."""
+    """Find that there are dead letters, by their causes."""
     rows = facts.status.queues
     dead = [each.queue for each in rows if each.dead]
     count = sum(each.dead for each in rows)
-    if count:
-        yield advice(
-            f"{_letters(count)} in {_queues(dead)} {named(dead)}",
-            "a task whose process died too often does not run again by itself",
-            f"look at them with {_COMMAND} task dead, then use {_COMMAND} task requeue ID",
-        )
+    if not count:
+        return
+    where = f"{_letters(count)} in {_queues(dead)} {named(dead)}"
+    causes: Counter[str] = Counter(each.cause for each in facts.letters)
+    for cause, (what, consequence, fix) in _LETTERS.items():
+        amount = causes[cause]
+        if amount == count:
+            yield advice(f"{where}: {what}", f"{consequence}; {_COMMAND} task dead shows them", fix)
+        elif amount:
+            some = f"{amount:,} of the first {len(facts.letters):,}"
+            yield advice(
+                f"{where}; of {some}: {what}",
+                f"{consequence}; {_COMMAND} task dead shows them",
+                fix,
+            )
 
 
 def memory_lost(facts: FleetFacts) -> Iterator[Found]:

@@ -91,6 +91,19 @@ def test_it_names_the_workers_that_answer_and_are_not_announced(
     assert "mail@host mail no known queue" in page
 
 
+def test_a_tenant_whose_next_task_needs_a_place_is_not_at_its_limit(
+    client, operator, fairness, server
+):
+    for number in range(5):
+        put(server, "boosted", number)
+    assert len(claim(server)) == 1
+    fairness.limits.override("tenant:boosted", concurrency=3, for_seconds=600)
+    page = read(client.get(reverse(PAGE)))
+    assert "tenant:boosted celery free 1 / 3" in page
+    assert "waits for a place" in page
+    assert "at its tier's limit" not in page
+
+
 def test_it_shows_the_limit_that_blocks(client, operator, fairness, server):
     for number in range(3):
         put(server, f"t{number}", number, limits="api.stripe.com|1|||w")
