@@ -1,7 +1,7 @@
 """Limits by key: list, inspect, override (sections 10.1 to 10.3 of the Open Job Spec).
 
 Invariant: an override is a row, as one of the admin is. An override that a command has set is in
-Redis alone; a deletion ends it too. A caller who may write and not read learns nothing of a key.
+Redis alone; a deletion ends it too. A caller who may write and not read gets no number of a key.
 
 Weakness: a tenant whose name ends in ``/override`` has no address of its own here. Its key in
 Redis, ``tenant:h_…``, has one.

@@ -48,20 +48,24 @@ def get_queue_limit(
 
 @router.put(
     PATH,
-    response={200: QueueLimitState, WRITE: Error},
+    response={200: QueueLimitState, 204: None, WRITE: Error},
     auth=access(Action.ADD_QUEUE_LIMITS, Action.CHANGE_QUEUE_LIMITS),
 )
 def put_queue_limit(
     request: HttpRequest, response: HttpResponse, name: str, body: QueueLimitBody
-) -> QueueLimitState:
+) -> QueueLimitState | HttpResponse:
     """Set the limit of a queue. It replaces that of the settings until it is deleted.
 
     The limit is a row of the database, and holds in Redis when the answer comes. While Redis does
     not answer, nothing is saved and the answer is 503. If Redis goes away during the request, the
-    answer is 503 too, and the row is published later. A repeated request does no harm.
+    answer is 503 too, and the row is published later. A repeated request does no harm. The answer
+    has no content (204) if the caller may not read the queue.
     """
     _expect_name(name)
-    return _shown(request, response, set_limit(request, name, body))
+    limit = set_limit(request, name, body)
+    if not caller_of(request).may(Action.SEE_QUEUES):
+        return HttpResponse(status=204)
+    return _shown(request, response, limit)
 
 
 @router.delete(PATH, response={204: None, WRITE: Error}, auth=access(Action.DELETE_QUEUE_LIMITS))

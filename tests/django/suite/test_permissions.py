@@ -316,12 +316,14 @@ def test_who_may_change_tenants_may_give_one_its_first_row(client, rows):
     assert visit(client, rows, post("tenanttier_add", tenant="another", tier="pro")) == 302
 
 
-def test_who_may_write_and_not_read_learns_nothing_of_a_key(client, rows):
-    user = staff("writer", ours().filter(codename__in=("add_limitoverride", "delete_queuelimit")))
+def test_who_may_write_and_not_read_gets_no_number(client, rows):
+    may = ("add_limitoverride", "add_queuelimit", "delete_queuelimit")
+    user = staff("writer", ours().filter(codename__in=may))
     token = ApiClient("write", "writes", user)
     put = token("PUT", "rate-limits/tenant:42", {"concurrency": 0})
     gone = token("DELETE", "admin/queues/emails/rate-limit")
-    for answer in (put, gone):
+    added = token("PUT", "admin/queues/other/rate-limit", {"concurrency": 1})
+    for answer in (put, gone, added):
         assert (answer.status, answer.content) == (204, b"")
         assert not any(name.startswith("X-RateLimit") for name in answer.headers)
 
