@@ -145,7 +145,7 @@ class Renewals:
             self._ahead_seconds = seconds + microseconds / 1e6 - between
 
     def now(self) -> float:
-        """Return the time of Redis, in seconds since 1970, as far as this process knows it."""
+        """Return the time of Redis by the last comparison, in seconds since 1970."""
         return time.time() + self._ahead_seconds
 
     def withdraw(self, call: Call) -> None:
