@@ -478,7 +478,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if not self.serves_worker:
             return
         while suspects.are_waiting and not session.stopping:
-            # Between a claim and its answer nobody knows which bodies run next.
+            # The answer to an open claim may bring bodies that would run beside it.
             found = suspects.next(session.claim_is_open)
             if found is None:
                 self.connection.cycle.wake_in(suspects.wait_seconds(session.claim_is_open))

@@ -166,10 +166,13 @@ class ClaimedRequestMixin(RequestMixin):
         super().on_accepted(pid, time_accepted)
         if held is None:
             return
-        if self._session.body_blocks_loop and not held.sends_begin:
+        if held.sends_begin:
+            # The note is in case that the begin is lost: the next claim or renewal carries it.
+            return
+        if self._session.body_blocks_loop:
             # The body may kill its worker, so Redis stores the start before the body runs.
             self._session.flush()
-        elif self._session.body_blocks_loop or not held.sends_begin:
+        else:
             # Most bodies end before the thread sends the start.
             self._session.renewals.settle_soon()
 

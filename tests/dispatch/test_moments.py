@@ -149,3 +149,30 @@ def test_a_suspect_that_waits_goes_back_after_a_cold_stop(
     eventually(lambda: not worker.alive, RESULT_SECONDS)
     assert len(waiting_in(memory)) == 2
     assert deaths_of(memory) == [1, 1]
+
+
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_task_in_a_buffer_of_a_frozen_worker_does_not_begin_after_the_freeze(
+    make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
+) -> None:
+    shop = make_fair_shop(
+        conf={"worker_prefetch_multiplier": 3}, fairness={"lease_seconds": LEASE_SECONDS}
+    )
+    gate = shop.gate_file()
+    running = send(shop, "kinds.late", "42", gate=str(gate))
+    buffered = [send(shop, f"kinds.{name}", name) for name in ("early", "late")]
+    frozen = shop.worker(app=KINDS, pool=pool, concurrency=1)
+    eventually(lambda: memory.zcard(f"{PREFIX}ends") == 3 and states(memory).count("begun") == 1)
+    frozen.signal(signal.SIGSTOP)
+    shop.worker(app=KINDS, pool="threads", concurrency=3)
+    assert [each.get(timeout=RESULT_SECONDS) for each in buffered] == ["done", "done"]
+    gate.touch()
+    assert running.get(timeout=RESULT_SECONDS) == "done"
+    frozen.signal(signal.SIGCONT)
+    # The loop of gevent may still hold the second one, and drops it without the pool.
+    frozen.wait_for_log("does not begin here")
+    assert send(shop, "kinds.late", "44").get(timeout=RESULT_SECONDS) == "done"
+    runs = shop.runs()
+    assert runs[running.id] == 2
+    assert [runs[each.id] for each in buffered] == [1, 1]
+    assert_nothing_left(memory)
