@@ -200,17 +200,15 @@ class CapturedMessage:
             options: Options of the channel's ``basic_publish``.
         """
         channel, connection = producer.channel, producer.connection
-        headers, properties = self.headers, dict(self.properties)
-        if _is_rabbitmq(connection):
-            headers = {name: headers[name] for name in headers if not _is_of_broker(name)}
-            if _is_foreign(properties.get("user_id"), connection):
-                properties.pop("user_id", None)
+        properties = dict(self.properties)
+        if _is_foreign(properties.get("user_id"), connection):
+            properties.pop("user_id", None)
         message = channel.prepare_message(
             self.body,
             properties.pop("priority", None),
             self.content_type,
             self.content_encoding,
-            headers,
+            _sendable(self.headers, connection),
             properties,
         )
         channel.basic_publish(
@@ -240,7 +238,8 @@ def retry_options(
         return {}
     headers = received.headers
     options = {name: received[name] for name in _OPTIONS if name in received}
-    if "user_id" in options and _is_foreign(options["user_id"], app.connection_for_write()):
+    connection = app.connection_for_write()
+    if "user_id" in options and _is_foreign(options["user_id"], connection):
         del options["user_id"]
     expiration = received.get("expiration")
     if not headers.get("expires") and str(expiration).isdecimal():
@@ -263,8 +262,8 @@ def retry_options(
     options["headers"] = {
         # A tracing SDK adds to a header named ``headers``.
         name: dict(value) if isinstance(value, dict) else value
-        for name, value in headers.items()
-        if not (name in _OF_CELERY or name in of_delivery or _is_of_broker(name))
+        for name, value in _sendable(headers, connection).items()
+        if not (name in _OF_CELERY or name in of_delivery)
     }
     return options
 
@@ -295,6 +294,14 @@ def _is_rabbitmq(connection: Any) -> bool:
 def _is_foreign(user_id: Any, connection: Any) -> bool:
     """Return whether RabbitMQ would close a channel that publishes under this user's name."""
     return _is_rabbitmq(connection) and user_id != (connection.userid or "guest")
+
+
+def _sendable(headers: dict[str, Any], connection: Any) -> dict[str, Any]:
+    """Return headers without those of RabbitMQ."""
+    # On fairredis it must be the same object: a second try is recognized by it.
+    if not (any(map(_is_of_broker, headers)) and _is_rabbitmq(connection)):
+        return headers
+    return {name: headers[name] for name in headers if not _is_of_broker(name)}
 
 
 def _is_of_broker(name: str) -> bool:
