@@ -145,9 +145,9 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
     bury(shop, "43", "second")
     done = run("task", "dead")
     assert done.output.splitlines() == [
-        "queue   task       id      tenant  attempts  deaths",
-        "celery  shop.work  second  43             1       1",
-        "celery  shop.work  first   42             1       1",
+        "queue   task       id      tenant  attempts  deaths  cause",
+        "celery  shop.work  second  43             1       1  deaths",
+        "celery  shop.work  first   42             1       1  deaths",
         "page 1 of 1, 2 dead letters",
     ]
     assert run("task", "dead", "--queue", "other").output.startswith("no dead letters\n")
