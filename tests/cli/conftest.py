@@ -30,6 +30,7 @@ from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.shop import make_app
 from tests.support.tables import leases_of
+from tests.transport.conftest import empty_sessions
 
 RULES = Rules(default_limit=1, max_deliveries=1)
 
