@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test repeat lowest check lint format types imports bench chaos moves foreign mutants lock clean
+.PHONY: help setup demo site test repeat lowest check lint format types imports bench chaos moves foreign packages mutants lock clean
 
 # Each process of the tests would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,8 +60,11 @@ moves: setup ## Move a queue of 10,000 tasks each way under load: ten minutes
 	@MOVED_TASKS=10000 $(PYTHON_IN_VENV) -m pytest tests/behaviour/test_from_stock_redis.py \
 		-k moves_while -n 2 --timeout 1200 $(ARGS)
 
-foreign: setup ## Run Celery's own integration suite on each path (ARGS=--quick: three minutes)
+foreign: setup packages ## Run Celery's own integration suite on each path (ARGS=--quick: three minutes)
 	@$(PYTHON_IN_VENV) -m tests.foreign $(ARGS)
+
+packages: setup ## Run the tests of other people's packages beside this one: a minute
+	@$(PYTHON_IN_VENV) -m tests.foreign.packages
 
 mutants: setup ## Make small mistakes in the Lua modules, and print those that no test sees
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
