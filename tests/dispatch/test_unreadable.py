@@ -16,7 +16,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from tests.dispatch.conftest import PREFIX, send
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import eventually
 
@@ -167,3 +167,18 @@ def test_a_task_that_cannot_be_handed_to_the_pool_takes_no_place(
     assert send(fair_shop, "kinds.plain", "42").get(timeout=RESULT_SECONDS) == "done"
     assert fair_shop.ask(worker, "reserved") == []
     assert "secret" not in worker.log_text()
+
+
+def test_an_error_around_the_body_ends_no_solo_worker(
+    fair_shop: Shop, memory: Redis, template: Callable[[], dict[str, Any]]
+) -> None:
+    # Celery runs such a task and fails where it stores the result. Other pools catch that.
+    message = template()
+    message["headers"]["id"] = None
+    put(fair_shop, message)
+    other = send(fair_shop, "kinds.plain", "42")
+    worker = fair_shop.worker(app=KINDS, pool="solo", concurrency=1)
+    assert other.get(timeout=RESULT_SECONDS) == "done"
+    worker.wait_for_log("failed outside its body: ValueError in celery.")
+    assert_nothing_left(memory)
+    assert fair_shop.runs() == {None: 1, other.id: 1}
