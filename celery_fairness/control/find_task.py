@@ -138,7 +138,8 @@ def letter(place: Place) -> DeadLetter:
 def _cause(place: Place) -> Literal["deaths", "unreadable", "lost"]:
     if not place.message:
         return "lost"
-    return "deaths" if place.task.deaths else "unreadable"
+    # A process may have died before a worker could not read the message, so deaths do not show it.
+    return "unreadable" if place.task.rejected_by.startswith("unreadable|") else "deaths"
 
 
 def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterator[list[TaskHead]]:

@@ -40,7 +40,8 @@ class TaskHead(NamedTuple):
         limits: Its limits without the tier's, as one text.
         rejected_by: The limit of its last event ``rate_limit.exceeded``, as ``STRATEGY|KEY``. It is
             ``-`` if the task has started since, and "" without such an event. It is
-            ``STATE|OWNER`` if the task has ended while no worker could write its result.
+            ``STATE|OWNER`` if the task is a dead letter, or has ended in another way in which no
+            worker could write its result.
         queue: Its queue, or the queue of the parked tasks of its broker.
         route: The routing key with which a parked task is published again. "" for other tasks.
     """

@@ -15,7 +15,7 @@ from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Rules, Verdict, Waiting
+from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.cli.clearing import bury, send, tag_of
@@ -172,6 +172,17 @@ def test_dead_letters_are_shown_and_wait_again(run, shop, client, check):
     again = run("task", "requeue", "nobody")
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr.startswith("celery fairness: task 'nobody' is no dead letter; ")
+
+
+def test_a_message_that_is_unreadable_after_a_death_is_a_letter_of_that(run, shop):
+    rules = Rules(default_limit=1, max_deliveries=2)
+    send(shop, "42", "first")
+    for verdicts in ((Verdict.BEGUN, Verdict.DIED), (Verdict.UNREADABLE,)):
+        (task,) = shop.claim(rules=rules)
+        for each in verdicts:
+            shop.run(calls.SETTLE, calls.settle_args([Settle(task.lease, each)], rules))
+    (row,) = json.loads(run("task", "dead", "--json").stdout)["items"]
+    assert (row["deaths"], row["cause"]) == (1, "unreadable")
 
 
 def test_a_dead_letter_that_says_no_id_is_named_by_its_tag(run, installation):

@@ -34,6 +34,14 @@ def test_a_message_that_no_worker_could_read_is_said(client, shop):
     assert "a worker could not read its message" in show(client, "deadletter_changelist")
 
 
+def test_a_message_that_redis_lost_is_said(client, shop):
+    send(shop, "42", "gone")
+    (task,) = shop.claim()
+    shop.client.delete(shop.key("messages"))
+    shop.settle(task, Verdict.UNREADABLE)
+    assert "Redis no longer has its message" in show(client, "deadletter_changelist")
+
+
 def test_the_selected_ones_are_requeued(client, shop, claiming):
     for name in ("first", "second", "third"):
         bury(shop, "42", name)
