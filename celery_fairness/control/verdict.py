@@ -15,6 +15,7 @@ from celery_fairness.control.views import (
     WorkerStatus,
 )
 from celery_fairness.control.workers import not_enforcing
+from celery_fairness.limiter.unresolved_tenants import TENANTS_AT_MOST
 
 #: If a place is free, a task that may start has normally started within this time, in seconds.
 SLOW_SECONDS = 5.0
@@ -55,13 +56,13 @@ def verdict_of(
         at: When all but the replies was read.
         claims: Whether its Redis is the broker. At a gate only parked tasks and slots are counted.
         unresolved: The tenants for which the tier resolver failed lately, the newest first.
-        default_tier: The tier that they have meanwhile.
+        default_tier: The tier that they had then.
     """
     busy_places = {each.owner: each.leases for each in owners}
     checked = [_CheckedQueue(each, workers, busy_places) for each in queues if each.waiting]
     troubles = [*_open_workers(workers), *_unannounced(replies)]
     if unresolved:
-        troubles.append(f"{unresolved_text(unresolved)}; {they_have(unresolved, default_tier)}")
+        troubles.append(f"{unresolved_text(unresolved)}; {they_had(unresolved, default_tier)}")
     troubles += _not_taken(checked)
     troubles += [line for each in checked for line in each.delays()]
     waits = [line for each in checked for line in each.reasons()]
@@ -178,6 +179,9 @@ def unannounced_name(worker: UnannouncedWorker) -> str:
 def unresolved_text(tenants: Sequence[UnresolvedTenant]) -> str:
     """Return for whom the tier resolver failed lately, and when last."""
     who = f"{len(tenants)} tenants" if len(tenants) > 1 else "1 tenant"
+    if len(tenants) >= TENANTS_AT_MOST:
+        # One report of a process names no more, and Redis keeps no more than a few reports.
+        who = f"at least {who}"
     names = named([each.key.removeprefix("tenant:") for each in tenants])
     last = tenants[0]
     return (
@@ -186,10 +190,10 @@ def unresolved_text(tenants: Sequence[UnresolvedTenant]) -> str:
     )
 
 
-def they_have(tenants: Sequence[UnresolvedTenant], default_tier: str) -> str:
-    """Return the tier that these tenants have meanwhile."""
-    has = "it has" if len(tenants) == 1 else "they have"
-    return f"{has} the default tier {default_tier} meanwhile"
+def they_had(tenants: Sequence[UnresolvedTenant], default_tier: str) -> str:
+    """Return the tier that these tenants had when the resolver failed."""
+    who = "it" if len(tenants) == 1 else "they"
+    return f"{who} had the default tier {default_tier} at that time"
 
 
 def _not_taken(checked: Sequence[_CheckedQueue]) -> Iterator[str]:

@@ -439,7 +439,7 @@ class RedisLimiter:
 
     def report_unresolved(self, failed: int, tenants: Mapping[str, Unresolved]) -> int:
         rows = (
-            (self._tenant_key(tenant), str(each.failures), each.error)
+            (self._tenant_key(tenant), str(each.failures), each.error, str(each.age_ms))
             for tenant, each in tenants.items()
         )
         args = [str(failed), self._now_text(), *chain.from_iterable(rows)]

@@ -175,7 +175,7 @@ class TierCache:
         if not self._unresolved:
             # A short script may end before its next look.
             atexit.register(self._report)
-        self._unresolved.note(tenant, error)
+        self._unresolved.note(tenant, error, self._clock())
         if self._clock() >= self._report_at and self._reachable():
             self._report()
 
@@ -184,13 +184,19 @@ class TierCache:
         atexit.unregister(self._report)
         if not self._unresolved:
             return
+        # Other threads do not wait beside this one if Redis does not answer.
+        now = self._clock()
+        self._report_at = now + AWAY_SECONDS
         failed, tenants = self._unresolved.take()
         try:
-            version = self._limiter().report_unresolved(failed, tenants)
-        except Exception:  # noqa: BLE001 - a count must not fail a producer
-            # It says nothing about other calls: the user of Redis may lack a right for this one.
+            rows = {tenant: each.row(now) for tenant, each in tenants.items()}
+            version = self._limiter().report_unresolved(failed, rows)
+        except Exception as error:  # noqa: BLE001 - a count must not fail a producer
             self._unresolved.put_back(failed, tenants)
             self._report_at = self._clock() + AWAY_SECONDS
+            if isinstance(error, LimiterUnavailable) and not error.has_answered:
+                # A rejection says nothing of other calls: the user may lack a right for this one.
+                self._away_until = self._report_at
             return
         now = self._clock()
         self._report_at = self._look_at = now + LOOK_SECONDS
@@ -268,11 +274,14 @@ class TierCache:
         return entry
 
     def try_resolver(self, tenant: str) -> str:
-        """Call the resolver now, and return why its answer is of no use. "" if it is."""
+        """Call the resolver now, and return why its answer is of no use. "" if it is.
+
+        Of an error it returns the type alone, because its text may have a secret.
+        """
         try:
             tier = self._resolve(tenant)
         except Exception as error:  # noqa: BLE001 - it is the user's code
-            return repr(error)
+            return type(error).__name__
         known = sorted(self.tiers())
         if tier is None or tier in known:
             return ""

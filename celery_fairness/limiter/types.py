@@ -65,10 +65,12 @@ class Unresolved(NamedTuple):
     Attributes:
         failures: Their number.
         error: The type of the last error, such as ``OperationalError``. Its text may have a secret.
+        age_ms: How long ago the last failure was.
     """
 
     failures: int
     error: str
+    age_ms: int = 0
 
 
 class Job(NamedTuple):

@@ -55,3 +55,16 @@ def test_a_tenant_of_any_text_has_one_row(make_limiter, client):
     assert {tuple(row.split("~")[::2]) for row in rows(client)} == {
         (NAMES.tenant(name).removeprefix(NAMES.prefix), "2") for name in names
     }
+
+
+def test_a_late_report_has_the_time_of_the_failure(make_limiter, client, clock):
+    limiter = make_limiter(frozen=True)
+    hour, now = 3_600_000, clock.now_ms
+    limiter.report_unresolved(1, {"7": Unresolved(1, "OSError", 60_000)})
+    late = {name: Unresolved(1, "KeyError", hour) for name in ("7", "42")}
+    limiter.report_unresolved(3, {**late, "old": Unresolved(1, "KeyError", DAY_MS + 1)})
+    assert rows(client) == [
+        f"tenant:7~{now - 60_000}~2~OSError",
+        f"tenant:42~{now - hour}~1~KeyError",
+    ]
+    assert limiter.counts()["unresolved"] == 4

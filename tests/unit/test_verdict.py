@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 import pytest
 
 from celery_fairness.control.queue_status import fairness_index, with_entitled
-from celery_fairness.control.verdict import verdict_of
+from celery_fairness.control.verdict import they_had, unresolved_text, verdict_of
 from celery_fairness.control.views import (
     OwnerStatus,
     QueueStatus,
     TenantShare,
     UnannouncedWorker,
+    UnresolvedTenant,
     WorkerReplies,
     WorkerStatus,
 )
@@ -175,6 +176,16 @@ def test_parked_tasks_need_a_worker_with_gates():
 def test_dead_letters_are_named_last():
     found = judged(queue(share(), tier=5, dead=2))
     assert found.causes == ("2 tasks ended as dead letters: doctor names their causes",)
+
+
+def test_a_failed_resolver_is_told_as_a_moment_and_a_full_report_as_a_lower_bound():
+    rows = [UnresolvedTenant(f"tenant:{each}", 1, AT, "OSError") for each in range(20)]
+    assert unresolved_text(rows).startswith(
+        "the tier resolver failed for at least 20 tenants in the last 15 minutes: 0, 1, 2 and 17"
+    )
+    assert unresolved_text(rows[:2]).startswith("the tier resolver failed for 2 tenants in")
+    assert they_had(rows, "free") == "they had the default tier free at that time"
+    assert they_had(rows[:1], "free") == "it had the default tier free at that time"
 
 
 def entitled(*tenants):

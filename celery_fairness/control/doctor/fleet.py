@@ -22,7 +22,7 @@ from celery_fairness.control.verdict import (
     not_enforced,
     tasks_text,
     tasks_wait,
-    they_have,
+    they_had,
     unannounced_name,
     unannounced_text,
     unresolved_text,
@@ -285,7 +285,7 @@ def resolver(facts: FleetFacts) -> Iterator[Found]:
     if failing:
         yield problem(
             unresolved_text(failing) + (f"; it {here}" if here else ""),
-            they_have(failing, default),
+            they_had(failing, default),
             fix,
         )
     elif trial is None or wrong:

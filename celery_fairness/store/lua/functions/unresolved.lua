@@ -7,7 +7,8 @@
 
   args[1]  failed     int  failures since the last report, also those without a row
   args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
-  args[3+] rows            three for each tenant: the key of its tier limit, failures, and the type of the error
+  args[3+] rows            four for each tenant: the key of its tier limit, failures, the type of the last error,
+                           and how many ms ago that was
 
   Returns the config version, which the caller reads once a second anyway.
 ]]
@@ -20,24 +21,29 @@ register("unresolved", {"allow-oom"}, function(keys, args)
   local clock = ctx.prefix .. Keys.CLOCK
   local version, rows = unpack(redis.call("HMGET", clock, "version", "unresolved"))
 
-  local found, failures, kept = {}, {}, {}
-  for first = 3, #args, 3 do
-    local tenant = args[first]
-    found[#found + 1] = tenant
-    failures[tenant] = tonumber(args[first + 1])
+  local found, reported = {}, {}
+  for first = 3, #args, 4 do
+    local tenant, count, kind, age = unpack(args, first, first + 3)
+    reported[tenant] = {tenant = tenant, last = now - age, failures = tonumber(count), kind = kind}
+    found[#found + 1] = reported[tenant]
   end
   for tenant, last, before, kind in string.gmatch(rows or "", "(%S+)~(%d+)~(%d+)~(%S+)") do
-    if failures[tenant] then
-      failures[tenant] = failures[tenant] + before
-    elseif now - last <= KEPT_MS then
-      kept[#kept + 1] = string.format("%s~%s~%s~%s", tenant, last, before, kind)
+    local row = reported[tenant]
+    last, before = tonumber(last), tonumber(before)
+    if not row then
+      found[#found + 1] = {tenant = tenant, last = last, failures = before, kind = kind}
+    else
+      row.failures = row.failures + before
+      if last > row.last then row.last, row.kind = last, kind end
     end
   end
+  table.sort(found, function(a, b) return a.last > b.last or (a.last == b.last and a.tenant < b.tenant) end)
   local lines = {}
-  for at, tenant in ipairs(found) do
-    lines[at] = string.format("%s~%.0f~%.0f~%s", tenant, now, failures[tenant], args[3 * at + 2])
+  for at = 1, math.min(#found, TENANTS_AT_MOST) do
+    local row = found[at]
+    if now - row.last > KEPT_MS then break end
+    lines[at] = string.format("%s~%.0f~%.0f~%s", row.tenant, row.last, row.failures, row.kind)
   end
-  for at = 1, math.min(#kept, TENANTS_AT_MOST - #lines) do lines[#lines + 1] = kept[at] end
 
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "unresolved", failed)
   redis.call("HSET", clock, "unresolved", table.concat(lines, " "))
