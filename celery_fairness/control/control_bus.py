@@ -12,6 +12,7 @@ or if it has another ``control_exchange`` or virtual host.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -23,7 +24,7 @@ from typing import Any
 
 from celery_fairness.control.scan import Reader
 from celery_fairness.control.views import UnannouncedWorker, WorkerReplies, WorkerStatus
-from celery_fairness.control.workers import READ_AT_MOST, living
+from celery_fairness.control.workers import READ_AT_MOST, are_too_many, living
 from celery_fairness.errors import LimiterUnavailable
 
 #: How long a worker has for its reply, in seconds. It is Celery's own default.
@@ -44,6 +45,8 @@ _TIMEOUTS: Mapping[str, Mapping[str, float]] = {
     "amqp": {"read_timeout": WAIT_SECONDS, "write_timeout": WAIT_SECONDS},
     "redis": {"socket_timeout": WAIT_SECONDS, "socket_connect_timeout": REPLY_SECONDS},
 }
+#: Not all announcements are read, so a worker that answers may be announced all the same.
+_TOO_MANY = f"more than {READ_AT_MOST:,} workers are announced"
 _NO_ANSWER = f"Celery's control bus did not answer within {WAIT_SECONDS:g} s"
 
 
@@ -79,6 +82,8 @@ class ControlBus:
         self._reader = reader
         self._last: _Asked | None = None
         self._thread: threading.Thread | None = None
+        self._start = threading.Lock()
+        self._pid = os.getpid()
         self._began = float("-inf")
 
     def compare(self, workers: Sequence[WorkerStatus], queues: Iterable[str]) -> WorkerReplies:
@@ -112,21 +117,31 @@ class ControlBus:
 
     def close(self) -> None:
         """Wait for the thread that asks, as long as a caller would."""
-        if self._thread is not None:
-            self._thread.join(WAIT_SECONDS)
+        with self._own_lock():
+            thread = self._thread
+        if thread is not None:
+            thread.join(WAIT_SECONDS)
+
+    def _own_lock(self) -> threading.Lock:
+        """Return the lock of this process. A thread of its parent may hold the one before."""
+        if self._pid != os.getpid():
+            self._start, self._pid = threading.Lock(), os.getpid()
+        return self._start
 
     def _asked(self) -> _Asked | None:
         """Return the replies, or None if there are none within :data:`WAIT_SECONDS`."""
         now = time.monotonic()
-        age = float("inf") if self._last is None else now - self._last.tick
-        thread = self._thread
-        if age > FRESH_SECONDS and (thread is None or not thread.is_alive()):
-            # A fork has no thread of its parent: there it is not alive.
-            thread = self._thread = threading.Thread(target=self._ask, daemon=True)
-            self._began = now
-            thread.start()
+        with self._own_lock():
+            age = float("inf") if self._last is None else now - self._last.tick
+            thread = self._thread
+            if age > FRESH_SECONDS and (thread is None or not thread.is_alive()):
+                # A fork has no thread of its parent: there it is not alive.
+                thread = self._thread = threading.Thread(target=self._ask, daemon=True)
+                self._began = now
+                thread.start()
+            began = self._began
         if age > OLD_SECONDS and thread is not None:
-            thread.join(max(0.0, self._began + WAIT_SECONDS - now))
+            thread.join(max(0.0, began + WAIT_SECONDS - now))
         last = self._last
         return last if last is not None and time.monotonic() - last.tick <= OLD_SECONDS else None
 
@@ -155,6 +170,8 @@ class ControlBus:
             )
             # A worker may have started or ended meanwhile.
             announced = before | self._announced()
+        if are_too_many(self._reader):
+            return _Asked(at, tick, problem=_TOO_MANY)
         replies = [
             (str(name)[:NAME_CHARACTERS], _queues(reply))
             for answer in answers or ()

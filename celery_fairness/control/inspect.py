@@ -36,6 +36,8 @@ ROWS = 100
 READ_ANEW = 1000
 #: Such names are used for this many times the seconds that it took to read them.
 USED_FOR = 20
+#: But not for more seconds than this, however slow Redis was.
+USED_AT_MOST = 30.0
 _NOT_KNOWN = (
     "is not known: nothing holds it, nothing of it waits, it is forgotten, or no task had it yet; "
     "a tenant's key is tenant:{tenant}"
@@ -95,7 +97,7 @@ class Inspector:
         names = tuple(sorted(set(_known_keys(self._installation.reader)) - {SYSTEM}))
         now = time.monotonic()
         if len(names) > READ_ANEW:
-            self._names = _Names(names, now + USED_FOR * (now - began))
+            self._names = _Names(names, now + min(USED_AT_MOST, USED_FOR * (now - began)))
         return names
 
     def of_tenant(self, tenant: str, tier: str, service: str | None) -> Inspection:

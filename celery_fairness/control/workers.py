@@ -35,6 +35,12 @@ def living(reader: Reader) -> tuple[WorkerStatus, ...]:
     return tuple(found[each] for each in sorted(found))
 
 
+def are_too_many(reader: Reader) -> bool:
+    """Return whether more workers are announced than :func:`living` reads."""
+    now = f"({server_now(reader):.0f}"
+    return int(reader.read("ZCOUNT", reader.keys.workers, now, "+inf")) > READ_AT_MOST
+
+
 def not_enforcing(workers: Sequence[WorkerStatus]) -> tuple[WorkerStatus, ...]:
     """Return those of ``workers`` that start tasks above their limits."""
     return tuple(each for each in workers if each.enforcement != Enforcement.ON.value)

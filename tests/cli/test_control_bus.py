@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from click.testing import Result
+from redis import Redis
 
 from celery_fairness import Fairness
+from celery_fairness.control import control_bus
+from celery_fairness.control.control_bus import ControlBus
+from celery_fairness.control.workers import READ_AT_MOST
+from tests.cli.conftest import Installation
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.redis
 
@@ -64,6 +71,40 @@ def test_an_app_without_remote_control_asks_nobody(
     )
     problem = of.stats.status().replies.problem
     assert problem == "worker_enable_remote_control is off in this app"
+
+
+def test_of_more_workers_than_are_read_none_is_named(
+    fairness: Fairness, installation: Installation, client: Redis
+) -> None:
+    until = 9_000_000_000_000
+    names = {f"worker-{number}": until for number in range(READ_AT_MOST + 1)}
+    client.zadd(installation.key("workers"), names)
+    found = fairness.stats.status()
+    assert found.replies.problem == "more than 1,000 workers are announced"
+    assert found.replies.unannounced == ()
+
+
+def test_threads_ask_once(
+    make_fairness: Make, redis_url: str, silent_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = of_broker(make_fairness, redis_url, f"amqp://127.0.0.1:{silent_port}//")
+    monkeypatch.setattr(control_bus, "WAIT_SECONDS", 0.01)
+    asked: list[int] = []
+    monkeypatch.setattr(ControlBus, "_ask", lambda _: asked.append(1) or gate.wait())
+    bus, gate, begin = ControlBus(parts_of(of).app, None), threading.Event(), threading.Barrier(8)
+
+    def compare() -> None:
+        begin.wait()
+        bus.compare((), ())
+
+    threads = [threading.Thread(target=compare) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    gate.set()
+    bus.close()
+    assert asked == [1]
 
 
 def test_nobody_answers(fairness: Fairness, run: Run) -> None:
