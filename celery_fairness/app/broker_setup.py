@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.transport import TRANSPORTS
+from celery_fairness.transport import TRANSPORTS, register
 from celery_fairness.transport.options import OPTION, SettingsOption
 from celery_fairness.transport.session import sessions
 
@@ -42,6 +42,8 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
         app: The Celery app. It may read our broker, or write to it, or both.
         settings: Returns the settings; called at the first connection.
     """
+    # A program may have taken away the finder that does it, or have a loader of an older form.
+    register()
     conf = app.conf
     if conf.broker_transport == f"{_TRANSPORT}:Transport":
         # kombu does not pass the scheme to a transport that ``broker_transport`` names.
