@@ -27,8 +27,15 @@ LOGGERS = (
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with an escape in place of each character that is not printable."""
-    return text if text.isprintable() else ascii(text)[1:-1]
+    """Return ``text`` with an escape in place of each character that is not printable.
+
+    A backslash beside an escape is doubled. A text without an escape stays as it is.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() and each != "\\" else ascii(each)[1:-1] for each in text
+    )
 
 
 class _Shown(str):
@@ -64,9 +71,13 @@ def make_logs_printable() -> None:
 
 
 def _shown(value: Any) -> Any:
-    if value is None or isinstance(value, (int, float)):
+    try:
+        if value is None or isinstance(value, (int, float)):
+            return value
+        text = str(value)
+    except Exception:  # noqa: BLE001
+        # A filter raises into the code that logs. The handler reports the error of the value.
         return value
-    text = str(value)
     if text.isprintable():
         return value
     shown = _Shown(printable(text))

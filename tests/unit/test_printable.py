@@ -31,6 +31,8 @@ def line(text: str, *values: object) -> str:
             "['\\x1b'] after 1.2 s\nin a second line",
         ),
         ("%s %s", (None, b"\n"), "None b'\\n'"),
+        ("%s", ("Größe\t日本 'a' \"b\"",), "Größe\\t日本 'a' \"b\""),
+        ("%s, %s", ("C:\\new", "C:\\new\n"), "C:\\new, C:\\\\new\\n"),
         ("100 %", (), "100 %"),
     ],
 )
@@ -43,3 +45,27 @@ def test_the_values_of_the_caller_stay_as_they_are():
     line("%(name)s", values)
     assert values == {"name": FORGED}
     assert printable("naïve 日本") == "naïve 日本"
+
+
+class Broken:
+    """A value of a user whose text fails."""
+
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+class Unbound:
+    """A proxy without an object: even its class is an error."""
+
+    @property
+    def __class__(self):
+        raise LookupError("no object")
+
+
+@pytest.mark.parametrize("kind", [Broken, Unbound])
+def test_a_value_without_a_text_is_left_to_the_handler(kind):
+    value = kind()
+    record = logging.LogRecord("any", logging.INFO, __file__, 1, "%s %s", ("\n", value), None)
+    assert PrintableValues().filter(record)
+    assert record.args[0] == "\\n"
+    assert record.args[1] is value
