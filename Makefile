@@ -30,7 +30,7 @@ test: setup ## Run the tests (ARGS="-n 0 -x -k tiers": in one process, to the fi
 	@$(PYTHON_IN_VENV) -m pytest $(TESTS) -n 6 --durations 10 $(ARGS)
 
 repeat: setup ## Run the tests 20 times and count what failed by chance (ARGS=--help)
-	@$(PYTHON_IN_VENV) scripts/repeat $(ARGS)
+	@$(PYTHON_IN_VENV) scripts/repeat --tests "$(TESTS)" $(ARGS)
 
 lowest: setup ## Run the quick tests with the lowest versions that setup.cfg allows
 	@$(PYTHON_IN_VENV) scripts/lowest
