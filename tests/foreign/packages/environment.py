@@ -17,7 +17,7 @@ from tests.foreign.source import CACHE, ROOT
 VENV = CACHE / "packages"
 OLD_SENTRY = CACHE / "old-sentry"
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
-#: The oldest release whose Celery integration starts with Celery 5.7.
+#: The last release of 1.x, the oldest that is tested.
 OLDEST_SENTRY = "sentry-sdk==1.45.1"
 #: It asks for a Celery below 5.7, and runs with it.
 WITHOUT_DEPENDENCIES = "celery-batches"
