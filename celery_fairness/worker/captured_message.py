@@ -32,11 +32,13 @@ from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.message.headers import CLAIM_PROPERTY, ETA_HEADER
 from celery_fairness.util.timestamps import expires_ms
 
-#: Properties that are parts of the message elsewhere, or belong to one delivery.
+#: Properties that are parts of the message elsewhere, or belong to one delivery. An SQS FIFO queue
+#: drops a second message with the same ``MessageDeduplicationId``.
 _NOT_SENT = frozenset(
     (
         *("application_headers", "content_type", "content_encoding", "body_encoding"),
         *("delivery_info", "delivery_tag", CLAIM_PROPERTY),
+        *("MessageDeduplicationId", "DelaySeconds", "delay_seconds"),
     )
 )
 #: Headers that RabbitMQ writes, or by which it would put a copy into other queues too.
@@ -58,14 +60,15 @@ _OF_CELERY = frozenset(
     )
 )
 #: In task protocol 1 these are in the body, or nowhere. With them as headers Celery reads both.
-_NAMES = ("task", "id", "argsrepr", "kwargsrepr")
+_NAMES = ("task", "id", "argsrepr", "kwargsrepr", "group", "group_index")
 
 
 class Received(dict[str, Any]):
     """The properties of a received message, with its other parts as attributes.
 
     Attributes:
-        body: The body as kombu has it: text, or bytes, without compression.
+        body: The body as kombu has it: text, or bytes, without compression. In task protocol 1 it
+            has ``args``, if need be an empty list.
         content_type: Its content type.
         content_encoding: Its encoding.
         headers: The message's headers.
@@ -84,6 +87,20 @@ class Received(dict[str, Any]):
         self.headers = message.headers
         self.exchange = str(place.get("exchange") or "")
         self.routing_key = str(place.get("routing_key") or "")
+        if "task" not in self.headers and _lacks_args(message.payload):
+            # With headers and without ``args`` Celery reads it as task protocol 2.
+            self._add_args(message.accept)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A class with slots cannot be pickled with the protocols 0 and 1.
+        return super().__reduce_ex__(max(2, protocol))
+
+    def _add_args(self, accept: Collection[str] | None) -> None:
+        # Celery has changed the payload that the message keeps, so the body is read again.
+        body = serialization.loads(self.body, self.content_type, self.content_encoding, accept)
+        _, self.content_encoding, self.body = serialization.dumps(
+            {**body, "args": []}, _registry().type_to_name[self.content_type]
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -204,7 +221,7 @@ class CapturedMessage:
         if _is_foreign(properties.get("user_id"), connection):
             properties.pop("user_id", None)
         message = channel.prepare_message(
-            self.body,
+            self._body_for(channel),
             properties.pop("priority", None),
             self.content_type,
             self.content_encoding,
@@ -217,6 +234,17 @@ class CapturedMessage:
             routing_key=self.routing_key if routing_key is None else routing_key,
             **options,
         )
+
+    def _body_for(self, channel: Any) -> str | bytes:
+        """Return the body in the type that a producer gives this channel."""
+        encoding = getattr(channel, "body_encoding", "base64")
+        if self.headers.get("compression") or (encoding and encoding.lower() != "utf-8"):
+            return self.body
+        # The channel encodes nothing, and its broker may hold no bytes, as JSON does not.
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            return self.body
 
 
 def retry_options(
@@ -244,7 +272,7 @@ def retry_options(
     expiration = received.get("expiration")
     if not headers.get("expires") and str(expiration).isdecimal():
         options["expiration"] = Fraction(int(str(expiration)), 1000)
-    registry: Any = vars(serialization)["registry"]
+    registry = _registry()
     same = args is None and kwargs is None
     # Other arguments may need the task's own serializer.
     if same and received.content_type in registry.type_to_name:
@@ -256,7 +284,7 @@ def retry_options(
         ("kwargsrepr", request.kwargs, kwargs),
     ):
         shown = headers.get(name)
-        if isinstance(shown, str) and (new is None or new == old or not _shows(app, shown, old)):
+        if isinstance(shown, str) and (new is None or new is old or not _shows(app, shown, old)):
             options[name] = shown
     of_delivery = _OF_DELIVERY if CLAIM_PROPERTY in received else frozenset[str]()
     options["headers"] = {
@@ -269,10 +297,26 @@ def retry_options(
 
 
 def _shows(app: Any, shown: str, value: Any) -> bool:
-    """Return whether a representation is Celery's own of these arguments."""
+    """Return whether a representation is Celery's own of these arguments.
+
+    The kind of a bracket is not compared, because serializers turn tuples into lists.
+    """
     size, levels = app.amqp.argsrepr_maxsize, app.conf.task_repr_maxlevels
     forms = (value, tuple(value)) if isinstance(value, list) else (value,)
-    return any(shown == saferepr(form, size, maxlevels=levels) for form in forms)
+    return any(_square(shown) == _square(saferepr(form, size, maxlevels=levels)) for form in forms)
+
+
+def _square(shown: str) -> str:
+    return shown.replace("(", "[").replace(")", "]").replace(",]", "]")
+
+
+def _lacks_args(payload: Any) -> bool:
+    # A strategy of a user's own may make a request of any payload.
+    return isinstance(payload, dict) and "task" in payload and "args" not in payload
+
+
+def _registry() -> Any:
+    return vars(serialization)["registry"]
 
 
 def loads_what_it_can(text: str) -> Any:

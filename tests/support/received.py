@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
+
+from kombu.message import Message
 
 from celery_fairness.worker.captured_message import Received
 
@@ -17,10 +18,11 @@ def received(
     content_type: str = "application/json",
     content_encoding: str = "utf-8",
 ) -> Received:
-    """Return the properties of a message of task protocol 2."""
+    """Return the properties of a message of Celery."""
+    encoded: Any = body if isinstance(body, (str, bytes)) else json.dumps(body)
     return Received(
-        SimpleNamespace(
-            body=body if isinstance(body, (str, bytes)) else json.dumps(body),
+        Message(
+            encoded,
             content_type=content_type,
             content_encoding=content_encoding,
             headers=headers,

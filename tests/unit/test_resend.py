@@ -12,14 +12,17 @@ import zlib
 import pytest
 from celery import signals
 from celery.app.task import Context
+from celery.worker.strategy import hybrid_to_proto2, proto1_to_proto2
+from kombu import serialization
 from kombu.exceptions import OperationalError
+from kombu.message import Message
 from kombu.transport import memory
 
 from celery_fairness import FairTask
 from celery_fairness.limiter.types import Lease, Promoted
 from celery_fairness.message.headers import Copy, parse_copy
 from celery_fairness.worker import resend as resend_module
-from celery_fairness.worker.captured_message import CapturedMessage
+from celery_fairness.worker.captured_message import CapturedMessage, Received
 from celery_fairness.worker.resend import (
     IDLE_CONNECTIONS,
     LONGEST_PAUSE_SECONDS,
@@ -195,16 +198,77 @@ def test_a_message_of_the_protocol_1_keeps_its_body_and_is_due_after_its_countdo
     assert headers["eta"] is not None
 
 
+def request_of_protocol_1(body, serializer="json"):
+    content_type, encoding, encoded = serialization.dumps(body, serializer)
+    place = {"routing_key": "analysis_default", "exchange": ""}
+    message = Message(
+        encoded,
+        content_type=content_type,
+        content_encoding=encoding,
+        delivery_info=place,
+        accept={content_type},
+    )
+    # The payload that the message keeps changes here.
+    _, headers, _, _ = proto1_to_proto2(message, message.payload)
+    return Context({**headers, "properties": Received(message), "delivery_info": place})
+
+
+@pytest.mark.parametrize("serializer", ["json", "yaml", "pickle"])
+def test_celery_reads_a_message_of_the_protocol_1_without_args_again(resender, work, serializer):
+    body = {"task": "shop.work", "id": "t1", "kwargs": {"user": "42"}}
+    text = resender.take(request_of_protocol_1(body, serializer), OLD).to_text()
+    message = CapturedMessage.from_text(text)
+    again = message.received({message.content_type})
+    assert again.payload == {**body, "args": []}
+    (args, kwargs, _), *_ = hybrid_to_proto2(again, again.payload)
+    assert (list(args), kwargs) == ([], {"user": "42"})
+
+
+@pytest.mark.parametrize("body", ["7", "[]", "null", '{"kwargs": {}}', '"args"'])
+def test_a_body_that_only_a_strategy_of_a_users_own_can_read_stays(body):
+    assert received({}, body).body == body
+
+
+@pytest.mark.parametrize("name", ["group", "taskset"])
+def test_a_message_of_the_protocol_1_stays_in_its_place_in_its_group(resender, work, name):
+    body = {"task": "shop.work", "id": "t1", "args": [], "kwargs": {}, name: "g1", "group_index": 3}
+    resender.send(work, request_of_protocol_1(body), OLD, "s1", 35.0)
+    headers = raw()["headers"]
+    assert (headers["group"], headers["group_index"]) == ("g1", 3)
+
+
+def test_what_sqs_would_take_for_a_duplicate_is_not_sent_again(resender, work):
+    once = {"MessageDeduplicationId": "d1", "DelaySeconds": 900, "delay_seconds": 900}
+    came = request(properties={**once, "MessageGroupId": "g1"})
+    resender.send(work, came, OLD, "s1", 35.0)
+    properties = raw()["properties"]
+    assert not properties.keys() & once.keys()
+    assert properties["MessageGroupId"] == "g1"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF-8", None])
+def test_where_a_channel_encodes_nothing_a_body_of_text_is_published_as_text(
+    resender, work, monkeypatch, encoding
+):
+    monkeypatch.setattr(memory.Channel, "body_encoding", encoding)
+    resender.send(work, request(), OLD, "s1", 35.0)
+    assert raw()["body"] == json.dumps(BODY)
+    body = pickle.dumps(((), {"x": object}, {}))
+    resender.send(work, request(body), OLD, "s1", 35.0)
+    assert raw()["body"] == body
+
+
 def test_a_request_without_its_message_is_an_error(resender, work):
     with pytest.raises(LookupError, match="expected a request of a received message"):
         resender.send(work, Context({**HEADERS, "properties": {}}), OLD, "s1", 35.0)
 
 
-def test_the_properties_of_a_request_are_a_dict_that_processes_can_send():
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_the_properties_of_a_request_are_a_dict_that_processes_can_send(protocol):
     carried = request().properties
     assert carried == PROPERTIES
     assert json.loads(json.dumps(carried)) == PROPERTIES
-    other = pickle.loads(pickle.dumps(carried))
+    other = pickle.loads(pickle.dumps(carried, protocol))
     assert other == PROPERTIES
     assert (other.headers, json.loads(other.body)) == (HEADERS, BODY)
 

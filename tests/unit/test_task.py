@@ -496,6 +496,30 @@ class TestRetries:
         assert (message.args, message.headers["argsrepr"]) == (["43"], shown)
         assert message.headers["kwargsrepr"] == "{***}"
 
+    def test_a_retry_with_other_arguments_shows_them_if_the_old_ones_held_tuples(self, shop):
+        @shop.task(base=FairTask, tenant="user", bind=True, name="shop.t")
+        def body(self, user=None, pairs=(), fail=False):
+            raise self.retry(args=("42", [3]), countdown=1)
+
+        sent = {"argsrepr": "('42', ((1, 2), (3,)))"}
+        message = self.retried(shop, body, ["42", [[1, 2], [3]]], sent)
+        assert message.headers["argsrepr"] == "('42', [3])"
+
+    def test_a_retry_compares_no_arguments(self, shop):
+        class Odd(str):
+            __slots__ = ()
+            __hash__ = str.__hash__
+
+            def __eq__(self, other):
+                raise ValueError("The truth value of an array is ambiguous")
+
+        @shop.task(base=FairTask, tenant="user", bind=True, name="shop.t")
+        def body(self, user=None, odd=None, fail=False):
+            raise self.retry(args=["42", Odd("b")], countdown=1)
+
+        message = self.retried(shop, body, ["42", Odd("a")], {"argsrepr": "(***)"})
+        assert (message.args, message.headers["argsrepr"]) == (["42", "b"], "(***)")
+
     def test_a_task_that_met_a_429_is_not_lost_to_a_tenant_that_is_missing(self, make_shop):
         shop = make_shop({"no_tenant": "error"})
 
