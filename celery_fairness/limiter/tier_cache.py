@@ -195,7 +195,7 @@ class TierCache:
             self._unresolved.put_back(failed, tenants)
             self._report_at = self._clock() + AWAY_SECONDS
             if isinstance(error, LimiterUnavailable) and not error.has_answered:
-                # A rejection says nothing of other calls: the user may lack a right for this one.
+                # A rejection is of this call alone: the user may lack a right for it.
                 self._away_until = self._report_at
             return
         now = self._clock()
@@ -276,7 +276,7 @@ class TierCache:
     def try_resolver(self, tenant: str) -> str:
         """Call the resolver now, and return why its answer is of no use. "" if it is.
 
-        Of an error it returns the type alone, because its text may have a secret.
+        It returns the type alone of an error, because the text may have a secret.
         """
         try:
             tier = self._resolve(tenant)
