@@ -119,8 +119,15 @@ class NoteSender:
             return
         calls = b"".join([self._packed(note) for note in notes])
         if line.client is client and now - line.answered_at < TRUST_SECONDS:
-            with suppress(*REDIS_ERRORS):
+            try:
                 line.connection.send_packed_command([calls], check_health=False)
+            except REDIS_ERRORS:
+                pass
+            except BaseException:
+                # A greenlet was killed in the send, and the connection would answer from now on.
+                _close(line)
+                raise
+            else:
                 return
         try:
             self._ask(line, client, calls, len(notes))

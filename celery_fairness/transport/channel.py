@@ -483,6 +483,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             if found is None:
                 self.connection.cycle.wake_in(suspects.wait_seconds(session.claim_is_open))
                 break
+            # It may kill the worker, together with ends that Redis does not have yet.
+            session.flush()
             self._deliver(*found)
 
     def _deliver(self, task: Claimed, held: Held) -> None:

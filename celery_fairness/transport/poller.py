@@ -145,6 +145,9 @@ class FairPoller(_Poller):
     def on_poll_start(self) -> None:
         """Send the channels' requests, and the ends that no claim carried."""
         self._subscribe()
+        for channel in list(self._channels):
+            # On a solo pool a suspect ends in this call, so its end goes with what follows.
+            channel.start_suspects()
         super().on_poll_start()
         for session in self._sessions:
             # Ends that an open claim did not carry go with the next claim.
@@ -154,8 +157,7 @@ class FairPoller(_Poller):
                 else:
                     # A note is not urgent, and the task's end often comes before it is sent.
                     session.renewals.settle_soon()
-        for channel in list(self._channels):
-            channel.start_suspects()
+        for channel in self._channels:
             channel.wake_if_room()
             channel.spin()
 

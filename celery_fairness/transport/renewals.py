@@ -75,8 +75,8 @@ class Renewals:
         self.epoch: int | None = None
         #: The time of the last complete renewal (monotonic seconds).
         self.renewed_at = 0.0
-        #: How far the clock of Redis is ahead of this host's, in seconds.
-        self._ahead_seconds = 0.0
+        #: The time of Redis less the monotonic time of this host, in seconds.
+        self._ahead_seconds = time.time() - time.monotonic()
         #: Whether the thread is alive.
         self.runs = False
         #: Returns the announcement of this process's worker; None without a worker.
@@ -139,14 +139,14 @@ class Renewals:
     def read_clock(self, client: Any) -> None:
         """Compare the clock of Redis with this host's; if Redis does not answer, keep the last."""
         with contextlib.suppress(RedisError, OSError):
-            before = time.time()
             seconds, microseconds = client.time()
-            between = (before + time.time()) / 2
-            self._ahead_seconds = seconds + microseconds / 1e6 - between
+            # A late answer makes this time earlier, so that no task expires too soon.
+            self._ahead_seconds = seconds + microseconds / 1e6 - time.monotonic()
 
     def now(self) -> float:
         """Return the time of Redis by the last comparison, in seconds since 1970."""
-        return time.time() + self._ahead_seconds
+        # Not by this host's clock: somebody may set it between two comparisons.
+        return time.monotonic() + self._ahead_seconds
 
     def withdraw(self, call: Call) -> None:
         """End the worker's announcement."""

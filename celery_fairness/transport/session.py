@@ -146,7 +146,9 @@ class Session:
             return 0
         if self.slots is None or not for_places:
             return CLAIM_WITHOUT_WORKER
-        if self.suspects.stop_claims:
+        # A body that blocks the loop keeps the answer to a claim unread, and its leases would end.
+        blocked = self.body_blocks_loop and self.suspects.are_waiting
+        if blocked or self.suspects.stop_claims:
             return 0
         taken = self.lease_table.places + self._open_for_places
         return max(0, min(CLAIM_AT_MOST, self.slots() - taken))

@@ -71,7 +71,8 @@ class Suspects:
         if not self._waiting or self.wait_seconds(may_bring_more) > 0:
             return None
         task, held = self._waiting.popleft()
-        self._before = held, self._now()
+        if not (held.ended or held.lost):
+            self._before = held, self._now()
         return task, held
 
     def wait_seconds(self, may_bring_more: bool = False) -> float:

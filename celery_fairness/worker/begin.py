@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
-from celery import current_app
+from celery import _state, current_app
 
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.limiter.protocol import Limiter
@@ -129,7 +129,8 @@ def hand_over(request: dict[str, Any], held: Held, acks_late: bool) -> None:
 
 def begin_and_trace(begin: Begin, trace: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Send the begin and call ``trace``, in the process that runs the body."""
-    fairness = find(current_app)
+    # A body may have made another app, which is the current one from then on.
+    fairness = find(_state.default_app or current_app)
     if fairness is None or fairness.begins.may_begin(begin):
         return trace(*args, **options)
     try:

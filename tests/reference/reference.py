@@ -334,8 +334,10 @@ class Reference:
             return 1
         task = lease.task
         self.end_lease(lease)
-        if verdict == "done" or lease.state == "acked":
+        if verdict == "done":
             del self.tasks[task.tag]
+        elif lease.state == "acked":
+            self._abandon(lease)
         elif verdict == "tail":
             task.seq = self.next_seq()
             self.wait(task)
@@ -368,6 +370,11 @@ class Reference:
         """The body begins. An acknowledged message is never delivered again."""
         if lease.state != "acked":
             lease.state = "begun" if verdict == "begun" else "acked"
+
+    def _abandon(self, lease: Lease) -> None:
+        """The process of a body is gone whose message was acknowledged. It is not run again."""
+        del self.tasks[lease.task.tag]
+        self.end(lease.task, "acked", lease.task.queue, owner=lease.owner)
 
     def _give_starts_back(self, lease: Lease) -> None:
         """A body did not begin: its start does not count, by the numbers that its queue has now."""
@@ -536,8 +543,7 @@ class Reference:
             fields = {"owner": lease.owner, "state": lease.state}
             self.book.expect("fairness.lease_expired", task.tag, task.queue, **fields)
             if lease.state == "acked":
-                del self.tasks[task.tag]
-                self.end(task, "acked", task.queue, owner=lease.owner)
+                self._abandon(lease)
             elif lease.state == "begun":
                 self._after_death(task, rules)
             else:

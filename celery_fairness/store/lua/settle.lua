@@ -23,9 +23,12 @@ function Settle.settle(ctx, rules, lease, verdict)
   end
   local task = Settle.end_attempt(ctx, rules, lease, verdict, row, tag, is_unbegun)
   if not task then return 1 end
-  if verdict == "done" or row.state == "acked" then
-    if verdict == "done" and not is_unbegun then Start.note_run_time(rules, task.name, row.since) end
+  if verdict == "done" then
+    if not is_unbegun then Start.note_run_time(rules, task.name, row.since) end
     Tasks.delete(ctx, task.tag, task.id)
+  elseif row.state == "acked" then
+    -- The process of its body is gone, and sent the begin before its worker had read of it.
+    Settle.abandon(ctx, rules, row.owner, task)
   elseif verdict == "tail" then
     task.seq = Tasks.next_seq(ctx)
     Lanes.enqueue(ctx, task.queue, task, false)
@@ -106,6 +109,13 @@ function Settle.after_death(ctx, rules, owner, task)
   end
 end
 
+-- The process of a body whose message was acknowledged is gone. Its task is not run again.
+function Settle.abandon(ctx, rules, owner, task)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "abandoned", 1)
+  Events.write_event_of(ctx, "fairness.abandoned", task, "owner", owner)
+  Settle.leave_outcome(ctx, rules, task, "acked", owner)
+end
+
 function Settle.expire_one(ctx, rules, lease, row, tag)
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, "head", row, tag) end
   local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
@@ -113,9 +123,7 @@ function Settle.expire_one(ctx, rules, lease, row, tag)
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired", 1)
   Events.write_event_of(ctx, "fairness.lease_expired", task, "owner", row.owner, "state", row.state)
   if row.state == "acked" then
-    redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "abandoned", 1)
-    Events.write_event_of(ctx, "fairness.abandoned", task, "owner", row.owner)
-    Settle.leave_outcome(ctx, rules, task, row.state, row.owner)
+    Settle.abandon(ctx, rules, row.owner, task)
   elseif row.state == "begun" then
     Settle.after_death(ctx, rules, row.owner, task)
   else

@@ -16,8 +16,9 @@ register("begin", {"allow-oom"}, function(keys, args)
   local row, tag = Tasks.read_running(ctx, lease)
   if row and not Promotions.is_promotion(row) then return Settle.note_begin(ctx, tag, row, state) end
   if Tasks.read_held(ctx, lease) then return 1 end
-  local clock = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "epoch", "schema")
+  local clock = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "epoch", "schema", "ranked")
   Clock.check_schema(clock[2])
+  ctx.ranked = clock[3]
   local epoch = tonumber(clock[1])
   if not epoch or Clock.meet_server(ctx, epoch, Clock.server_now(args[4])) ~= tonumber(args[3]) then return 1 end
   return Settle.settle_other(ctx, {}, lease, state, tag)
