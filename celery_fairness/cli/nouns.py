@@ -136,6 +136,8 @@ def _exit_codes(context: click.Context) -> Iterator[None]:
 
 
 def _similar(error: NotFound) -> str:
+    if "did you mean" in str(error):
+        return ""
     # Redis may go away between two calls, and the error itself is what matters.
     with contextlib.suppress(LimiterUnavailable):
         return hints.similar(error.what, error.name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task
-from celery.signals import after_task_publish, before_task_publish, worker_ready
+from celery.signals import after_task_publish, before_task_publish, task_received, worker_ready
 
 from examples.code_analysis.ledger import Ledger, now_seconds
 from examples.code_analysis.users import tier_of
@@ -80,9 +80,9 @@ def _note_time(headers: dict[str, Any], **_: Any) -> None:
 def _write_sent(
     sender: str, headers: dict[str, Any], body: tuple[Any, dict[str, Any], Any], **_: Any
 ) -> None:
-    # Every publish passes here: from the sender, from beat, from a chain, and when the gate sends
-    # a job back. `body` is (args, kwargs, embed), as Celery's protocol 2 has it. Written once it is
-    # done: beat may be ended in the midst of it, and what was never sent cannot be lost.
+    # Every publish passes here: from the sender, from beat, and from a chain. `body` is (args,
+    # kwargs, embed), as Celery's protocol 2 has it. Written once it is done: beat may be ended in
+    # the midst of it, and what was never sent cannot be lost.
     ledger.write(
         "sent",
         at_seconds=_handed_over.pop(headers["id"], now_seconds()),
@@ -90,6 +90,11 @@ def _write_sent(
         user=body[1].get("user_id"),
         kind=sender.rpartition(".")[2],
     )
+
+
+@task_received.connect
+def _write_received(request: Any, **_: Any) -> None:
+    ledger.write("received", job=request.id)
 
 
 @worker_ready.connect

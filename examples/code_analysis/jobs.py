@@ -16,13 +16,14 @@ from examples.code_analysis.ledger import Entry
 
 @dataclass
 class Job:
-    """One job: when it was sent, rejected, started and ended."""
+    """One job: when it was sent, received by a worker, started and ended."""
 
     id: str
     user: str | None = None
     kind: str = ""
     planned: bool = False
     sends: list[float] = field(default_factory=list)
+    receipts: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
     failed: bool = False
@@ -30,8 +31,8 @@ class Job:
 
     @property
     def refusals(self) -> int:
-        """The number of times that the gate sent it back: every publish after the first."""
-        return max(0, len(self.sends) - 1)
+        """The number of times that the gate sent it back: every delivery after the first."""
+        return max(0, len(self.receipts) - 1)
 
     @property
     def done(self) -> bool:
@@ -73,6 +74,8 @@ class JobBook:
                     job.planned = True
                 case "sent":
                     job.sends.append(entry["at_seconds"])
+                case "received":
+                    job.receipts.append(entry["at_seconds"])
                 case "start":
                     job.starts.append(entry["at_seconds"])
                 case "end":

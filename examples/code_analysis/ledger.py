@@ -5,7 +5,8 @@ Each process appends JSON lines to a file of its own; the demo reads all of them
 | event | written by | when |
 |---|---|---|
 | `planned` | the sender | before anything is sent: this job must run once |
-| `sent` | the publisher | at every publish: first the submission, then each rejection |
+| `sent` | the publisher | when the job was submitted |
+| `received` | a worker | at every delivery: a job that a gate sends back is delivered again |
 | `start`, `end` | the task's body | as its first and its last act |
 | `ready` | a worker | it takes jobs from now on |
 
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-Event = Literal["planned", "sent", "start", "end", "ready"]
+Event = Literal["planned", "sent", "received", "start", "end", "ready"]
 
 _SUFFIX = ".jsonl"
 

@@ -305,7 +305,7 @@ def test_inspect_shows_leases_of_the_gate(client, redis_url, make_fairness, run)
 def test_a_key_of_which_nothing_is_kept_exits_with_1(installation, run):
     done = run("limit", "show", "tenant:stranger")
     assert done.exit_code == 1
-    assert "not known" in done.output
+    assert "idle or never seen" in done.output
     assert json.loads(run("limit", "show", "tenant:stranger", "--json").stdout)["known"] is False
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from kombu import pools
 from redis import Redis
 
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, waiting_in
@@ -114,33 +113,3 @@ def test_what_a_worker_comes_to_know_it_takes(
     shop.tell(worker, "pool_restart", modules=["tests.dispatch.later_kind"])
     assert result.get(timeout=RESULT_SECONDS) == "known now"
     assert_nothing_left(memory)
-
-
-def test_an_unknown_task_of_protocol_1_is_discarded_as_celery_does(
-    make_fair_shop: Callable[..., Shop], memory: Redis
-) -> None:
-    shop = make_fair_shop(conf={"task_protocol": 1})
-    worker = shop.worker()
-    result = send(shop, "kinds.nobody_knows", "42")
-    worker.wait_for_log("Received unregistered task of type 'kinds.nobody_knows'")
-    eventually(lambda: result.state == "FAILURE")
-    assert_nothing_left(memory)
-    assert unknown(worker) == 0
-
-
-def test_what_is_no_task_is_logged_whole_and_gone(fair_shop: Shop, memory: Redis) -> None:
-    worker = fair_shop.worker()
-    with pools.producers[fair_shop.app.connection_for_write()].acquire(block=True) as producer:
-        for body in (
-            {"no": "apple"},
-            "pear",
-            {"task": "shop.plain", "id": "1", "args": [], "kwargs": "plum"},
-        ):
-            producer.publish(body, routing_key="celery")
-    worker.wait_for_log("Received and deleted unknown message")
-    worker.wait_for_log("Can't decode message body")
-    worker.wait_for_log("Received invalid task message")
-    for word in ("apple", "pear", "plum"):
-        assert word in worker.log_text()
-    assert_nothing_left(memory)
-    assert fair_shop.send("work", user="42").get(timeout=RESULT_SECONDS) == "done"

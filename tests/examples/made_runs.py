@@ -23,7 +23,7 @@ def made_job(
 ) -> Job:
     """A job that was planned; without a start it never ran, without an end it never ended."""
     job = Job(f"job-{next(_numbers)}", user, "analyze", planned=True)
-    job.sends = [sent_seconds] * (1 + refusals)
+    job.sends, job.receipts = [sent_seconds], [sent_seconds] * (1 + refusals)
     job.starts = [] if start_seconds is None else [start_seconds]
     job.ends = [] if end_seconds is None else [end_seconds]
     job.lines = 100

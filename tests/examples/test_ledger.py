@@ -68,7 +68,8 @@ def test_a_body_that_raises_is_written_as_failed(tmp_path: Path) -> None:
 STORY: list[Entry] = [
     {"event": "planned", "at_seconds": 1.0, "job": "a", "user": "paul", "kind": "analyze"},
     {"event": "sent", "at_seconds": 2.0, "job": "a", "user": "paul", "kind": "analyze"},
-    {"event": "sent", "at_seconds": 3.0, "job": "a", "user": "paul", "kind": "analyze"},
+    {"event": "received", "at_seconds": 3.0, "job": "a"},
+    {"event": "received", "at_seconds": 4.0, "job": "a"},
     {"event": "start", "at_seconds": 5.0, "job": "a", "user": "paul"},
     {"event": "end", "at_seconds": 6.0, "job": "a", "user": "paul", "ok": True, "lines": 3},
 ]

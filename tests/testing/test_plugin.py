@@ -37,7 +37,7 @@ PYTHONPATH = os.environ.get("PYTHONPATH", "")
 
 
 def test_the_example_of_the_page_runs(pytester, run):
-    example, conftest = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    example, conftest, _ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     pytester.makepyfile(test_reports=example)
     run().assert_outcomes(passed=1)
     pytester.makeconftest(conftest)
