@@ -130,7 +130,8 @@ def hand_over(request: dict[str, Any], held: Held, acks_late: bool) -> None:
 def begin_and_trace(begin: Begin, trace: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Send the begin and call ``trace``, in the process that runs the body."""
     # A body may have made another app, which is the current one from then on.
-    fairness = find(_state.default_app or current_app)
+    app: Any = vars(_state)["default_app"] or current_app
+    fairness = find(app)
     if fairness is None or fairness.begins.may_begin(begin):
         return trace(*args, **options)
     try:
