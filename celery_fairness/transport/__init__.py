@@ -33,7 +33,8 @@ def register() -> None:
 
 def register_with_kombu() -> None:
     """Register the schemes now if kombu is loaded, and each time that a program loads it."""
-    sys.meta_path.insert(0, _WhenLoaded())
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
     if _TABLE in sys.modules:
         register()
 
@@ -66,6 +67,9 @@ class _WhenLoaded:
         finders = [each for each in sys.meta_path if each is not self]
         searches = (each.find_spec(*of) for each in finders if hasattr(each, "find_spec"))
         return next((spec for spec in searches if spec is not None), None)
+
+
+_FINDER = _WhenLoaded()
 
 
 class _Loader:

@@ -353,7 +353,8 @@ for name in ("fairredis", "fairrediss", "fairredis+socket", "fairsentinel"):
     assert Connection(name + "://").get_transport_cls().driver_type == "redis"
 assert Connection("redis://").get_transport_cls().__module__ == "kombu.transport.redis"
 assert threading.active_count() == 1
-assert not [each for each in sys.meta_path if type(each).__module__.startswith("celery_fairness")]
+ours = [each for each in sys.meta_path if type(each).__module__.startswith("celery_fairness")]
+assert len(ours) == 1, ours
 """
 
 
