@@ -124,7 +124,7 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
         ("   only by workers frozen past their lease", "", str(verdict.excesses_of_freezes)),
         *_split("R2 slot back after a killed child", CHILD_SECONDS, verdict.after_child),
         *_split("R2 slot back after a killed worker", asked_of_worker, verdict.after_worker),
-        ("   not judged: a freeze, second death or no place", "", str(verdict.not_checked)),
+        ("   not judged: a freeze, a death before or no place", "", str(verdict.not_checked)),
         (
             "R3 times above a limit by an outage",
             "0",

@@ -280,6 +280,14 @@ def test_the_slot_of_a_killed_body_must_be_back_in_time(
     assert verdict.holds is holds
 
 
+@pytest.mark.parametrize(("next_task", "judged"), [("a", 0), ("b", 1)])
+def test_a_slot_whose_next_task_has_died_is_not_checked(next_task: str, judged: int) -> None:
+    # A task that has died waits in its worker for the one before it.
+    again = ran(2 + LEASE + SLACK_SECONDS + 0.5, 9, next_task, worker="w.2")
+    verdict = verdict_on(sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2), again)
+    assert (len(verdict.after_worker), verdict.not_checked) == (judged, 1 - judged)
+
+
 def test_a_slot_that_never_comes_back_is_late() -> None:
     verdict = verdict_on(sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child"))
     assert [wait.holds for wait in verdict.after_child] == [False]

@@ -15,7 +15,8 @@ A sample of R2 that an outage fell into may take longer by the outage and what R
 lease where another worker was killed in the outage: what it had asked is answered after it, and a
 slot that is free by then is leased to the dead. Those that
 a freeze fell into are not judged: the next task may have been given to the frozen worker; nor those
-at whose bound no worker had a place free.
+at whose bound no worker had a place free; nor those whose next task has died before: its worker has
+it and lets it wait, because such tasks start one after the other.
 """
 
 from __future__ import annotations
@@ -345,11 +346,22 @@ def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wai
             if what == "child":
                 died_too = story.death(kill["worker"], -1, at)
                 disturbed = disturbed or died_too <= over
+            disturbed = disturbed or _has_died(story, attempts, next_at)
             if next_at - at > bound and (disturbed or not story.has_free_place(over)):
                 not_checked += 1
                 continue
             waits.append(Wait(what, at, next_at - at, bound, _outage_after(story, at, over)))
     return waits, not_checked
+
+
+def _has_died(story: Story, attempts: list[Attempt], at: float) -> bool:
+    """Say whether the task that begins at a moment has died before, so that it waited its turn."""
+    ids = {each.id for each in attempts if each.begun == at}
+    return any(
+        each.outcome is None and each.over < at
+        for task_id in ids
+        for each in story.attempts_of[task_id]
+    )
 
 
 def _killed_by(kill: Mapping[str, object], attempt: Attempt) -> bool:
