@@ -11,12 +11,13 @@ R6  no early-acked task begins twice; a late-acked poison begins at most ``max_d
 R6 is judged on fairredis. An outage or a freeze may lose the note that a body begins, so each of
 them explains one more begin. No worker may end by an error of the package.
 
-A sample of R2 that an outage fell into may take longer by the outage and what R3 allows, and by a
-lease where another worker was killed in the outage: what it had asked is answered after it, and a
-slot that is free by then is leased to the dead. Those that
-a freeze fell into are not judged: the next task may have been given to the frozen worker; nor those
-at whose bound no worker had a place free; nor those whose next task has died before: its worker has
-it and lets it wait, because such tasks start one after the other.
+A sample of R2 that an outage fell into may take longer by the outage and what R3 allows. If another
+worker was killed in the outage, it may take a lease more: Redis answers the dead worker's claim
+afterwards. These samples are not judged:
+
+- A freeze fell into it. The frozen worker may have the next task.
+- No worker had a place free at its bound.
+- Its next task has died before. Such tasks start one after the other in their worker.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Verdict:
         judges_begins: Whether R6 is judged.
         after_child: Slots after a child was killed.
         after_worker: Slots after a worker was killed.
-        not_checked: Slots of killed processes that a freeze or a second death fell into.
+        not_checked: Slots of killed processes that are not judged.
         resumes: Work after outages.
         leftovers: What Redis and RabbitMQ know at the end.
         crashed: Workers that ended by an error with the package in its traceback.
