@@ -1,7 +1,7 @@
 # Everything here sets itself up: nothing but Python 3.11 and make is expected. `make` shows the list.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo site test repeat lowest check lint format types imports bench chaos moves foreign packages mutants lock clean
+.PHONY: help setup demo site docs test repeat versions check lint format types imports bench chaos moves foreign packages mutants dist lock clean
 
 # Each process of the tests would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,11 +18,16 @@ help: ## Show this list
 setup: ## Make .venv with all dependencies (the others do this by themselves)
 	@scripts/setup
 
-demo: setup ## Show fairness on real input: plain Celery beside the package, two minutes
+demo: setup ## Show fairness on real input: plain Celery, turns alone, limits and turns, in three minutes
 	@$(PYTHON_IN_VENV) -m examples.code_analysis $(ARGS)
 
 site: setup ## Serve the Django admin with demo tasks running (ARGS="--path gate": on stock Redis)
 	@$(PYTHON_IN_VENV) django_app/manage.py site $(ARGS)
+
+# A warning is an error: a link to a page or a heading that is not there is one.
+docs: setup ## Build the pages as a site, build/site/index.html
+	@$(PYTHON_IN_VENV) -m sphinx -W --keep-going -q -d build/doctrees docs build/site
+	@echo "docs: open build/site/index.html"
 
 # Six processes, each with servers of its own: most tests wait for their workers, so two cores are
 # enough for all.
@@ -32,9 +37,8 @@ test: setup ## Run the tests (ARGS="-n 0 -x -k tiers": in one process, to the fi
 repeat: setup ## Run the tests 20 times and count what failed by chance (ARGS=--help)
 	@$(PYTHON_IN_VENV) scripts/repeat --tests "$(TESTS)" $(ARGS)
 
-lowest: setup ## Run the quick tests with the lowest versions that setup.cfg allows
-	@$(PYTHON_IN_VENV) scripts/lowest
-	@.venv-lowest/bin/python -m pytest tests/unit tests/behaviour/test_both_paths.py -n 2 $(ARGS)
+versions: setup ## Run the quick tests with each row of scripts/versions.toml (ARGS=5.6: with one)
+	@$(PYTHON_IN_VENV) scripts/versions $(ARGS)
 
 check: lint format types imports ## Lint, format, types, import rules
 
@@ -69,10 +73,13 @@ packages: setup ## Run the tests of other people's packages beside this one: a m
 mutants: setup ## Make small mistakes in the Lua modules, and print those that no test sees
 	@$(PYTHON_IN_VENV) -m tests.mutants $(ARGS)
 
+dist: setup ## Build dist/, check it, and run the quick start of the README from the wheel
+	@$(PYTHON_IN_VENV) -m tests.package
+
 lock: ## Choose the newest allowed versions anew (constraints.txt; needs uv)
 	@scripts/lock
 
-clean: ## Remove what builds, tests and the demo left (.venv and .venv-lowest stay)
+clean: ## Remove what builds, tests and the demo left (.venv, .versions and .pythons stay)
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
 		.hypothesis demo-report.html
 	find celery_fairness django_app examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

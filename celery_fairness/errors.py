@@ -252,6 +252,8 @@ class LimiterUnavailable(FairnessError, ConnectionError):
             until = "the setting redis_lost decides what tasks do"
         if self.is_not_ready:
             fix = "docs/how-to/recover-redis.md has the cause for its first word"
+        elif self.problem.startswith("SCHEMA "):
+            fix = "docs/how-to/upgrade.md has the rules for another schema"
         elif self.has_answered:
             fix = f"correct the user and the password in {source}, or what that user may do"
         return (

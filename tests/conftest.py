@@ -30,6 +30,7 @@ from tests.support.nodes import WorkerNode
 from tests.support.postgres import PostgresServer
 from tests.support.process_tree import descendants
 from tests.support.rabbit import RabbitServer
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer, ServerFailed
 from tests.support.servers import NotInstalled
 from tests.support.services import ServiceCount, missing
@@ -83,6 +84,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("TEST_CLUSTER"):
+        items[:] = [each for each in items if each.get_closest_marker("one_redis") is None]
     if hasattr(config, "workerinput"):
         from tests.support.processes import spread
 
@@ -165,15 +168,66 @@ def lives_on(pytestconfig: pytest.Config) -> Callable[[Callable[[], list[int]]],
 
 @pytest.fixture(scope="session")
 def redis_server(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
-    """A Redis-compatible server; TEST_REDIS_BINARY (a path or a name on PATH) chooses another."""
-    binary = os.environ.get("TEST_REDIS_BINARY")
+    """A Redis-compatible server; TEST_REDIS_BINARY (a path or a name on PATH) chooses another.
+
+    With TEST_CLUSTER it is the node of a cluster that has the slot of the tests.
+    """
+    name = os.environ.get("TEST_REDIS_BINARY")
+    binary = shutil.which(name) or name if name else None
+    if os.environ.get("TEST_CLUSTER"):
+        with RedisCluster(binary=binary) as cluster:
+            pytestconfig.stash[_long_lived].append(
+                lambda: [each.pid for each in cluster.nodes if each.alive]
+            )
+            yield cluster.primary()
+        return
     try:
-        server = RedisServer(shutil.which(binary) or binary if binary else None).start()
+        server = RedisServer(binary).start()
     except ServerFailed as error:
         missing(str(error))
     pytestconfig.stash[_long_lived].append(lambda: _family(server.pid) if server.alive else [])
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster(pytestconfig: pytest.Config) -> Iterator[RedisCluster]:
+    name = os.environ.get("TEST_REDIS_BINARY")
+    binary = shutil.which(name) or name if name else None
+    with RedisCluster(3, 1, binary, wired=True) as made:
+        pytestconfig.stash[_long_lived].append(
+            lambda: [each.pid for each in made.nodes if each.alive]
+        )
+        yield made
+
+
+@pytest.fixture
+def cluster(_shared_cluster: RedisCluster) -> RedisCluster:
+    """An empty Redis Cluster of three primaries and their replicas; a test may move its slots."""
+    for node in _shared_cluster.nodes:
+        if node.do("ROLE")[0] == "master":
+            node.do("FLUSHALL")
+            node.do("FUNCTION", "FLUSH")
+    return _shared_cluster
+
+
+@pytest.fixture
+def stock_redis_url(request: pytest.FixtureRequest, redis_url: str) -> Iterator[str]:
+    """URL of an empty Redis for stock Celery, which has no broker on a cluster."""
+    if not redis_url.startswith("cluster"):
+        yield redis_url
+        return
+    server = request.getfixturevalue("_server_beside_cluster")
+    with server.client() as client:
+        client.flushall()
+    yield server.url
+
+
+@pytest.fixture(scope="session")
+def _server_beside_cluster(pytestconfig: pytest.Config) -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        pytestconfig.stash[_long_lived].append(lambda: [server.pid] if server.alive else [])
+        yield server
 
 
 @pytest.fixture
@@ -338,5 +392,6 @@ def _assert_nothing_held(server: RedisServer) -> None:
         leases = {key: client.zcard(key) for key in client.scan_iter("*:leases:*")}
         held = {key: count for key, count in leases.items() if count}
         assert not held, f"leases left behind: {held}"
-        unacknowledged = client.hlen("unacked")
+        # Behind a prefix of the broker in a cluster.
+        unacknowledged = sum(map(client.hlen, client.scan_iter("*unacked")))
         assert not unacknowledged, f"{unacknowledged} unacknowledged messages left behind"

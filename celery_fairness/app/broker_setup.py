@@ -54,7 +54,7 @@ def prepare_app(app: Any, settings: Callable[[], Settings]) -> None:
         options = conf.broker_transport_options or {}
         conf.broker_transport_options = {**options, OPTION: SettingsOption(settings)}
     if claims_fairly(app):
-        from celery_fairness.worker.claim_step import ClaimStep
+        from celery_fairness.worker.claimed.claim_step import ClaimStep
 
         app.steps["consumer"].add(ClaimStep)
 

@@ -10,15 +10,14 @@ from typing import Any
 from celery_fairness import wiring
 from celery_fairness.app.parts import Parts
 from celery_fairness.config.settings import Settings
-from celery_fairness.control.check import Progress, check
-from celery_fairness.control.events import EventsApi
-from celery_fairness.control.limits import LimitsApi
-from celery_fairness.control.queues import QueuesApi
-from celery_fairness.control.stats import StatsApi
-from celery_fairness.control.tasks import TasksApi
-from celery_fairness.control.tenants import TenantsApi
-from celery_fairness.control.views import Check
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.control.health.events_api import EventsApi
+from celery_fairness.control.health.stats_api import StatsApi
+from celery_fairness.control.health.table_check import Progress, check
+from celery_fairness.control.health.views import Check
+from celery_fairness.control.key.limits_api import LimitsApi
+from celery_fairness.control.queue.queues_api import QueuesApi
+from celery_fairness.control.task.tasks_api import TasksApi
+from celery_fairness.control.tenant.tenants_api import TenantsApi
 
 
 class Fairness:
@@ -30,19 +29,13 @@ class Fairness:
     Args:
         app: The Celery app. A second ``Fairness`` of the same app replaces the first.
         environ: Environment variables, used before ``app.conf.fairness``.
-        limiter: For tests: a limiter to use instead of the one in Redis.
 
     Raises:
         SettingsError: At the first use, if a setting is invalid.
     """
 
-    def __init__(
-        self,
-        app: Any,
-        environ: Mapping[str, str] = os.environ,
-        limiter: Limiter | None = None,
-    ) -> None:
-        self._parts = Parts(app, environ, limiter)
+    def __init__(self, app: Any, environ: Mapping[str, str] = os.environ) -> None:
+        self._parts = Parts(app, environ)
         self._parts.fairness = self
 
     def __repr__(self) -> str:
@@ -84,7 +77,6 @@ class Fairness:
             progress: Called now and then with the number of keys that were compared.
 
         Raises:
-            ValueError: The Redis is a cluster.
             LimiterUnavailable: Redis does not answer, or its user may not load functions.
         """
         return check(self._parts.installation, repair=repair, progress=progress)

@@ -25,39 +25,41 @@ from celery_fairness.app.worker_setup import (
     prepare_reconnect,
     prepare_worker,
 )
+from celery_fairness.compat.celery_app import mark_successors
 from celery_fairness.config.environment import load_settings
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.worker_shares import NO_SHARES
-from celery_fairness.control.doctor.diagnosis import at_start
-from celery_fairness.control.doctor.facts import backend_name
-from celery_fairness.control.events import EventsApi, source_of
-from celery_fairness.control.installation import Installation
-from celery_fairness.control.rerouting import Rerouting
-from celery_fairness.control.views import WorkerStatus
+from celery_fairness.control.health.doctor.diagnosis import at_start
+from celery_fairness.control.health.doctor.facts import backend_name
+from celery_fairness.control.health.events_api import EventsApi, source_of
+from celery_fairness.control.installation.installation import Installation
+from celery_fairness.control.installation.views import WorkerStatus
+from celery_fairness.control.tenant.rerouting import Rerouting
 from celery_fairness.errors import SettingsError, got, misspelled
-from celery_fairness.limiter.protocol import Limiter
 from celery_fairness.limiter.put_trace import PutTrace
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.redelivery import longest_countdown_seconds, visibility_seconds
 from celery_fairness.message.router import TierRouter
 from celery_fairness.message.stamp import Stamp
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.transport.options import key_prefixes
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
-from celery_fairness.worker.begin import Begins
+from celery_fairness.worker.claimed.begin import Begins
 from celery_fairness.worker.event_forwarder import EventForwarder
-from celery_fairness.worker.gate import Gate
-from celery_fairness.worker.lease_renewer import LeaseRenewer
-from celery_fairness.worker.outcome_reporter import OutcomeReporter
-from celery_fairness.worker.parts import WorkerParts
-from celery_fairness.worker.promoter import Promoter
-from celery_fairness.worker.resend import Resender
+from celery_fairness.worker.gate.celery_counts import PoolChild
+from celery_fairness.worker.gate.gate import Gate
+from celery_fairness.worker.gate.lease_renewer import LeaseRenewer
+from celery_fairness.worker.gate.promoter import Promoter
+from celery_fairness.worker.gate.resender import Resender
+from celery_fairness.worker.outcome_collector import OutcomeCollector
+from celery_fairness.worker.parts_step import WorkerParts
 from celery_fairness.worker.settings_publisher import SettingsPublisher
-from celery_fairness.worker.stopping import StoppingFlag
-from celery_fairness.worker.unspent import PoolChild
+from celery_fairness.worker.stopping_flag import StoppingFlag
 
 logger = logging.getLogger("celery_fairness")
 
@@ -79,10 +81,9 @@ class Parts:
     is closed.
     """
 
-    def __init__(self, app: Any, environ: Mapping[str, str], limiter: Limiter | None) -> None:
+    def __init__(self, app: Any, environ: Mapping[str, str]) -> None:
         self.app = app
         self.fairness: Any = None
-        self._given_limiter = limiter
         self.notices = Notices(logger)
         self.environ = environ
         self._lock = threading.RLock()
@@ -90,10 +91,10 @@ class Parts:
         self.worker = new_id(6)
         self.router = TierRouter(self)
         self._stopping = StoppingFlag()
-        self._limiters: list[RedisLimiter] = []
+        self._limiters: list[Limiter] = []
         self._resenders: list[Resender] = []
-        #: The threads of the worker that only a limiter in Redis needs.
-        self._threads: list[EventForwarder | OutcomeReporter] = []
+        #: The threads of the worker that read Redis.
+        self._threads: list[EventForwarder | OutcomeCollector] = []
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
@@ -105,6 +106,7 @@ class Parts:
         if before is not None:
             before.close()
         wiring.wire(app, self)
+        mark_successors(app)
         self._disconnect = signals.connect(self)
         app.on_after_configure.connect(self._on_configured, weak=False)
         app.on_after_finalize.connect(self._on_finalised, weak=False)
@@ -174,15 +176,17 @@ class Parts:
         return broker_setup.claims_fairly(self.app)
 
     def make_limiter(self, timeout_seconds: float = WORKER_SECONDS, retries: int = 1) -> Limiter:
-        """Make a limiter with connections of its own, or return the one from the constructor."""
-        if self._given_limiter is not None:
-            return self._given_limiter
-        connection = Connection(self.address, timeout_seconds, retries)
+        """Make a limiter with connections of its own."""
+        before = ""
+        if self.claims_fairly:
+            options = self.app.conf.broker_transport_options or {}
+            given = str(options.get("global_keyprefix") or "")
+            before = key_prefixes(self.settings, given, self.address.is_cluster).ours
+        prefix = Names(self.settings.namespace, before).prefix
+        connection = Connection(self.address, timeout_seconds, retries, prefix=prefix)
         connection.check()
         redelivery = visibility_seconds(self.app) or FORGET_COPIES_SECONDS
-        options = self.app.conf.broker_transport_options or {}
-        before = str(options.get("global_keyprefix") or "") if self.claims_fairly else ""
-        limiter = RedisLimiter(
+        limiter = Limiter(
             connection,
             self.settings,
             redelivery_seconds=redelivery,
@@ -282,7 +286,7 @@ class Parts:
 
     @cached_property
     def _event_source(self) -> str:
-        address = self.installation.redis.connection.address
+        address = self.installation.limiter.connection.address
         return source_of(self.app.main or "celery", address)
 
     def _on_configured(self, **_: Any) -> None:
@@ -340,9 +344,7 @@ class Parts:
         # Several workers may be forks of the process that made the app.
         self.worker = new_id(6)
         # A missing or wrong address is an error now, not at the first task.
-        limiter = self.make_limiter()
-        if isinstance(limiter, RedisLimiter):
-            limiter.load_library()
+        self.make_limiter().load_library()
         prepare_worker(self.app)
         if self.claims_fairly:
             broker_setup.prepare_worker(self.app)
@@ -352,8 +354,7 @@ class Parts:
         """Start the threads and publish the tiers; ``WorkerParts``."""
         self._worker_started = datetime.now(UTC)
         prepare_reconnect(self.app, worker.pool)
-        if self._given_limiter is None:
-            logger.info("the limiter's Redis is %s", self.address)
+        logger.info("the limiter's Redis is %s", self.address)
         for symptom in at_start(self.installation):
             logger.warning("%s", symptom)
         enforces = self.settings.enforcement is Enforcement.ON
@@ -364,12 +365,12 @@ class Parts:
             self.lease_renewer.limits = self.installation.declared_words()
             self.lease_renewer.start()
             self.promoter.start()
-        if not self._threads and isinstance(self.limiter, RedisLimiter):
+        if not self._threads:
             self._threads = [self._make_forwarder(worker)]
-            # Its connection is its own, because it runs in a thread of its own.
-            own = None if self.claims_fairly else self.make_limiter()
-            if isinstance(own, RedisLimiter):
-                self._threads.append(OutcomeReporter(worker.consumer, own.next_outcome))
+            if not self.claims_fairly:
+                # Its connection is its own, because it runs in a thread of its own.
+                own = self.make_limiter()
+                self._threads.append(OutcomeCollector(worker.consumer, own.next_outcome))
             for thread in self._threads:
                 thread.start()
         self.settings_publisher.add("settings", self._publish_settings)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from celery_fairness.config.numbers import UNLIMITED, numbers_of
 from celery_fairness.config.queue_limits import DECLARED
 from celery_fairness.config.queue_policy import QueuePolicy
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.util.log_fields import about
 
 logger = logging.getLogger("celery_fairness")
@@ -45,10 +46,10 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
     before = limiter.queue_rows()
     for name in sorted(set(before) | {n for n, each in queues.items() if each.limits}):
         policy = queues.get(name, QueuePolicy())
-        numbers = policy.numbers if policy.limits else None
+        limit = policy.limit if policy.limits else None
         row = before.get(name)
         declared = (row.declared, row.parts) if row else (None, False)
-        if declared == (numbers, policy.partitioned):
+        if declared == (limit, policy.partitioned):
             continue
         if row is not None and row.declared is not None:
             logger.warning(
@@ -57,12 +58,14 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
                 name,
                 extra=about(queue=name),
             )
-        limiter.limit_queue(DECLARED, name, numbers, policy.partitioned)
+        limiter.limit_queue(DECLARED, name, limit, policy.partitioned)
 
 
 def _numbers(tier: Tier | None) -> str:
     if tier is None:
         return "nothing"
-    limit = "unlimited" if tier.concurrency is None else str(tier.concurrency)
-    bound = "" if tier.max_waiting is None else f", at most {tier.max_waiting} waiting"
-    return f"concurrency {limit}, weight {tier.weight:g}, {tier.queue_class} queue{bound}"
+    numbers = (
+        f"{word} {UNLIMITED if (value := getattr(tier, word)) is None else each.kind.show(value)}"
+        for word, each in numbers_of("tier").items()
+    )
+    return f"{', '.join(numbers)}, {tier.queue_class} queue"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_fairness.control.purging import purge_queue
+from celery_fairness.control.task.cancellation import purge_queue
 from celery_fairness.wiring import find
 
 

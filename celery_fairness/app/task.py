@@ -14,13 +14,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from celery import bootsteps
-from celery.app import amqp
 from celery.app.task import Context, Task
 
+from celery_fairness.compat.celery_app import is_following
 from celery_fairness.config.policy import RateLimitPolicy
 from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
 from celery_fairness.message.headers import HEADER, headers_of
@@ -35,7 +34,7 @@ from celery_fairness.message.task_options import (
     check_service,
 )
 from celery_fairness.wiring import find, wired
-from celery_fairness.worker.attempt import current_attempt
+from celery_fairness.worker.attempt import current_attempt, outcome_of
 from celery_fairness.worker.captured_message import retry_options
 from celery_fairness.worker.rate_limited import after_rate_limit
 
@@ -44,11 +43,13 @@ _PLACEHOLDER = "eager"
 _SIGNATURE = inspect.signature(Task.apply_async)
 #: The parameters of ``apply_async`` that a caller may give by position.
 _PARAMETERS = ("args", "kwargs", "task_id", "producer", "link", "link_error", "shadow")
-#: Set while Celery sends the successors of a task that has ended.
-_FOLLOWING: ContextVar[bool] = getattr(amqp, "_callback_publish_retry")  # noqa: B009 - no stub has it
+if TYPE_CHECKING:
+    _Task = Task[Any, Any]
+else:
+    _Task = Task
 
 
-class FairTask(Task[Any, Any]):
+class FairTask(_Task):
     """A task that is charged to a tenant and holds one of the tenant's slots while it runs.
 
     Options of the decorator, in addition to Celery's own:
@@ -131,11 +132,11 @@ class FairTask(Task[Any, Any]):
         Raises:
             NotWired: The app has no ``Fairness``, so nothing would enforce the limits.
         """
-        from celery_fairness.worker.gated_request import FairRequestMixin
+        from celery_fairness.worker.gate.gated_request import GatedRequestMixin
 
         fairness = wired(app)
         if not fairness.claims_fairly:
-            self.Request: Any = FairRequestMixin.before(self.Request)
+            self.Request: Any = GatedRequestMixin.before(self.Request)
             fairness.consumer = consumer
         return super().start_strategy(app, consumer, **options)
 
@@ -196,7 +197,7 @@ class FairTask(Task[Any, Any]):
         """Put the ``fairness`` header into the options of a call."""
         headers = dict(options.get("headers") or {})
         fairness = wired(self.app)
-        strict = _is_called(options) and not fairness.stamp.by_beat(headers)
+        strict = _is_called(self.app, options) and not fairness.stamp.by_beat(headers)
         if strict:
             check_call(self.name, options)
         # Routes that were set after the app was configured have replaced the router.
@@ -216,7 +217,7 @@ class FairTask(Task[Any, Any]):
     def _check_eager(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
         """Raise the errors that sending would raise, without a publish or a call to Redis."""
         called = options.pop(FIELD, None)
-        if not _is_called(options):
+        if not _is_called(self.app, options):
             return
         check_call(self.name, options)
         header = (options.get("headers") or {}).get(HEADER)
@@ -301,7 +302,7 @@ def retried_headers(app: Any, name: str, headers: Mapping[str, Any]) -> dict[str
     return {n: value for n, value in own if n not in headers or headers[n] == within.get(n)}
 
 
-def _is_called(options: Mapping[str, Any]) -> bool:
+def _is_called(app: Any, options: Mapping[str, Any]) -> bool:
     """Return whether user code called ``apply_async`` and sees its errors, and not Celery.
 
     An error that was there from the start must not lose a retry. A wrong successor must not make
@@ -310,7 +311,7 @@ def _is_called(options: Mapping[str, Any]) -> bool:
     Celery sets. The body of a chord has Celery's own mark.
     """
     again = options.get("retries") is not None
-    return not (again or options.get("parent_id") or _FOLLOWING.get())
+    return not (again or options.get("parent_id") or is_following(app))
 
 
 def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
@@ -320,7 +321,7 @@ def follows(app: Any, name: str, headers: Mapping[str, Any], body: Any) -> bool:
     and bodies of chords. It does not mark errbacks. Outside a task an errback has ``parent_id``.
     Inside a task it has the name of one of the task's errbacks.
     """
-    if _FOLLOWING.get() or (isinstance(body, Mapping) and body.get("retries")):
+    if is_following(app) or (isinstance(body, Mapping) and body.get("retries")):
         return True
     parent = app.current_worker_task
     if parent is None:
@@ -380,10 +381,14 @@ def _in_slot(task: Any, body: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 if attempt is not None and attempt.error is not None:
                     raise attempt.error
-                return body(*args, **kwargs)
-            finally:
+                result = body(*args, **kwargs)
+            except BaseException as error:
                 if attempt is not None:
-                    attempt.end()
+                    attempt.end(outcome_of(error, task))
+                raise
+            if attempt is not None:
+                attempt.end()
+            return result
         except RateLimitExceeded as error:
             raised = after_rate_limit(task, error)
             if raised is error:

@@ -7,6 +7,7 @@ from typing import Any
 from celery.concurrency.thread import TaskPool as ThreadPool
 from kombu import Connection
 
+from celery_fairness.compat.celery_app import is_set
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import key_hash
 from celery_fairness.message.task_options import service_queues
@@ -62,7 +63,7 @@ def prepare_worker(app: Any) -> None:
 
     With ``-Q`` it consumes exactly the queues of that option.
     """
-    if not app.conf.value_set_for("worker_lost_wait"):
+    if not is_set(app, "worker_lost_wait"):
         app.conf.worker_lost_wait = WORKER_LOST_WAIT_SECONDS
     app.loader.import_default_modules()
     app.finalize()
@@ -86,5 +87,5 @@ def prepare_reconnect(app: Any, pool: Any) -> None:
     that were acknowledged early.
     """
     name = "worker_enable_prefetch_count_reduction"
-    if (pool.is_green or isinstance(pool, ThreadPool)) and not app.conf.value_set_for(name):
+    if (pool.is_green or isinstance(pool, ThreadPool)) and not is_set(app, name):
         app.conf[name] = False

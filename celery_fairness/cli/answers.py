@@ -15,8 +15,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 from pydantic import TypeAdapter
 
-from celery_fairness.control.json_schema import schema_of
-from celery_fairness.control.ojs_views import KeyFacts, Pagination
+from celery_fairness.control.key.views import KeyFacts, Pagination
+from celery_fairness.util.json_schema import schema_of
 from celery_fairness.util.value import Value
 
 Answer = TypeVar("Answer")

@@ -17,8 +17,8 @@ from celery.app.utils import find_app
 
 from celery_fairness.cli.hints import NAMES_AT_MOST
 from celery_fairness.config.tenants import read_tier_key
-from celery_fairness.control.event_types import TYPES
-from celery_fairness.control.inspect import some_names
+from celery_fairness.control.health.event_types import TYPES
+from celery_fairness.control.key.inspector import some_names
 from celery_fairness.wiring import wired
 
 if TYPE_CHECKING:

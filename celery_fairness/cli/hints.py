@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_fairness.cli.format import quoted
-from celery_fairness.cli.tables import holds_lines
 from celery_fairness.config.tenants import read_tier_key
-from celery_fairness.control.inspect import some_names
-from celery_fairness.control.limit_in_force import time_text
+from celery_fairness.control.key.inspector import some_names
+from celery_fairness.control.key.limit_in_force import time_text
 from celery_fairness.errors import suggestion
 from celery_fairness.limiter.types import KeyHolds
+from celery_fairness.texts.format import quoted
+from celery_fairness.texts.keys import holds_lines
 from celery_fairness.util.printable import printable
 from celery_fairness.wiring import wired
 
 if TYPE_CHECKING:
     from celery_fairness.app.fairness import Fairness
-    from celery_fairness.control.ojs_views import Inspection
-    from celery_fairness.control.views import PublishedTier
+    from celery_fairness.control.key.views import Inspection
+    from celery_fairness.control.tenant.views import PublishedTier
 
 #: Names of keys among which a command looks for a similar one, or for those that begin so.
 NAMES_AT_MOST = 10_000

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from inspect import cleandoc
@@ -26,15 +26,7 @@ from typing import Any, TypeVar
 import click
 
 from celery_fairness.app.fairness import Fairness
-from celery_fairness.cli import (
-    completion,
-    hints,
-    show_limit,
-    show_observed,
-    show_task,
-    tables,
-    top,
-)
+from celery_fairness.cli import completion, hints, top
 from celery_fairness.cli.answers import (
     Answer,
     ClearedOverride,
@@ -46,33 +38,34 @@ from celery_fairness.cli.answers import (
     verbs,
 )
 from celery_fairness.cli.commands import Suggesting
-from celery_fairness.cli.format import count, quoted
 from celery_fairness.cli.worker import run
 from celery_fairness.config.limit_spec import ACTIONS
-from celery_fairness.config.tiers import read_concurrency
-from celery_fairness.control.doctor.finding import Diagnosis
-from celery_fairness.control.event_types import Event, EventPage
-from celery_fairness.control.holding import person
-from celery_fairness.control.libraries import LibraryStatus, delete_library, libraries
-from celery_fairness.control.observed import TENANTS_AT_MOST
-from celery_fairness.control.ojs_views import Inspection, KeyFacts
-from celery_fairness.control.views import (
+from celery_fairness.config.numbers import UNLIMITED, numbers_of
+from celery_fairness.control.health.doctor.symptoms import Diagnosis
+from celery_fairness.control.health.event_types import Event, EventPage
+from celery_fairness.control.health.observed import TENANTS_AT_MOST
+from celery_fairness.control.health.views import Check, Observed, Status
+from celery_fairness.control.installation.libraries import LibraryStatus, delete_library, libraries
+from celery_fairness.control.installation.uninstall import Leftovers, uninstall
+from celery_fairness.control.key.stops import person
+from celery_fairness.control.key.views import ChangedHolds, Inspection, KeyFacts
+from celery_fairness.control.queue.views import QueueLimit, QueueState
+from celery_fairness.control.task.task_list import CANCELLED_STATES, LIST_LENGTH, LONGEST_LIST
+from celery_fairness.control.task.views import (
+    STATES,
     Cancelled,
-    ChangedHolds,
-    Check,
     DeadLetterPage,
     Explanation,
-    Observed,
-    Purged,
-    QueueLimit,
-    QueueState,
     Requeued,
-    Status,
+    TaskPage,
+    TasksCancelled,
 )
+from celery_fairness.control.tenant.views import Purged
 from celery_fairness.errors import (
     LimiterUnavailable,
     NotFound,
     NotWired,
+    ProblemsError,
     SettingsError,
     TenantInvalid,
     got,
@@ -80,6 +73,21 @@ from celery_fairness.errors import (
 )
 from celery_fairness.exporter import expect_client
 from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.texts.checks import check_lines, doctor_lines
+from celery_fairness.texts.events import event_line, page_lines
+from celery_fairness.texts.format import count, quoted
+from celery_fairness.texts.installation import leftovers_lines, libraries_lines
+from celery_fairness.texts.keys import (
+    holds_lines,
+    inspection_lines,
+    keys_lines,
+    limit_lines,
+    overridden_lines,
+)
+from celery_fairness.texts.observed import observed_lines
+from celery_fairness.texts.queues import moved_lines, queue_limit_lines, queue_lines, queues_lines
+from celery_fairness.texts.status import status_lines
+from celery_fairness.texts.tasks import dead_lines, explanation_lines, list_lines
 from celery_fairness.transport.migration import Moved, migrate
 from celery_fairness.util.durations import parse_duration
 from celery_fairness.util.printable import printable
@@ -95,8 +103,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DAY_SECONDS = 86_400
 #: The shortest time between two looks of ``top``, in seconds.
 SHORTEST_LOOK_SECONDS = 0.5
-#: The options that are a number of tasks at once.
-_COUNTS = {"concurrency", "global_limit", "local_limit"}
 
 
 def _help(text: str | None, name: str, *examples: str) -> str:
@@ -111,7 +117,7 @@ def _help(text: str | None, name: str, *examples: str) -> str:
 limit_group = Suggesting("limit", help=_help("Limits by key.", "limit list"))
 tenant_group = Suggesting("tenant", help=_help("Tenants by id.", "tenant show 42"))
 queue_group = Suggesting("queue", help=_help("Queues by name.", "queue list"))
-task_group = Suggesting("task", help=_help("Tasks by id.", "task explain 7f3c"))
+task_group = Suggesting("task", help=_help("Tasks.", "task list"))
 nouns = Suggesting(commands=[limit_group, tenant_group, queue_group, task_group])
 
 
@@ -188,7 +194,7 @@ def _command(
                     value, lines, code = ask(of, **arguments)
                 if isinstance(value, Iterator):
                     for each in value:
-                        line = json.dumps(made.plain(each)) if as_json else tables.event_line(each)
+                        line = json.dumps(made.plain(each)) if as_json else event_line(each)
                         click.echo(line)
                     context.exit(code)
             if as_json:
@@ -227,7 +233,7 @@ def _plain_command(
 @_command(nouns, "status")
 def status(of: Fairness) -> Shown[Status]:
     """Show queues, who holds leases, tiers and counters."""
-    return _shown(of.stats.status(), tables.status_lines)
+    return _shown(of.stats.status(), status_lines)
 
 
 @_command(nouns, "doctor")
@@ -237,7 +243,7 @@ def doctor(of: Fairness) -> Shown[Diagnosis]:
     The exit code is 0 if nothing is wrong, also with advice, and 1 if something is.
     """
     found = of.stats.doctor()
-    return found, tables.doctor_lines(found), 0 if found.is_well else FOUND
+    return found, doctor_lines(found), 0 if found.is_well else FOUND
 
 
 @_command(nouns, "observed", "", "--top 50")
@@ -249,7 +255,7 @@ def doctor(of: Fairness) -> Shown[Diagnosis]:
 )
 def observed(of: Fairness, top: int) -> Shown[Observed]:
     """Show what workers that only observe would have rejected in the last day, by tenant."""
-    return _shown(of.stats.observed(top=top), show_observed.observed_lines)
+    return _shown(of.stats.observed(top=top), observed_lines)
 
 
 def duration(text: str) -> float:
@@ -289,22 +295,30 @@ def _overrides(command: Command) -> Command:
 
 
 _service = click.option("--service", help="The service, if the setting tier_scope is service.")
-_concurrency = click.option("--concurrency", help="At once: a number, 0 pauses, or unlimited.")
-_rate = click.option("--rate", help="Starts in a period: 100/PT1M, 100/m, or unlimited.")
-_throttle = click.option("--throttle", help="The same, evenly spaced.")
 
 
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were typed, with numbers as numbers and ``unlimited`` as None."""
+def _numbers(holder: str) -> Callable[[Command], Command]:
+    """Add an option for each number of a holder, such as ``--rate``."""
+
+    def add(command: Command) -> Command:
+        for word, each in reversed(list(numbers_of(holder).items())):
+            also = f", or {UNLIMITED}" if each.kind.none else ""
+            text = f"{each.help} Such as {each.example}{also}."
+            command = click.option(f"--{word.replace('_', '-')}", help=text)(command)
+        return command
+
+    return add
+
+
+def _given(holder: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were typed, with a holder's numbers read; None is unlimited."""
     given = {name: value for name, value in options.items() if value is not None}
-    for name in _COUNTS & given.keys():
-        try:
-            given[name] = read_concurrency(given[name])
-        except ValueError as error:
-            raise click.UsageError(f"{name}: {error}") from None
-    for name in ("rate", "throttle"):
-        if given.get(name) == "unlimited":
-            given[name] = None
+    for word, each in numbers_of(holder).items():
+        if word in given:
+            try:
+                given[word] = each.kind.read_typed(word, given[word])
+            except ProblemsError as error:
+                raise click.UsageError("; ".join(error.problems)) from None
     return given
 
 
@@ -324,12 +338,12 @@ def _note(hint: str) -> None:
 
 def _inspected(found: Inspection) -> Shown[KeyFacts]:
     code = 0 if found.known and not found.unknown else FOUND
-    return found.facts, show_limit.inspection_lines(found), code
+    return found.facts, inspection_lines(found), code
 
 
 def _overridden(found: Inspection, note: str) -> Shown[KeyFacts]:
     _note(note)
-    return found.facts, show_limit.overridden_lines(found), 0
+    return found.facts, overridden_lines(found), 0
 
 
 def _override_cleared(
@@ -345,7 +359,7 @@ def _override_cleared(
 
 def _stopped(holds: ChangedHolds, note: str) -> Shown[ChangedHolds]:
     _note(note)
-    return _shown(holds, tables.holds_lines)
+    return _shown(holds, holds_lines)
 
 
 def _resumed(of: Fairness, holds: ChangedHolds) -> Shown[ChangedHolds]:
@@ -360,7 +374,7 @@ def limit_list(of: Fairness, page: int, per_page: int) -> Shown[KeyPage]:
     found = of.limits.list(page, per_page)
     unknown = any(each.unknown for each in found.items)
     shown = KeyPage(items=tuple(each.facts for each in found.items), pagination=found.pagination)
-    return shown, show_limit.keys_lines(found), FOUND if unknown else 0
+    return shown, keys_lines(found), FOUND if unknown else 0
 
 
 @_command(limit_group, "show", "api.stripe.com", "api.stripe.com --page 2")
@@ -398,7 +412,7 @@ def limit_cool_down(
     of: Fairness, key: str, reason: str, clear: bool, **ends: Any
 ) -> Shown[ChangedHolds]:
     """Start nothing under KEY for a time. A later call can only make it longer."""
-    if len(_given({**ends, "clear": clear or None})) != 1:
+    if [*ends.values(), clear or None].count(None) != len(ends):
         raise click.UsageError("expected --for DURATION, --until TIME or --clear")
     if clear:
         return _resumed(of, of.limits.clear_cool_down(key))
@@ -416,15 +430,13 @@ def limit_cool_down(
     "api.stripe.com --clear",
 )
 @click.argument("key", shell_complete=completion.keys)
-@_concurrency
-@_rate
-@_throttle
+@_numbers("override")
 @_overrides
 def limit_override(
     of: Fairness, key: str, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
     """Replace the numbers of KEY, for a time or until they are cleared."""
-    given = _given(options)
+    given = _given("override", options)
     if clear:
         return _override_cleared(key, partial(of.limits.clear_override, key), given)
     note = hints.unused_key(of, key)
@@ -459,18 +471,18 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHol
 
 @_command(tenant_group, "override", "42 --concurrency 10 --for 1h --reason import", "42 --clear")
 @click.argument("tenant", shell_complete=completion.tenants)
-@_concurrency
+@_numbers("tenant")
 @_service
 @_overrides
 def tenant_override(
     of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
     """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
-    given = _given(options)
+    given = _given("tenant", options)
     if clear:
         cleared = partial(of.tenants.clear_override, tenant, service)
         return _override_cleared(f"tenant:{tenant}", cleared, given)
-    if "concurrency" not in given:
+    if not given.keys() & numbers_of("tenant").keys():
         raise click.UsageError("expected --concurrency N, or --clear alone")
     note = hints.unused_tenant(of, tenant)
     return _overridden(of.tenants.override(tenant, service=service, **_signed(given)), note)
@@ -479,18 +491,19 @@ def tenant_override(
 @_command(tenant_group, "tier", "42", "42 pro --concurrency 5", "42 --clear")
 @click.argument("tenant", shell_complete=completion.tenants)
 @click.argument("name", required=False, shell_complete=completion.tiers)
-@click.option("--concurrency", help="The tenant's own number, instead of its tier's.")
+@_numbers("tenant")
 @_clear
 def tenant_tier(
-    of: Fairness, tenant: str, name: str | None, concurrency: str | None, clear: bool
+    of: Fairness, tenant: str, name: str | None, clear: bool, **options: Any
 ) -> Shown[KeyFacts]:
-    """Show the tier of TENANT, or publish that it is NAME."""
+    """Show the tier of TENANT, or publish that it is NAME, with numbers of its own."""
+    own = _given("tenant", options)
     if not tenant:
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
-    if (clear and name is not None) or (concurrency is not None and name is None):
+    if (clear and name is not None) or (own and name is None):
         raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
     if name is not None:
-        published = of.tenants.set_tier(tenant, name, **_given({"concurrency": concurrency}))
+        published = of.tenants.set_tier(tenant, name, **own)
         _note(hints.typed_as_key(tenant))
         _note(hints.short_tier(published))
     elif clear:
@@ -500,7 +513,7 @@ def tenant_tier(
         _note(hints.unused_tenant(of, tenant))
     found = of.tenants.inspect(tenant)
     code = FOUND if found.unknown else 0
-    return found.facts, show_limit.limit_lines(found), code
+    return found.facts, limit_lines(found), code
 
 
 @_command(tenant_group, "purge", "42")
@@ -516,29 +529,26 @@ def tenant_purge(of: Fairness, tenant: str) -> Shown[Purged]:
 @_command(queue_group, "list")
 def queue_list(of: Fairness) -> Shown[tuple[QueueState, ...]]:
     """List the queues and their limits."""
-    return _shown(of.queues.list(), tables.queues_lines)
+    return _shown(of.queues.list(), queues_lines)
 
 
 @_command(queue_group, "show", "mail")
 @click.argument("queue", shell_complete=completion.queues)
 def queue_show(of: Fairness, queue: str) -> Shown[QueueState]:
     """Show what waits in QUEUE, and its limit."""
-    return _shown(of.queues.inspect(queue), tables.queue_lines)
+    return _shown(of.queues.inspect(queue), queue_lines)
 
 
 @_command(queue_group, "limit", "mail --global-limit 20 --rate 100/m", "mail --clear")
 @click.argument("queue", shell_complete=completion.queues)
-@click.option("--global-limit", help="At once in all workers: a number, 0 pauses, or unlimited.")
-@click.option("--local-limit", help="At once in one worker, likewise.")
-@_rate
-@_throttle
+@_numbers("queue")
 @click.option("--on-limit", type=click.Choice(ACTIONS), help="What a task above it does.")
 @click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
 def queue_limit(
     of: Fairness, queue: str, clear: bool, **numbers: str | None
 ) -> Shown[QueueLimit | ClearedQueueLimit]:
     """Set the limit of QUEUE; numbers that are not given are unlimited."""
-    given = _given(numbers)
+    given = _given("queue", numbers)
     if clear == bool(given):
         raise click.UsageError("expected numbers, or --clear alone")
     if clear:
@@ -546,7 +556,7 @@ def queue_limit(
         text = "its numbers are those of the settings again" if ended else "nothing was set"
         cleared = ClearedQueueLimit(queue=queue, cleared=ended)
         return cleared, [f"{queue}: {text}"], 0 if ended else FOUND
-    return _shown(of.queues.set_limit(queue, **given), tables.queue_limit_lines)
+    return _shown(of.queues.set_limit(queue, **given), queue_limit_lines)
 
 
 @_command(queue_group, "migrate", "mail --to fairredis", "mail --to redis")
@@ -556,20 +566,58 @@ def queue_migrate(_: Fairness, queue: str, to: str) -> Shown[Moved]:
     """Move the waiting tasks of QUEUE between redis:// and fairredis://, while workers run."""
     with _progress("moved") as progress:
         moved = migrate(click.get_current_context().obj.app, queue, to, progress)
-    return moved, tables.moved_lines(moved), FOUND if moved.waiting else 0
+    return moved, moved_lines(moved), FOUND if moved.waiting else 0
 
 
 @_command(task_group, "explain", "7f3c")
 @click.argument("task", metavar="ID")
 def task_explain(of: Fairness, task: str) -> Shown[Explanation]:
     """Show where the task ID is, and why it does not start."""
-    return _shown(of.tasks.explain(task), show_task.explanation_lines)
+    return _shown(of.tasks.explain(task), explanation_lines)
 
 
-@_command(task_group, "cancel", "7f3c")
-@click.argument("task", metavar="ID")
-def task_cancel(of: Fairness, task: str) -> Shown[Cancelled]:
-    """Cancel the task ID while it waits; a running one goes on."""
+def _filters(states: Sequence[str]) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of a list of tasks."""
+    tenant = click.option(
+        "--tenant", shell_complete=completion.tenants, help="Only tasks of this tenant."
+    )
+    queue = click.option(
+        "--queue", shell_complete=completion.queues, help="Only tasks of this queue."
+    )
+    key = click.option(
+        "--key", shell_complete=completion.keys, help="Only tasks that count in this key."
+    )
+    state = click.option("--state", type=click.Choice(states), help="Only those in this state.")
+    return lambda command: tenant(queue(key(state(command))))
+
+
+@_command(task_group, "list", "--tenant 42", "--queue mail --state waiting")
+@_filters(STATES)
+@click.option(
+    "--limit", type=click.IntRange(1, LONGEST_LIST), default=LIST_LENGTH, help="Tasks on a page."
+)
+@click.option("--cursor", help="Where the page before ended.")
+def task_list(of: Fairness, limit: int, cursor: str | None, **wanted: Any) -> Shown[TaskPage]:
+    """List tasks: dead letters, then running, waiting, parked and delayed ones."""
+    found = of.tasks.list(**wanted, limit=limit, cursor=cursor)
+    while not found.items and found.cursor is not None:
+        # A call looks at a part of the tasks, and none of them was wanted.
+        found = of.tasks.list(**wanted, limit=limit, cursor=found.cursor)
+    return _shown(found, list_lines)
+
+
+@_command(task_group, "cancel", "7f3c", "--tenant 42 --queue mail --state waiting")
+@click.argument("task", metavar="[ID]", required=False)
+@_filters(CANCELLED_STATES)
+@click.option("--yes", is_flag=True, help="Cancel all tasks of the filter without a question.")
+def task_cancel(
+    of: Fairness, task: str | None, yes: bool, **wanted: str | None
+) -> Shown[Cancelled | TasksCancelled]:
+    """Cancel the task ID while it waits, or all waiting tasks of a filter; running ones go on."""
+    if (task is None) == (not any(each is not None for each in wanted.values())):
+        raise click.UsageError("expected ID, or any of --tenant, --queue and --key")
+    if task is None:
+        return _cancel_all(of, yes, wanted)
     found = of.tasks.cancel(task)
     what, queue = f"task {printable(found.task_id)}", printable(found.queue)
     if not found.owner:
@@ -578,13 +626,30 @@ def task_cancel(of: Fairness, task: str) -> Shown[Cancelled]:
     return found, [f"{what}: runs at {printable(found.owner)}; what ends it: {ends_it}"], FOUND
 
 
+def _may_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _cancel_all(of: Fairness, yes: bool, wanted: Mapping[str, Any]) -> Shown[TasksCancelled]:
+    """Cancel all tasks of a filter, if the person confirms their number."""
+    if not yes:
+        found = count(of.tasks.count(**wanted), "task")
+        names = (f"{name} {printable(value)}" for name, value in wanted.items() if value)
+        if not _may_ask():
+            raise click.UsageError(f"{found} of {', '.join(names)}: expected --yes to cancel them")
+        click.confirm(f"Cancel {found} of {', '.join(names)}?", abort=True, err=True)
+    with _progress("cancelled") as progress:
+        done = of.tasks.cancel_all(**wanted, progress=progress)
+    return done, [f"{count(done.cancelled, 'task')} cancelled"], 0
+
+
 @_command(task_group, "dead", "--queue mail", "--page 2")
 @click.option("--queue", shell_complete=completion.queues, help="Only those of this queue.")
 @click.option("--page", type=int, default=1, help="The number of the page, from 1.")
 @click.option("--per-page", type=int, default=20, help="Dead letters on a page, 1 to 100.")
 def task_dead(of: Fairness, queue: str | None, page: int, per_page: int) -> Shown[DeadLetterPage]:
     """List dead letters."""
-    return _shown(of.tasks.dead_letters(queue, page, per_page), tables.dead_lines)
+    return _shown(of.tasks.dead_letters(queue, page, per_page), dead_lines)
 
 
 @_command(task_group, "requeue", "7f3c")
@@ -624,11 +689,11 @@ def events(
         return _until_interrupted(of.events.follow(after, wanted)), [], 0
     if after is not None:
         page = of.events.read(after, wanted, limit or 100)
-        return page, tables.page_lines(page, f"there are more: --after {page.cursor}"), 0
+        return page, page_lines(page, f"there are more: --after {page.cursor}"), 0
     if limit is not None:
         raise click.UsageError("--limit: expected with --after; the newest are --last N")
     newest = of.events.read(types=wanted, last=last or 100)
-    return newest, tables.page_lines(newest, "there are older ones: --last N shows more"), 0
+    return newest, page_lines(newest, "there are older ones: --last N shows more"), 0
 
 
 def _until_interrupted(events: Iterator[Event]) -> Iterator[Event]:
@@ -727,11 +792,25 @@ def library(_: Fairness, library: str | None) -> Shown[list[LibraryStatus] | Del
     Nothing deletes an old one by itself. Other installations may use the server: their last
     use is not shown here. A worker that needs a deleted library loads it again.
     """
-    limiter = wired(click.get_current_context().obj.app).installation.redis
+    limiter = wired(click.get_current_context().obj.app).installation.limiter
     if library is not None:
         delete_library(limiter, library)
         return DeletedLibrary(deleted=library), [f"deleted {library}"], 0
-    return _shown(libraries(limiter), tables.libraries_lines)
+    return _shown(libraries(limiter), libraries_lines)
+
+
+@_command(nouns, "uninstall", "", "--yes")
+@click.option("--yes", is_flag=True, help="Delete the keys.")
+@click.option("--with-tasks", is_flag=True, help="Delete stored tasks too.")
+def uninstall_(_: Fairness, yes: bool, with_tasks: bool) -> Shown[Leftovers]:
+    """Delete all that this installation has stored in Redis.
+
+    Without --yes nothing is deleted. With it nothing is deleted either while a worker is announced,
+    or while tasks are stored and --with-tasks is not given. The exit code is then 1.
+    """
+    installation = wired(click.get_current_context().obj.app).installation
+    left = uninstall(installation, yes=yes, with_tasks=with_tasks)
+    return left, leftovers_lines(left, yes=yes), FOUND if yes and not left.deleted else 0
 
 
 @_command(nouns, "check", "", "--repair")
@@ -744,4 +823,4 @@ def check(of: Fairness, repair: bool) -> Shown[Check]:
     with _progress("keys compared") as progress:
         found = of.check(repair=repair, progress=progress)
     left = any(each.advice for each in found.findings)
-    return found, tables.check_lines(found), FOUND if left else 0
+    return found, check_lines(found), FOUND if left else 0

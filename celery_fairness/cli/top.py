@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_fairness.cli.format import PARKED, Cell, table, wait_text
-from celery_fairness.cli.show_limit import overridden_lines
-from celery_fairness.cli.tables import holds_lines, queue_cells, verdict_line
 from celery_fairness.config.tenants import read_tier_key
-from celery_fairness.control.holding import PERSON_CHARACTERS, person
-from celery_fairness.control.limit_in_force import number_text
-from celery_fairness.control.views import Status, TenantShare
+from celery_fairness.control.health.views import Status
+from celery_fairness.control.key.limit_in_force import number_text
+from celery_fairness.control.key.stops import PERSON_CHARACTERS, person
+from celery_fairness.control.queue.views import TenantShare
 from celery_fairness.errors import NotFound, SettingsError
 from celery_fairness.limiter.types import KeyHolds
+from celery_fairness.texts.format import PARKED, Cell, table, wait_text
+from celery_fairness.texts.keys import holds_lines, overridden_lines
+from celery_fairness.texts.queues import queue_cells
+from celery_fairness.texts.status import verdict_line
+from celery_fairness.util.extras import install_command
 from celery_fairness.util.printable import printable
 
 if TYPE_CHECKING:
@@ -266,7 +269,7 @@ def expect_textual() -> None:
     """
     if find_spec("textual") is None:
         raise SettingsError(
-            "top: expected textual, got: none installed; run: pip install 'celery-fairness[top]', "
+            f"top: expected textual, got: none installed; run: {install_command('top')}, "
             "or show it once with --once"
         )
 

@@ -26,9 +26,9 @@ from textual.widgets import DataTable, Input, Static
 
 from celery_fairness.app.fairness import Fairness
 from celery_fairness.cli import top
-from celery_fairness.cli.format import count
-from celery_fairness.control.views import Status
+from celery_fairness.control.health.views import Status
 from celery_fairness.errors import LimiterUnavailable, NotFound, TenantInvalid
+from celery_fairness.texts.format import count
 from celery_fairness.util.printable import printable
 
 KEYS = "u t l w table  s sort  / filter  p pause  b boost  ? help  q end"

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from celery_fairness.config.numbers import COUNT
 from celery_fairness.config.settings import Settings, build_settings, expected
-from celery_fairness.config.tiers import TYPED_CONCURRENCY, Tier, read_concurrency, tier_fields
+from celery_fairness.config.tiers import (
+    DEFAULT_TIERS,
+    Tier,
+    tier_fields,
+    tiers_by_name,
+)
 from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.util.durations import DURATION_FORMS, parse_duration
 
 _PREFIX = "FAIRNESS_"
-_TIER_VARIABLES = {
-    "FAIRNESS_FREE_LIMIT": "free",
-    "FAIRNESS_PRO_LIMIT": "pro",
-    "FAIRNESS_PRO_PLUS_LIMIT": "pro_plus",
-    "FAIRNESS_ENTERPRISE_LIMIT": "enterprise",
-}
+_TIER_VARIABLES = {f"FAIRNESS_{name.upper()}_LIMIT": name for name in DEFAULT_TIERS}
 _WORDS = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
@@ -54,8 +56,8 @@ VARIABLES: Mapping[str, Variable] = {
     **{
         name: Variable(
             f"tiers.{tier}.concurrency",
-            TYPED_CONCURRENCY,
-            read_concurrency,
+            COUNT.typed,
+            partial(COUNT.read_typed, name),
         )
         for name, tier in _TIER_VARIABLES.items()
     },
@@ -91,7 +93,7 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
             values[variable.setting] = value
             sources[variable.setting] = name
     if limits:
-        values["tiers"] = _lay_limits(values.get("tiers", {}), limits)
+        values["tiers"] = _lay_limits(tiers_by_name(values.get("tiers", {})), limits)
     if problems:
         raise SettingsError(*problems)
     return build_settings(values, sources)
@@ -100,10 +102,19 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
 def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
     """Return the tiers whose concurrency a variable sets: ``{tier: (variable, concurrency)}``."""
     return {
-        tier: (name, read_concurrency(environ[name].strip()))
+        tier: (name, COUNT.read_typed(name, environ[name].strip()))
         for name, tier in _TIER_VARIABLES.items()
         if environ.get(name, "").strip()
     }
+
+
+def chosen_tiers(configured: Mapping[str, Any], environ: Mapping[str, str]) -> set[str]:
+    """Return the names of the tiers that valid settings or variables choose.
+
+    They may choose the numbers of the defaults.
+    """
+    names = {*tiers_by_name(configured.get("tiers", {})), *tier_limit_variables(environ)}
+    return names | ({configured["default_tier"]} if "default_tier" in configured else set())
 
 
 def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:

@@ -10,31 +10,30 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from celery_fairness.config.numbers import NUMBERS, placeholders, read_numbers, write_numbers
 
 #: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
 OF_QUEUE, WHOLE = "q", "g"
-#: The placeholder for any number.
-SIZE = "#"
-#: A number of starts, and their period in milliseconds.
-Window = tuple[int, int]
 OnLimit = Literal["wait", "reschedule", "drop"]
 #: The actions for a task over a limit, the mildest first.
 ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
 #: The actions by their letter in a limit's text, and in answers of the library.
-BY_LETTER: Mapping[str, OnLimit] = {word[0]: word for word in ACTIONS}
+ACTION_BY_LETTER: Mapping[str, OnLimit] = {word[0]: word for word in ACTIONS}
 
 
-class Limit(NamedTuple):
+@dataclass(frozen=True, slots=True, init=False)
+class Limit:
     """One named constraint of a task.
+
+    ``limit["rate"]`` is its number ``rate``, or None if it has none: a limit has the numbers of
+    the table :data:`~celery_fairness.config.numbers.NUMBERS`, each in the merged form of its kind.
 
     Attributes:
         key: The key, which matches the pattern of the Open Job Spec, section 6.2.
-        concurrency: Tasks at once. None is unlimited, 0 pauses.
-        rates: Sliding windows of starts. After a merge none implies another, and the shortest is
-            first.
-        throttle: Starts in a period, spaced evenly: the interval is the period divided by the
-            starts. None means no throttle.
+        numbers: The numbers that it has, as pairs of name and value in the order of the table.
         on_limit: The action for a task over the limit.
         private: The key contains the tenant, so only this tenant's tasks have it.
         of: ``q``: the numbers are stored with the queue (``queues``) and not here. ``g``: this is
@@ -42,43 +41,50 @@ class Limit(NamedTuple):
     """
 
     key: str
-    concurrency: int | None = None
-    rates: tuple[Window, ...] = ()
-    throttle: Window | None = None
-    on_limit: str = "wait"
-    private: bool = False
-    of: str = ""
+    numbers: tuple[tuple[str, Any], ...]
+    on_limit: OnLimit
+    private: bool
+    of: str
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        on_limit: OnLimit = "wait",
+        private: bool = False,
+        of: str = "",
+        **numbers: Any,
+    ) -> None:
+        if unknown := numbers.keys() - NUMBERS.keys():
+            raise TypeError(f"expected numbers of {', '.join(NUMBERS)}, got: {unknown.pop()}")
+        has = ((name, numbers[name]) for name in NUMBERS if numbers.get(name) is not None)
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "numbers", tuple(has))
+        object.__setattr__(self, "on_limit", on_limit)
+        object.__setattr__(self, "private", private)
+        object.__setattr__(self, "of", of)
+
+    def __getitem__(self, name: str) -> Any:
+        return next((value for known, value in self.numbers if known == name), None)
 
     @property
     def name(self) -> str:
         """The place where its tasks wait: key and kinds of numbers, with SIZE for each number."""
-        return shape_of(self._numbered)
+        return shape_of(f"{self.key}|{self._numbers}")
 
     @property
-    def _numbered(self) -> str:
-        """Key and numbers."""
-        concurrency, bar, windows = self.numbers.partition("|")
-        if self.of == OF_QUEUE:
-            concurrency = OF_QUEUE
-        return f"{self.key}|{concurrency}{bar}{windows}"
-
-    @property
-    def numbers(self) -> str:
-        """Its numbers as text."""
-        concurrency = "" if self.concurrency is None else str(self.concurrency)
-        rates = "+".join(map(window_text, self.rates))
-        throttle = window_text(self.throttle) if self.throttle else ""
-        return f"{concurrency}|{rates}|{throttle}"
+    def _numbers(self) -> str:
+        return OF_QUEUE if self.of == OF_QUEUE else write_numbers(dict(self.numbers))
 
     @property
     def text(self) -> str:
-        """The limit as text without spaces, commas and line ends."""
+        """The limit as text without spaces, commas and line ends: ``KEY|NUMBERS|FLAGS``."""
         flag = "p" if self.private else self.of.strip(OF_QUEUE)
-        return f"{self._numbered}|{self.on_limit[0]}{flag}"
+        return f"{self.key}|{self._numbers}|{self.on_limit[0]}{flag}"
 
 
-#: The numbers in a limit's text.
-_NUMBERS = re.compile(r"\|([0-9q#]*)\|([^|,]*)\|([^|,]*)")
+#: A limit's text or name: its key, its numbers, and its flags if it has any.
+_LIMIT = re.compile(r"([^|,]*)\|([^|,]*)(\|[^,]*)?")
 
 
 def write_limits(limits: Iterable[Limit]) -> str:
@@ -97,39 +103,22 @@ def read_limits(text: str) -> tuple[Limit, ...]:
 
 
 def _read_limit(text: str) -> Limit:
-    key, concurrency, rates, throttle, flags = text.split("|")
+    key, numbers, flags = text.split("|")
+    is_of_queue = numbers == OF_QUEUE
     return Limit(
         key,
-        int(concurrency) if concurrency.isdecimal() else None,
-        tuple(map(_read_window, rates.split("+"))) if rates else (),
-        _read_window(throttle) if throttle else None,
-        BY_LETTER[flags[0]],
-        flags.endswith("p"),
-        OF_QUEUE if concurrency == OF_QUEUE else flags[1:].strip("p"),
+        on_limit=ACTION_BY_LETTER[flags[0]],
+        private=flags.endswith("p"),
+        of=OF_QUEUE if is_of_queue else flags[1:].strip("p"),
+        **({} if is_of_queue else read_numbers(numbers)),
     )
 
 
 def shape_of(text: str) -> str:
-    """Return the text of limits, or of a lane, with ``#`` in place of each number.
-
-    A concurrency of 0 stays, because it stops only the tasks that have it, not all of the key.
-    """
-    return _NUMBERS.sub(_with_placeholders, text)
+    """Return the text of limits, or of a lane, with ``#`` in place of each number."""
+    return _LIMIT.sub(_with_placeholders, text)
 
 
 def _with_placeholders(found: re.Match[str]) -> str:
-    concurrency, rates, throttle = found.groups()
-    if concurrency not in ("0", OF_QUEUE):
-        concurrency = concurrency and SIZE
-    return f"|{concurrency}|{rates and SIZE}|{throttle and SIZE}"
-
-
-def window_text(window: Window) -> str:
-    """Return a window as text: ``STARTS/PERIOD_MS``."""
-    starts, period_ms = window
-    return f"{starts}/{period_ms}"
-
-
-def _read_window(text: str) -> Window:
-    starts, _, period_ms = text.partition("/")
-    return int(starts), int(period_ms)
+    key, numbers, flags = found.groups(default="")
+    return f"{key}|{numbers if numbers == OF_QUEUE else placeholders(numbers)}{flags}"

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any, Self, TypeVar
 
 from celery_fairness.config.fields import collect, one_of, unknown_problems
 from celery_fairness.config.key_templates import KEY_EXPECTED, KeyTemplate, Missing
-from celery_fairness.config.limit_spec import ACTIONS, Limit, OnLimit, Window
-from celery_fairness.config.rates import Rate, RateLike
-from celery_fairness.config.tiers import CONCURRENCY
+from celery_fairness.config.limit_spec import ACTIONS, Limit, OnLimit
+from celery_fairness.config.numbers import NUMBERS, has_numbers_of, numbers_of
+from celery_fairness.config.rates import RateLike
 from celery_fairness.errors import PolicyInvalid, got
 
 #: Most limits of one task, counted by key.
 MAX_LIMITS = 16
 ON_LIMIT = replace(one_of(*ACTIONS), suggests=ACTIONS)
 
-_OJS_FIELDS = ("key", "concurrency", "rate", "throttle", "on_limit")
+_NUMBERS = numbers_of("policy")
+_OJS_FIELDS = ("key", *_NUMBERS, "on_limit")
 #: Fields in the dialects of two other tools, and what to write instead.
 _DIALECT_FIELDS = {
     "max_per_second": 'a key and a throttle, such as {"limit": 5, "period": "PT1S"}',
@@ -36,15 +36,17 @@ _DIALECT_FIELDS = {
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
+@has_numbers_of("policy")
 class RateLimitPolicy:
     """The limits that all tasks with one key share. A policy without numbers only counts.
 
     Attributes:
         key: The key, or a template with fields (:mod:`celery_fairness.config.key_templates`).
         concurrency: Tasks of the key at once, 0 to 1,000,000. None is unlimited, 0 pauses.
-        rate: Starts in any window of a period, in a form that :meth:`Rate.parse` reads.
-        throttle: Starts in a period, evenly spaced, in the same forms.
+        rate: Starts in any window of a period, given in a form that :meth:`Rate.parse` reads. The
+            attribute is a :class:`Rate` or None.
+        throttle: Starts in a period, evenly spaced, likewise.
         on_limit: The action for a task over the limit. ``wait``: it waits. ``reschedule``: it is
             tried again when a start is expected. ``drop``: it does not run, and its result is
             ``RateLimitDropped``.
@@ -56,39 +58,24 @@ class RateLimitPolicy:
     """
 
     key: str
-    concurrency: int | None
-    rate: Rate | None
-    throttle: Rate | None
-    on_limit: OnLimit
-    missing: Missing
+    concurrency: int | None = None
+    rate: RateLike | None = None
+    throttle: RateLike | None = None
+    on_limit: OnLimit = "wait"
+    missing: Missing = "error"
     template: KeyTemplate = field(init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        key: str,
-        concurrency: int | None = None,
-        rate: RateLike | None = None,
-        throttle: RateLike | None = None,
-        on_limit: OnLimit = "wait",
-        missing: Missing = "error",
-    ) -> None:
+    def __post_init__(self) -> None:
         problems: list[str] = []
-        template = collect(problems, KeyTemplate, key, missing)
-        problems += CONCURRENCY.problems("concurrency", concurrency)
-        made_rate = None if rate is None else collect(problems, Rate.parse, rate, "rate")
-        spacing = None if throttle is None else collect(problems, Rate.parse, throttle, "throttle")
-        problems += ON_LIMIT.problems("on_limit", on_limit)
+        template = collect(problems, KeyTemplate, self.key, self.missing)
+        numbers = {
+            name: collect(problems, number.kind.read, name, getattr(self, name))
+            for name, number in _NUMBERS.items()
+        }
+        problems += ON_LIMIT.problems("on_limit", self.on_limit)
         if template is None or problems:
             raise PolicyInvalid(*problems)
-        for name, value in {
-            "key": template.text,
-            "concurrency": concurrency,
-            "rate": made_rate,
-            "throttle": spacing,
-            "on_limit": on_limit,
-            "missing": missing,
-            "template": template,
-        }.items():
+        for name, value in {**numbers, "key": template.text, "template": template}.items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -122,9 +109,9 @@ class RateLimitPolicy:
         known = (*_OJS_FIELDS, "missing") if templates else _OJS_FIELDS
         problems += unknown_problems(f": expected fields of {', '.join(known)}", fields, known)
         given = {name: fields[name] for name in known if name in fields}
-        for name in ("rate", "throttle"):
+        for name, number in _NUMBERS.items():
             if name in given:
-                given[name] = collect(problems, Rate.from_ojs, given[name], name)
+                given[name] = collect(problems, number.kind.read_ojs, name, given[name])
         policy = collect(problems, lambda: cls(**{"key": None, **given}))
         if policy is None or problems:
             raise PolicyInvalid(*(_with_place(where, problem) for problem in problems))
@@ -153,29 +140,28 @@ class RateLimitPolicy:
 
     def _written(self, key: str) -> dict[str, Any]:
         ojs: dict[str, Any] = {"key": key}
-        if self.concurrency is not None:
-            ojs["concurrency"] = self.concurrency
-        if self.rate is not None:
-            ojs["rate"] = self.rate.to_ojs()
-        if self.throttle is not None:
-            ojs["throttle"] = self.throttle.to_ojs()
+        for name, number in _NUMBERS.items():
+            if (value := getattr(self, name)) is not None:
+                ojs[name] = number.kind.to_ojs(value)
         ojs["on_limit"] = self.on_limit
         return ojs
 
     def limit(self, key: str | None = None, *, private: bool = False) -> Limit:
         """Return this policy as a limit of ``key``; None means its own key."""
         key = self.key if key is None else key
-        rates = () if self.rate is None else (self.rate.window,)
-        throttle = None if self.throttle is None else self.throttle.window
-        return Limit(key, self.concurrency, rates, throttle, self.on_limit, private)
+        numbers = {
+            number.name: number.kind.merged([getattr(self, word)])
+            for word, number in _NUMBERS.items()
+        }
+        return Limit(key, on_limit=self.on_limit, private=private, **numbers)
 
 
 def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """Return one limit for each key, private ones first, sorted by key.
 
-    It has the strictest of each number: the smallest concurrency, every window that no other
-    window implies, and the throttle with the widest spacing. Its action is the first of ``drop``,
-    ``reschedule`` and ``wait``. The result does not depend on the order of ``limits``.
+    It has the strictest of each number: the smallest count, every window that no other window
+    implies, and the widest spacing. Its action is the first of ``drop``, ``reschedule`` and
+    ``wait``. The result does not depend on the order of ``limits``.
     """
     by_key: dict[str, list[Limit]] = {}
     for limit in limits:
@@ -195,28 +181,15 @@ def check_keys(keys: Collection[str]) -> None:
 
 
 def _strictest(key: str, limits: list[Limit]) -> Limit:
-    throttles = [limit.throttle for limit in limits if limit.throttle is not None]
+    numbers = {
+        name: number.kind.join(limit[name] for limit in limits) for name, number in NUMBERS.items()
+    }
     return Limit(
         key,
-        min((x.concurrency for x in limits if x.concurrency is not None), default=None),
-        _windows(rate for limit in limits for rate in limit.rates),
-        # If two have the same spacing, take the smaller limit, so that the order has no effect.
-        max(throttles, key=lambda each: (Fraction(each[1], each[0]), -each[0]), default=None),
-        max((limit.on_limit for limit in limits), key=ACTIONS.index),
-        any(limit.private for limit in limits),
+        on_limit=max((limit.on_limit for limit in limits), key=ACTIONS.index),
+        private=any(limit.private for limit in limits),
+        **numbers,
     )
-
-
-def _windows(rates: Iterable[Window]) -> tuple[Window, ...]:
-    """Return the windows that no other implies.
-
-    A window implies a shorter one that allows at least as many starts.
-    """
-    kept: list[Window] = []
-    for starts, period_ms in sorted(rates, key=lambda rate: (-rate[1], rate[0])):
-        if not kept or starts < kept[-1][0]:
-            kept.append((starts, period_ms))
-    return tuple(reversed(kept))
 
 
 def _with_place(where: str, problem: str) -> str:

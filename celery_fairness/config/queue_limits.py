@@ -16,9 +16,9 @@ Weakness: a queue without a row has no limit, so a pause of its key must make a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
-from celery_fairness.config.limit_spec import Limit, Window, read_limits
+from celery_fairness.config.limit_spec import Limit, read_limits
 
 #: The beginning of every key of a queue's limit.
 PREFIX = "queue:"
@@ -32,39 +32,13 @@ KNOWN: Final = "know"
 How = Literal["declare", "set", "clear", "know"]
 
 
-class QueueNumbers(NamedTuple):
-    """The numbers of one queue's limit. In a partitioned queue each partition has them.
-
-    Attributes:
-        concurrency: Tasks at once over all processes. None is unlimited, 0 pauses.
-        rates: Windows of starts.
-        throttle: Starts in a period, spaced evenly. None means no throttle.
-        on_limit: ``wait``, ``reschedule`` or ``drop``.
-        local: Tasks at once in one process. None is unlimited.
-    """
-
-    concurrency: int | None = None
-    rates: tuple[Window, ...] = ()
-    throttle: Window | None = None
-    on_limit: str = "wait"
-    local: int | None = None
-
-    @property
-    def text(self) -> str:
-        """The numbers in the text form that Redis stores."""
-        local = "" if self.local is None else self.local
-        return f"{self.limit('').numbers}|{self.on_limit[0]}|{local}"
-
-    def limit(self, key: str) -> Limit:
-        """Return a limit of ``key`` with these numbers."""
-        return Limit(key, self.concurrency, self.rates, self.throttle, self.on_limit)
+def write_queue(limit: Limit) -> str:
+    """Return the limit of a queue, without its key, as the text in Redis: ``NUMBERS|ACTION``."""
+    return limit.text.removeprefix(f"{limit.key}|")
 
 
-def read_numbers(text: str) -> QueueNumbers:
-    """Read what :attr:`QueueNumbers.text` wrote."""
-    numbers, _, local = text.rpartition("|")
-    _, concurrency, rates, throttle, on_limit, *_ = read_limits(f"_|{numbers}")[0]
-    return QueueNumbers(concurrency, rates, throttle, on_limit, int(local) if local else None)
+def _read_queue(text: str) -> Limit:
+    return read_limits(f"|{text}")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +48,23 @@ class QueueRow:
     Attributes:
         key: The key of the whole queue.
         parts: Whether each partition has the numbers for itself.
-        declared: The numbers of the settings.
-        by_operator: The numbers that an operator has set.
+        declared: The limit of the settings, without a key.
+        by_operator: The limit that an operator has set, without a key.
     """
 
     key: str
     parts: bool = False
-    declared: QueueNumbers | None = None
-    by_operator: QueueNumbers | None = None
+    declared: Limit | None = None
+    by_operator: Limit | None = None
 
     @property
-    def numbers(self) -> QueueNumbers:
-        """The numbers in force."""
-        return self.by_operator or self.declared or QueueNumbers()
+    def limit(self) -> Limit:
+        """The limit in force, without a key."""
+        return self.by_operator or self.declared or Limit("")
 
 
 def read_row(text: str) -> QueueRow:
     """Read a row as the library has written it."""
     key, shape, _version, *numbers = text.split(" ")
-    declared, by_operator = (read_numbers(each) if each else None for each in numbers)
+    declared, by_operator = (_read_queue(each) if each else None for each in numbers)
     return QueueRow(key, shape == "parts", declared, by_operator)

@@ -11,15 +11,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, ValidationError, create_model
 
 from celery_fairness.config.fields import TRUTH, Rule, Section
-from celery_fairness.config.limit_spec import OnLimit
+from celery_fairness.config.limit_spec import Limit, OnLimit
+from celery_fairness.config.numbers import WAITING, Kind, Starts, numbers_of
 from celery_fairness.config.policy import ON_LIMIT
-from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX, QueueNumbers
+from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.tenants import KEY_CHARACTERS, key_hash, key_part
-from celery_fairness.config.tiers import CONCURRENCY, WAITING
 from celery_fairness.errors import PolicyInvalid
 
 #: Most arguments that define a partition.
@@ -46,10 +46,20 @@ def _read_rate(value: Any) -> Rate | None:
         raise PolicyInvalid(*(each.replace(*_PAUSED) for each in error.problems)) from None
 
 
-_Rate = Annotated[Rate | None, BeforeValidator(_read_rate)]
+def _type_of(kind: Kind) -> Any:
+    if isinstance(kind, Starts):
+        return Annotated[Rate | None, BeforeValidator(_read_rate)]
+    return Annotated[kind.answer, kind.rule]
 
 
-class QueuePolicy(Section):
+_NUMBERS: Any = {
+    word: (_type_of(number.kind), number.kind.default)
+    for word, number in numbers_of("queue").items()
+}
+_NumbersOfQueue: Any = create_model("NumbersOfQueue", __base__=Section, **_NUMBERS)
+
+
+class QueuePolicy(_NumbersOfQueue):  # type: ignore[misc]  # mypy cannot read the table
     """The settings of one queue.
 
     Attributes:
@@ -67,15 +77,11 @@ class QueuePolicy(Section):
         max_waiting: Most waiting tasks, 1 to 1,000,000,000. None is unlimited.
     """
 
-    global_limit: Annotated[int | None, CONCURRENCY] = None
-    local_limit: Annotated[int | None, CONCURRENCY] = None
-    rate: _Rate = None
-    throttle: _Rate = None
     on_limit: Annotated[OnLimit, ON_LIMIT] = "wait"
     by_args: Annotated[tuple[str, ...] | None, _ARGUMENTS] = None
     by_kind: Annotated[bool, TRUTH] = False
     missing: Literal["empty", "error"] = "empty"
-    max_waiting: Annotated[int | None, WAITING] = None
+    max_waiting: Annotated[int | None, WAITING.rule] = None
 
     @property
     def partitioned(self) -> bool:
@@ -83,20 +89,18 @@ class QueuePolicy(Section):
         return self.by_args is not None or self.by_kind
 
     @property
-    def numbers(self) -> QueueNumbers:
-        """Its numbers in the form of the scheduler."""
-        return QueueNumbers(
-            self.global_limit,
-            (self.rate.window,) if self.rate else (),
-            self.throttle.window if self.throttle else None,
-            self.on_limit,
-            self.local_limit,
-        )
+    def limit(self) -> Limit:
+        """Its limit, without a key."""
+        numbers = {
+            number.name: number.kind.merged([getattr(self, word)])
+            for word, number in numbers_of("queue").items()
+        }
+        return Limit("", on_limit=self.on_limit, **numbers)
 
     @property
     def limits(self) -> bool:
         """Whether it has anything that a claim must check."""
-        return self.partitioned or self.numbers != QueueNumbers()
+        return self.partitioned or self.limit != Limit("")
 
 
 def queue_of_route(routing_key: str) -> str:
@@ -109,11 +113,11 @@ def queue_key(queue: str) -> str:
     return PREFIX + _part(queue)
 
 
-def declared_numbers(queues: Mapping[str, QueuePolicy], key: str) -> QueueNumbers | None:
-    """Return the declared numbers of the whole queue that has ``key``; None if it has none."""
+def declared_limit(queues: Mapping[str, QueuePolicy], key: str) -> Limit | None:
+    """Return the declared limit of the whole queue that has ``key``; None if it has none."""
     for queue, policy in queues.items():
         if policy.limits and not policy.partitioned and queue_key(queue) == key:
-            return policy.numbers
+            return policy.limit
     return None
 
 
@@ -165,8 +169,9 @@ def read_queue(given: Any) -> QueuePolicy:
         PolicyInvalid: A value is invalid, with one problem for each.
     """
     try:
-        return QueuePolicy.model_validate(given)
+        policy: QueuePolicy = QueuePolicy.model_validate(given)
     except ValidationError as error:
         # A section raises one error with all problems.
         (item,) = error.errors()
         raise PolicyInvalid(*item["ctx"]["error"].problems) from None
+    return policy

@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any
 
 from celery_fairness.config.fields import unknown_problems
-from celery_fairness.config.limit_spec import Window
 from celery_fairness.errors import PolicyInvalid, got
 from celery_fairness.util.durations import (
     iso_duration,
@@ -22,6 +21,8 @@ from celery_fairness.util.durations import (
     seconds,
 )
 
+#: A number of starts, and their period in milliseconds.
+Window = tuple[int, int]
 #: Most starts that a rate may allow in its period.
 MAX_RATE_LIMIT = 1_000_000
 #: Shortest period, in seconds.
@@ -124,11 +125,6 @@ class Rate:
 
 #: The forms that :meth:`Rate.parse` reads.
 RateLike = Rate | str | Mapping[str, Any]
-
-
-def ojs_rate(window: Window | None) -> dict[str, Any] | None:
-    """Return a window in the form of the Open Job Spec; None for None."""
-    return None if window is None else Rate(window[0], seconds(window[1])).to_ojs()
 
 
 def limit_problems(name: str, limit: Any) -> list[str]:

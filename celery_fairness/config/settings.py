@@ -40,8 +40,15 @@ from celery_fairness.config.fields import (
     texts_of,
     whole,
 )
+from celery_fairness.config.numbers import UNLIMITED
 from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy
-from celery_fairness.config.tiers import DEFAULT_TIERS, NAME, Tier, merge_tiers
+from celery_fairness.config.tiers import (
+    DEFAULT_TIERS,
+    NAME,
+    Tier,
+    merge_tiers,
+    tiers_by_name,
+)
 from celery_fairness.config.worker_shares import Service
 from celery_fairness.errors import SettingsError, got, suggestion
 
@@ -50,7 +57,7 @@ Resolver = Callable[[str], str | None]
 #: Longest snooze and jitter, in seconds.
 DAY_SECONDS = 86_400.0
 
-_REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel)://.+", re.DOTALL)
+_REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel|clusters?)://.+", re.DOTALL)
 _NAMESPACE = text_of(r"[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, '_', '.' or '-'")
 _ServiceName = Annotated[str, BeforeValidator(partial(NAME.read, "service name"))]
 _QueueName = Annotated[str, BeforeValidator(partial(QUEUE_NAME.read, "queue name"))]
@@ -73,7 +80,8 @@ _ENABLED = Rule(
     "true, false or 'observe'", lambda value: isinstance(value, bool) or value == "observe"
 )
 _ADDRESS = Rule(
-    "redis://, rediss://, sentinel://, redis+socket:// or unix:// and an address",
+    "redis://, rediss://, sentinel://, cluster://, clusters://, redis+socket:// or unix:// and an "
+    "address",
     lambda value: (
         isinstance(value, SecretStr) and _REDIS_URL.fullmatch(value.get_secret_value()) is not None
     ),
@@ -89,6 +97,12 @@ def _mapping_of(what: str) -> Rule:
     """Return the rule of a mapping from names of a ``what``, such as a tier, to their fields."""
     expected = f"a mapping of {what} names to their fields"
     return Rule(expected, lambda value: isinstance(value, Mapping))
+
+
+_TIERS = Rule(
+    f"{_mapping_of('tier').expected}, or {UNLIMITED!r}",
+    lambda value: isinstance(value, Mapping) or value == UNLIMITED,
+)
 
 
 class Settings(BaseModel):
@@ -113,11 +127,12 @@ class Settings(BaseModel):
         description="Prefix of every key in Redis, inside one hash tag. Two installations on "
         "one Redis differ here.",
     )
-    tiers: Annotated[Mapping[str, Tier], _mapping_of("tier")] = Field(
+    tiers: Annotated[Mapping[str, Tier], _TIERS] = Field(
         default_factory=lambda: dict(DEFAULT_TIERS),
         description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
         "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
-        "pauses; `max_waiting` None is unlimited.",
+        "pauses; `max_waiting` None is unlimited. `'unlimited'` sets the concurrency of all "
+        "default tiers to None.",
     )
     default_tier: Annotated[str, text_of(".*", "the name of a tier")] = Field(
         "free",
@@ -223,7 +238,8 @@ class Settings(BaseModel):
     @field_validator("tiers", mode="before")
     @classmethod
     def _merge_tiers(cls, value: Any) -> Any:
-        return merge_tiers(value) if isinstance(value, Mapping) else value
+        given = tiers_by_name(value)
+        return merge_tiers(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:

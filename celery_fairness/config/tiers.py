@@ -6,42 +6,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.config.fields import (
-    number,
-    one_of,
-    problems_of,
-    text_of,
-    unknown_problems,
-    whole,
-)
+from celery_fairness.config.fields import one_of, problems_of, text_of, unknown_problems
+from celery_fairness.config.numbers import UNLIMITED, has_numbers_of, numbers_of
 from celery_fairness.errors import SettingsError, got
-from celery_fairness.util.durations import parse_count
 
 QueueClass = Literal["priority", "default"]
 
-#: Largest concurrency that a tier may have.
-MAX_CONCURRENCY = 1_000_000
-#: Largest weight that a tier may have.
-MAX_WEIGHT = 1_000_000.0
-#: Largest ``max_waiting``.
-MAX_WAITING = 1_000_000_000
-
 #: ADR-16: the name of a tier or of a service. Names of queues are made from it.
 NAME = text_of(r"[A-Za-z0-9_-]{1,100}", "1 to 100 letters, digits, '_' or '-'")
-CONCURRENCY = whole(0, MAX_CONCURRENCY, zero="pause", none="unlimited")
-#: Only a put checks it. A task that comes back, such as a retry, is accepted above it.
-WAITING = whole(1, MAX_WAITING, none="any number")
-#: The weight of a tier, and the cost of a task.
-WEIGHT = number("a number", None, MAX_WEIGHT)
 _RULES = {
-    "concurrency": CONCURRENCY,
-    "weight": WEIGHT,
+    **{word: number.kind.rule for word, number in numbers_of("tier").items()},
     "queue_class": one_of("priority", "default"),
-    "max_waiting": WAITING,
 }
 
 
 @dataclass(frozen=True, slots=True)
+@has_numbers_of("tier")
 class Tier:
     """A plan: how many tasks each of its tenants may run at once.
 
@@ -64,6 +44,8 @@ class Tier:
         problems = _problems(self.name, tier_fields(self))
         if problems:
             raise ValueError("; ".join(problems))
+        # So that an equal weight has one text in Redis, and is no news.
+        object.__setattr__(self, "weight", float(self.weight))
 
 
 def _problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
@@ -75,7 +57,7 @@ def tier_fields(tier: Tier) -> dict[str, Any]:
     return {name: getattr(tier, name) for name in _RULES}
 
 
-#: The tiers of ADR-10. If a setting changes pro's concurrency, ``pro_plus`` has the new one too.
+#: The tiers of ADR-10. Each has its own concurrency.
 DEFAULT_TIERS: Mapping[str, Tier] = {
     tier.name: tier
     for tier in (
@@ -85,6 +67,14 @@ DEFAULT_TIERS: Mapping[str, Tier] = {
         Tier("enterprise", 5, queue_class="priority"),
     )
 }
+
+
+def tiers_by_name(given: Any) -> Any:
+    """Return a value of the setting ``tiers`` as a mapping by name, if it is valid.
+
+    ``unlimited`` takes the limit off every default tier.
+    """
+    return {name: {"concurrency": None} for name in DEFAULT_TIERS} if given == UNLIMITED else given
 
 
 def merge_tiers(changes: Mapping[Any, Any]) -> dict[str, Tier]:
@@ -97,7 +87,6 @@ def merge_tiers(changes: Mapping[Any, Any]) -> dict[str, Tier]:
         SettingsError: A tier is invalid, with one problem for each.
     """
     fields: dict[Any, dict[str, Any]] = {n: tier_fields(t) for n, t in DEFAULT_TIERS.items()}
-    del fields["pro_plus"]["concurrency"]
     expected = f"expected one of {', '.join(_RULES)}"
     problems: list[str] = []
     for name, change in changes.items():
@@ -113,9 +102,6 @@ def merge_tiers(changes: Mapping[Any, Any]) -> dict[str, Tier]:
             problems += (f"{name}: {problem}" for problem in unknown)
         else:
             fields.setdefault(name, {}).update(change)
-    if "pro_plus" in fields and "concurrency" not in fields["pro_plus"]:
-        like = fields.get("pro", {"concurrency": DEFAULT_TIERS["pro"].concurrency})
-        fields["pro_plus"]["concurrency"] = like["concurrency"]
     for name, values in fields.items():
         if "concurrency" not in values:
             problems.append(f"{name}: expected a concurrency, as for every new tier, got: none")
@@ -123,22 +109,6 @@ def merge_tiers(changes: Mapping[Any, Any]) -> dict[str, Tier]:
     if problems:
         raise SettingsError(*problems)
     return {name: Tier(name, **values) for name, values in fields.items()}
-
-
-#: The forms that :func:`read_concurrency` reads.
-TYPED_CONCURRENCY = f"a whole number from 0 (pause) to {MAX_CONCURRENCY}, or 'unlimited'"
-
-
-def read_concurrency(text: str) -> int | None:
-    """Read a concurrency that a person typed; None is unlimited.
-
-    Raises:
-        ValueError: It is none. The message names the expected forms.
-    """
-    number = parse_count(text, MAX_CONCURRENCY)
-    if number is None and text.lower() != "unlimited":
-        raise ValueError(f"expected {TYPED_CONCURRENCY}, got: {got(text)}")
-    return number
 
 
 def queues_of(service: str) -> tuple[str, str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from celery_fairness.errors import SettingsError
+from celery_fairness.util.extras import install_command
 
 
 def expect_client() -> None:
@@ -20,5 +21,5 @@ def expect_client() -> None:
     if find_spec("prometheus_client") is None:
         raise SettingsError(
             "metrics: expected prometheus-client, got: none installed; "
-            "run: pip install 'celery-fairness[metrics]'"
+            f"run: {install_command('metrics')}"
         )

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from celery_fairness.app.fairness import Fairness
-from celery_fairness.control.metrics import Family
+from celery_fairness.control.health.metrics import Family
 from celery_fairness.exporter.scrape import Scraper
 
 

@@ -3,7 +3,7 @@
 The package needs opentelemetry-api only here. The program brings the SDK and its exporters, and
 opentelemetry-instrumentation-celery makes the spans.
 
-Invariant: every instrument is a metric of :mod:`celery_fairness.control.metric_table`.
+Invariant: every instrument is a metric of :mod:`celery_fairness.control.health.metric_table`.
 
 Weakness: OpenTelemetry has no observable histogram. A histogram becomes three counters with the
 names and the label ``le`` that Prometheus uses.
@@ -22,9 +22,9 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, g
 from celery_fairness import Fairness
 from celery_fairness.app.signals import connect_runs
 from celery_fairness.config.settings import Settings
-from celery_fairness.control import metric_table as table
-from celery_fairness.control.metric_table import Metric
-from celery_fairness.control.metrics import Sample
+from celery_fairness.control.health import metric_table as table
+from celery_fairness.control.health.metric_table import Metric
+from celery_fairness.control.health.metrics import Sample
 from celery_fairness.exporter.scrape import Scraper
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import CLAIM_PROPERTY, COPY_HEADER, headers_of

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from celery_fairness.control import metric_table as table
-from celery_fairness.control.metrics import Family, Sample
+from celery_fairness.control.health import metric_table as table
+from celery_fairness.control.health.metrics import Family, Sample
 from celery_fairness.errors import LimiterUnavailable
 
 

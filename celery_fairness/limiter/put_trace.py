@@ -12,12 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery_fairness.config.settings import Settings
-from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.redis import RedisLimiter, job_text
 from celery_fairness.limiter.tier_cache import LOOK_SECONDS, TierCache
 from celery_fairness.limiter.types import Job
-from celery_fairness.message.attribution import Attribution, attribution_of
-from celery_fairness.scheduler import calls
+from celery_fairness.message.attribution import attribution_of
 from celery_fairness.util.timestamps import eta_ms
 
 
@@ -65,13 +62,7 @@ class PutTrace:
         self._look_at = now + LOOK_SECONDS
         job = Job(str(headers.get("id") or ""), name, queue or "")
         start_ms = eta_ms(headers.get("eta"))
-        events = self._tier_cache.ask(lambda limiter: _emit(limiter, job, attribution, start_ms))
-        self._watched = bool(events)
-
-
-def _emit(limiter: Limiter, job: Job, attribution: Attribution, start_ms: int) -> int:
-    if not isinstance(limiter, RedisLimiter):
-        return 0
-    cost = f"{attribution.cost:.17g}"
-    args = (job_text(job), attribution.key, attribution.tier or "", cost, start_ms, "")
-    return int(limiter.connection.run(calls.TRACE_PUT, limiter.prefix, args))
+        watched = self._tier_cache.ask(
+            lambda limiter: limiter.trace_put(job, attribution, start_ms)
+        )
+        self._watched = bool(watched)

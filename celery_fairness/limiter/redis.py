@@ -1,5 +1,9 @@
 """The limiter in Redis. Every decision is one call and uses the server's clock.
 
+Invariant: a key never gets more live leases than its limit. A lease of several keys is granted for
+all of them or for none. A lease that is not renewed ends by itself. Acquire, renew and release take
+a lease's id, and a second call with the same id changes nothing.
+
 Weakness: if Redis loses data, it loses leases too. Workers register theirs again at the next
 renewal. Until then more tasks may start than the limit allows.
 """
@@ -14,18 +18,19 @@ from typing import Any, cast
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from celery_fairness.config.limit_spec import BY_LETTER
+from celery_fairness.config.limit_spec import ACTION_BY_LETTER, Limit
+from celery_fairness.config.numbers import NO_NUMBERS, write_numbers
 from celery_fairness.config.queue_limits import (
     PARKED_QUEUES,
     How,
-    QueueNumbers,
     QueueRow,
     read_row,
+    write_queue,
 )
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import id_part, key_part
-from celery_fairness.config.tiers import QueueClass, Tier
+from celery_fairness.config.tiers import Tier, tier_fields
 from celery_fairness.limiter.types import (
     Admitted,
     HeldLease,
@@ -41,6 +46,7 @@ from celery_fairness.limiter.types import (
     SlotRequest,
     Unresolved,
 )
+from celery_fairness.message.attribution import Attribution
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Settled, Verdict
@@ -67,10 +73,11 @@ _REJECTIONS = {
 }
 
 
-class RedisLimiter:
-    """A :class:`~celery_fairness.limiter.protocol.Limiter` that all processes and hosts share.
+class Limiter:
+    """Takes, renews and ends leases, parks tasks, and stores the tiers in force.
 
-    The protocol describes its methods. Those that only this limiter has are described here.
+    All processes and hosts share it. Every method raises
+    :class:`~celery_fairness.errors.LimiterUnavailable` if Redis does not answer.
 
     Args:
         frozen_clock: Only for tests: returns the server's time in ms.
@@ -134,7 +141,8 @@ class RedisLimiter:
         try:
             self.connection.load_library(self.prefix)
             # This call writes nothing and checks the schema.
-            args = ("", "", "", *self._checking(), "", 0)
+            wanted = {"key": "", "tenant_key": "", "tier": "", "app": "", "first": 0}
+            args = calls.json_args(**wanted, **self._checking())
             self.connection.execute(calls.INSPECT, self.prefix, args)
         except LibraryUnusable:
             raise
@@ -152,6 +160,10 @@ class RedisLimiter:
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
     ) -> Admitted | Rejected:
+        """Take a slot of the tier and of each other limit, or none.
+
+        A lease that is already held is admitted again without a change.
+        """
         known = self._tiers.get(request.tier)
         args = (
             request.lease.id,
@@ -174,10 +186,17 @@ class RedisLimiter:
             return Admitted(request.lease, tier, number, held, code == 2, version)
         wait = None if retry_after_ms < 0 else seconds(retry_after_ms)
         return Rejected(
-            _REJECTIONS[code], wait, tier, number, held, version, key, BY_LETTER[action]
+            _REJECTIONS[code], wait, tier, number, held, version, key, ACTION_BY_LETTER[action]
         )
 
     def renew(self, leases: Sequence[Lease], epoch: int | None = None) -> Renewal[Lease]:
+        """Renew ``leases`` for one lease time, and move the limiter's clock.
+
+        Args:
+            leases: The leases. An empty list only moves the clock.
+            epoch: The epoch of the last renewal. If the limiter has lost its memory since, missing
+                leases are registered again.
+        """
         answers = []
         for batch in _batches(leases) if leases else ((),):
             held = [(lease.id, lease.key) for lease in batch]
@@ -197,12 +216,28 @@ class RedisLimiter:
         ends: bool = False,
         limits: Sequence[str] = (),
     ) -> bool:
+        """Report that a worker lives, for one more lease time.
+
+        Args:
+            worker: The worker's ``WorkerStatus`` as JSON. "" only checks the memory.
+            epoch: The epoch of the last renewal. None if there was none.
+            ends: The worker ends, and its entry is removed.
+            limits: The limits that the worker's app declares, as text. The limiter looks whether
+                they are used up.
+
+        Returns:
+            Whether the limiter has lost its memory since that epoch.
+        """
         lives_ms = 0 if ends else self._rules.lease_ms
         now_text = self._now_text()
         args = calls.announce_args(self._rules, worker, lives_ms, epoch, now_text, limits)
         return calls.read_announce(self._call(calls.ANNOUNCE, args))
 
     def release(self, leases: Sequence[Lease], *, died: bool = False) -> int:
+        """End ``leases`` and return how many of them were held. A second call returns 0.
+
+        ``died`` is whether their processes died. A trace reports this.
+        """
         verdict = Verdict.DIED if died else Verdict.DONE
         held = 0
         for batch in _batches(leases):
@@ -210,8 +245,12 @@ class RedisLimiter:
             held += calls.read_settle(answer).count(Settled.SETTLED)
         return held
 
-    def release_soon(self, lease: Lease) -> None:
-        args = self._settle_args([lease], Verdict.DONE)
+    def release_soon(self, lease: Lease, outcome: Verdict = Verdict.DONE) -> None:
+        """End the lease of an attempt whose body has ended, without waiting for the answer.
+
+        ``outcome`` is DONE, FAILED or RETRIED.
+        """
+        args = self._settle_args([lease], outcome)
         self.connection.post(calls.SETTLE, self.prefix, args)
 
     def begin(self, lease: str, verdict: Verdict, epoch: int) -> bool:
@@ -227,12 +266,31 @@ class RedisLimiter:
         self._notes.send(calls.BEGIN, calls.begin_args(lease, verdict, epoch, self._now_text()))
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
+        """Replace the successor of ``rejected`` by a copy with ``next_serial``.
+
+        A caller uses this if a publish failed and may have arrived. From now on a gate drops the
+        message of the first try.
+
+        Returns:
+            False if the first try arrived, or another copy started. Then nothing must be published.
+        """
         args = (rejected.message, rejected.serial, next_serial)
         return bool(self._call(calls.SUPERSEDE, args))
 
     def park(
         self, request: SlotRequest, message: str, expires_ms: int = 0, rank: int = 0
     ) -> Parking:
+        """Store the message of a task that was just rejected until its limits are available.
+
+        A lease that ends between the rejection and this call is not missed. A copy that was parked
+        before gets its old place.
+
+        Args:
+            request: The rejected request, with a copy. ``next_serial`` is never published.
+            message: The message to publish again.
+            expires_ms: The server time from which the task must not start. 0 for none.
+            rank: The priority, 0 to 9. Rank 9 goes first.
+        """
         if request.copy is None:
             raise ValueError("copy: expected one that names the message, got: None")
         tenant = request.tenant
@@ -247,6 +305,15 @@ class RedisLimiter:
         return Parking(self._call(calls.PARK, args))
 
     def promote(self, want: int, enforcement: Enforcement = Enforcement.ON) -> Promotion:
+        """Lease parked tasks that may start now, in their fair order.
+
+        If the caller does not report within one lease that a task is published, the task waits
+        again in its place, and is promoted again as another copy.
+
+        Args:
+            want: Most tasks, at least 1.
+            enforcement: If it is not ``ON``, all parked tasks may start.
+        """
         rules = replace(self._rules, enforcement=enforcement.value, copies_ms=self._copy_keep_ms)
         args = calls.claim_args(
             self._promoter, self._promotions, want, [self.parked_queue], rules, self._now_text()
@@ -261,11 +328,18 @@ class RedisLimiter:
         return Promotion(tuple(tasks), seconds(claim.sleep_ms))
 
     def end_promotion(self, promoted: Promoted, how: PromotionEnd) -> None:
+        """Store what became of the copy of a promoted task.
+
+        A task that was not published is promoted again after a pause. The pause doubles with each
+        try, from a sixteenth of a lease to a whole one. A task that its broker has rejected ten
+        times has failed.
+        """
         ends = [Settle(promoted.copy.serial, Verdict(how))]
         args = calls.settle_args(ends, self._rules, self._now_text())
         self._call(calls.SETTLE, args)
 
     def await_parked(self, timeout_seconds: float) -> None:
+        """Wait until parked tasks may start, or the timeout. Each wake-up wakes one caller."""
         self._listener.wait(self.names.of("wakeup", self.parked_queue), timeout_seconds)
 
     def next_outcome(self, written: str) -> Outcome | None:
@@ -274,7 +348,17 @@ class RedisLimiter:
         answer = self._call(calls.NEXT_OUTCOME, args)
         return calls.read_next_outcome(answer)
 
+    def trace_put(self, job: Job, attribution: Attribution, start_ms: int) -> bool:
+        """Emit ``task.put`` of a task if a trace is on, and return whether it is.
+
+        ``start_ms`` is the Unix time from which the task may start, in ms. 0 for now.
+        """
+        cost = f"{attribution.cost:.17g}"
+        args = (job_text(job), attribution.key, attribution.tier or "", cost, start_ms, "")
+        return bool(self._call(calls.TRACE_PUT, args))
+
     def leases_of(self, key: str) -> KeyLeases:
+        """Return the live leases of ``key`` without changing it."""
         found = self.look(key)
         first = tuple(
             HeldLease(each["id"], seconds(each["ends_ms"]), task_id=each.get("task_id", ""))
@@ -300,16 +384,8 @@ class RedisLimiter:
             first: Index of the first lease in the answer.
         """
         tenant_key = self._tenant_key(tenant) if tenant else ""
-        args = (key, tenant_key, tier, *self._checking(), app, first)
-        return self._ask(calls.INSPECT, *args)
-
-    def _tiers_text(self) -> str:
-        return json.dumps(
-            {
-                name: (calls.limit_text(each.concurrency), float(each.weight))
-                for name, each in self._tiers.items()
-            }
-        )
+        wanted = {"key": key, "tenant_key": tenant_key, "tier": tier, "app": app, "first": first}
+        return self._ask(calls.INSPECT, **wanted, **self._checking())
 
     def overview(self, queues: Iterable[str], only: str = "", first: int = 0) -> Mapping[str, Any]:
         """Return the queues and the processes that run tasks: the answer of ``overview``.
@@ -319,8 +395,8 @@ class RedisLimiter:
             only: The only queue of the answer. "" for all.
             first: Index of the first queue.
         """
-        begin = (self._rules.lease_ms, self._now_text(), only, first, self._rules.default_tier)
-        return self._ask(calls.OVERVIEW, *begin, *queues)
+        wanted = {"queues": list(queues), "only": only, "first": first}
+        return self._ask(calls.OVERVIEW, **wanted, **self._checking())
 
     def inspect_queue(
         self, queue: str, page: Sequence[int] = (0, 0), taken: Mapping[str, int] | None = None
@@ -332,8 +408,9 @@ class RedisLimiter:
             page: Indexes of the first active and of the first blocked tenant.
             taken: Slots that the tenants of earlier pages use up, by key.
         """
-        args = (*self._checking(), *page, json.dumps(taken or {}))
-        return self._ask(calls.INSPECT_QUEUE, queue, *args)
+        active, blocked = page
+        wanted = {"queue": queue, "active": active, "blocked": blocked, "taken": taken or {}}
+        return self._ask(calls.INSPECT_QUEUE, **wanted, **self._checking())
 
     def backlog(self, most: Mapping[str, int]) -> Mapping[str, Any]:
         """Return why the tasks of queues wait, as the function ``backlog`` has it.
@@ -341,13 +418,21 @@ class RedisLimiter:
         Args:
             most: How many tenants of each queue are checked.
         """
-        return self._ask(calls.BACKLOG, *self._checking(), *chain.from_iterable(most.items()))
+        return self._ask(calls.BACKLOG, queues=list(most.items()), **self._checking())
 
-    def _checking(self) -> tuple[Any, ...]:
-        """Return the arguments by which a function checks limits and tenants."""
-        rules = self._rules
-        tiers = (rules.default_tier, self._tiers_text(), rules.enforcement)
-        return rules.lease_ms, *tiers, self._now_text()
+    def _checking(self) -> dict[str, Any]:
+        """Return the settings by which a function checks limits and tenants."""
+        tiers = {
+            name: (calls.limit_text(each.concurrency), each.weight)
+            for name, each in self._tiers.items()
+        }
+        return {
+            "lease_ms": self._rules.lease_ms,
+            "default_tier": self._rules.default_tier,
+            "tiers": tiers,
+            "enforcement": self._rules.enforcement,
+            "frozen_ms": self._now_text(),
+        }
 
     def totals(self, limits: Iterable[str] = ()) -> Mapping[str, Any]:
         """Return what claims and gates have counted, as the function ``totals`` has it.
@@ -355,44 +440,55 @@ class RedisLimiter:
         Args:
             limits: Texts of limits whose state is returned too.
         """
-        begin = (self._rules.lease_ms, self._now_text(), self._rules.enforcement)
-        return self._ask(calls.TOTALS, *begin, *limits)
+        return self._ask(calls.TOTALS, limits=list(limits), **self._checking())
 
     def explain(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
         """Return the snapshot of a task; None if its tag is not known.
 
         The function ``explain`` describes it and the arguments.
         """
-        args = (tag, fairness_by, scope, *self._checking())
-        return self._ask(calls.EXPLAIN, *args) or None
+        wanted = {"tag": tag, "fairness_by": fairness_by, "scope": scope}
+        return self._ask(calls.EXPLAIN, **wanted, **self._checking()) or None
+
+    def list_tasks(
+        self,
+        wanted: Mapping[str, Any],
+        position: Mapping[str, Any] | None,
+        most: int,
+        *,
+        detailed: bool,
+    ) -> Mapping[str, Any]:
+        """Return a page of tasks: the answer of ``list``.
+
+        Args:
+            wanted: The states, and the tenant, queue and key, as the function takes them.
+            position: Where the page before ends. None for the first page.
+            most: Most tasks on the page.
+            detailed: Whether the rows have more than tag and head.
+        """
+        request = {**wanted, "most": most, "detailed": detailed, "from": position}
+        return self._ask(calls.LIST, **request, **self._checking())
 
     def publish_tiers(self, tiers: Iterable[Tier], source: str, *, force: bool = True) -> bool:
-        rows: list[str] = []
-        for tier in sorted(tiers, key=lambda tier: tier.name):
-            row = {
-                "concurrency": tier.concurrency,
-                "weight": float(tier.weight),
-                "queue_class": tier.queue_class,
-            }
-            if tier.max_waiting is not None:
-                row["max_waiting"] = tier.max_waiting
-            rows += (tier.name, json.dumps(row, sort_keys=True))
-        args = (source, int(force), *rows)
-        return bool(self._call(calls.PUBLISH_TIERS, args)[0])
+        """Put a whole tier table in force.
+
+        Args:
+            tiers: All tiers.
+            source: ``database`` or ``settings``.
+            force: False does not replace a table from the database.
+
+        Returns:
+            Whether the table is now in force.
+        """
+        rows = {tier.name: json.dumps(tier_fields(tier), sort_keys=True) for tier in tiers}
+        answer = self._call(calls.PUBLISH_TIERS, calls.tiers_args(rows, source, force=force))
+        return bool(json.loads(answer)["is_written"])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
+        """Return the source of the table in force, "" if there is none, and its tiers."""
         flat = self.connection.read("HGETALL", self.names.tiers)
         table = {name: json.loads(row) for name, row in mapping_of(flat).items()}
-        tiers = {
-            name: Tier(
-                name,
-                row["concurrency"],
-                row["weight"],
-                cast(QueueClass, row["queue_class"]),
-                row.get("max_waiting"),
-            )
-            for name, row in table.items()
-        }
+        tiers = {name: Tier(name, **row) for name, row in table.items()}
         source = self.connection.read("HGET", self.names.clock, "tiers_source") if tiers else None
         return source or "", tiers
 
@@ -400,18 +496,32 @@ class RedisLimiter:
         self,
         tenant: str,
         tier: str | None,
-        concurrency: int | str | None,
+        numbers: Mapping[str, Any] = NO_NUMBERS,
         *,
         keep: bool = False,
         ends_ms: int | None = None,
     ) -> int:
-        number = concurrency if isinstance(concurrency, str) else calls.limit_text(concurrency)
+        """Publish one tenant's tier.
+
+        Args:
+            tenant: The tenant.
+            tier: Its tier. None removes the record.
+            numbers: Its own numbers by name, in place of its tier's. None is unlimited.
+            keep: Keep the record until it is removed. Otherwise a record without own numbers
+                expires when the caches of all resolvers have expired.
+            ends_ms: Server time from which the tenant has the default tier, in Unix ms. None for no
+                end.
+
+        Returns:
+            The config version.
+        """
         keep_ms = 0 if keep and ends_ms is None else 2 * self._cache_ms + 1000
-        ends = "" if ends_ms is None else ends_ms
-        args = (self._tenant_key(tenant), tier or "", number, keep_ms, ends)
-        return int(self._call(calls.PUBLISH_TENANT, args))
+        own = write_numbers(numbers)
+        args = calls.tenant_args(self._tenant_key(tenant), tier or "", own, keep_ms, ends_ms)
+        return int(json.loads(self._call(calls.PUBLISH_TENANT, args))["version"])
 
     def published_tenant(self, tenant: str) -> str | None:
+        """Return the tier that was published for ``tenant``; None if none was."""
         record = self.connection.read("HMGET", self.names.tenant(tenant), "tier", "ends_ms")
         tier, ends_ms = cast("tuple[str | None, str | None]", record)
         if ends_ms is not None and int(ends_ms) <= self._server_ms():
@@ -419,25 +529,45 @@ class RedisLimiter:
         return tier
 
     def limit_queue(
-        self, how: How, queue: str, numbers: QueueNumbers | None = None, parts: bool = False
+        self, how: How, queue: str, limit: Limit | None = None, parts: bool = False
     ) -> QueueRow | None:
-        text = numbers.text if numbers else ""
+        """Change the limit of a queue, or only make its row.
+
+        Args:
+            how: ``declare``, ``set``, ``clear`` or ``know``
+                (:mod:`celery_fairness.config.queue_limits`).
+            queue: The queue.
+            limit: The new limit. None for none.
+            parts: Whether they are declared for each partition.
+
+        Returns:
+            The queue's row; None if it has none.
+        """
+        text = write_queue(limit) if limit else ""
         args = calls.queue_args(
             *(how, queue, queue_key(queue), parts, text),
             *(self._rules.lease_ms, self._rules.enforcement, self._now_text()),
         )
-        row = self._call(calls.SET_QUEUE_LIMIT, args)
+        row = json.loads(self._call(calls.SET_QUEUE_LIMIT, args)).get("row")
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
+        """Return the rows of queues by name."""
         flat = self.connection.read("HGETALL", self.names.queue_limits)
         rows = ((field.partition(" ")[::2], row) for field, row in mapping_of(flat).items())
         return {queue: read_row(row) for (kind, queue), row in rows if kind == "queue"}
 
     def config_version(self) -> int:
+        """Return the config version. It grows with each publication."""
         return int(self.connection.read("HGET", self.names.clock, "version") or 0)
 
     def report_unresolved(self, failed: int, tenants: Mapping[str, Unresolved]) -> int:
+        """Count failures of the tier resolver, and return the config version.
+
+        Args:
+            failed: All failures since the last report.
+            tenants: Those of the first tenants.
+        """
         rows = (
             (self._tenant_key(tenant), str(each.failures), each.error, str(each.age_ms))
             for tenant, each in tenants.items()
@@ -446,9 +576,14 @@ class RedisLimiter:
         return int(self._call(calls.UNRESOLVED, args))
 
     def count(self, counter: str, amount: int = 1) -> None:
+        """Add to a counter."""
         self.connection.read("HINCRBY", self.names.counters, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
+        """Return every counter: ``rejected:TIER``, ``superseded``, ``opened``, ``invalid``.
+
+        Limits other than tiers have ``limited`` (rejections), ``dropped`` and ``rescheduled``.
+        """
         rows = mapping_of(self.connection.read("HGETALL", self.names.counters)).items()
         # The others are the rejections by key.
         return {name: int(total) for name, total in rows if not name.startswith("rejections ")}
@@ -474,10 +609,10 @@ class RedisLimiter:
         copy = request.copy or Copy("")
         return copy.message, copy.serial, request.next_serial, self._copy_keep_ms
 
-    def _ask(self, function: str, *args: Any) -> Mapping[str, Any]:
-        """Return the answer of a function that answers in JSON; empty if there is none."""
-        answer = self._call(function, args)
-        return cast("Mapping[str, Any]", json.loads(answer)) if answer else {}
+    def _ask(self, function: str, **wanted: Any) -> Mapping[str, Any]:
+        """Return the answer of a function that takes and returns a JSON object."""
+        answer = self._call(function, calls.json_args(**wanted))
+        return cast("Mapping[str, Any]", json.loads(answer))
 
     def _call(self, function: str, args: Sequence[Any]) -> Any:
         return self.connection.run(function, self.prefix, args)

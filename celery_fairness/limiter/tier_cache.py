@@ -32,7 +32,7 @@ from celery_fairness.config.settings import Resolver, Settings
 from celery_fairness.config.tenants import INVALID, NONE, Reserved
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import LimiterUnavailable, SettingsError, got, suggestion
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.unresolved_tenants import UNKNOWN_TIER, UnresolvedTenants
 from celery_fairness.util.throttled_log import Notices
 

@@ -7,9 +7,10 @@ no code compares as text.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.durations import Milliseconds
@@ -264,18 +265,15 @@ class WaitedLimit:
 
     Attributes:
         queue: The queue of the tasks. "" if gates have parked them.
-        concurrency: Tasks of the key at once. None is unlimited.
-        rates: ``(starts, period_ms)`` each.
-        throttle: ``(starts, period_ms)``, spaced evenly. None means no throttle.
+        numbers: The numbers of the limit by name. A rate has ``(starts, period_ms)`` for each of
+            its windows.
         state: ``exhausted``, ``paused``, ``cool-down``, or ``available``: the next claim checks it.
         tenants: The number of tenants that wait, counted once for each group of lanes.
         tasks: The number of waiting tasks. None if there are too many lanes to count them.
     """
 
     queue: str
-    concurrency: int | None
-    rates: tuple[tuple[int, int], ...]
-    throttle: tuple[int, int] | None
+    numbers: Mapping[str, Any]
     state: str
     tenants: int
     tasks: int | None

@@ -20,9 +20,10 @@ from typing import Any
 
 from celery_fairness.config.fields import TRUTH
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.numbers import COST
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_CHARACTERS, KEY_PATTERN, normalise
-from celery_fairness.config.tiers import NAME, WEIGHT
+from celery_fairness.config.tiers import NAME
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
 from celery_fairness.message.limits import parse_limits
 from celery_fairness.util.ids import new_id
@@ -111,6 +112,31 @@ class Header:
         return {**wire, "invalid": self.invalid} if self.invalid else wire
 
 
+class MadeHeader(dict[str, Any]):
+    """A header that this publish has made, beside its values, so that no step parses it again.
+
+    A user's code may change it before the message is put. Then it has no values, and the next step
+    parses it as any other.
+    """
+
+    __slots__ = ("_made", "_values")
+
+    def __init__(self, wire: Mapping[str, Any], values: Header) -> None:
+        super().__init__(wire)
+        self._values = values
+        self._made = dict(wire)
+
+    @classmethod
+    def of(cls, values: Header) -> MadeHeader:
+        """Return the header of these values, without limits."""
+        return cls(values.to_wire(), values)
+
+    @property
+    def values_if_unchanged(self) -> Header | None:
+        """Its values without limits and partition. None if the header was changed."""
+        return self._values if self == self._made else None
+
+
 #: The names that a field may misspell; `v` is too short to be misspelled.
 _NAMES = tuple(each.name for each in fields(Header))
 
@@ -163,14 +189,30 @@ def parse_header(value: Any) -> Header:
     if not isinstance(scheduled, bool):
         raise HeaderInvalid(TRUTH.problem("scheduled", scheduled))
     cost = value.get("cost", 1)
-    if not WEIGHT.accepts(cost):
-        raise HeaderInvalid(WEIGHT.problem("cost", cost))
+    if not COST.accepts(cost):
+        raise HeaderInvalid(COST.problem("cost", cost))
     invalid = value.get("invalid", "")
     if not isinstance(invalid, str):
         raise HeaderInvalid(f"invalid: expected text, got: {got(invalid)}")
     limits = parse_limits(value["limits"]) if "limits" in value else ()
     partition = _partition(value["partition"]) if "partition" in value else None
     return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition)
+
+
+def values_of(value: Any) -> Header:
+    """Return the values of a header without limits and partition. One that was made needs no parse.
+
+    Raises:
+        HeaderInvalid: As for :func:`parse_header`.
+    """
+    made = value.values_if_unchanged if isinstance(value, MadeHeader) else None
+    return parse_header(value) if made is None else made
+
+
+def extended(wire: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return a header with ``limits`` or ``partition``, which :func:`values_of` does not return."""
+    made = wire.values_if_unchanged if isinstance(wire, MadeHeader) else None
+    return {**wire, **fields} if made is None else MadeHeader({**wire, **fields}, made)
 
 
 def log_misspelling(notices: Notices, task: Any, headers: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.config.tiers import queues_of, select_queue
 from celery_fairness.errors import HeaderInvalid
-from celery_fairness.message.headers import HEADER, Header, parse_header
+from celery_fairness.message.headers import HEADER, Header, values_of
 from celery_fairness.message.stamp import Message
 from celery_fairness.message.task_options import service_of
 from celery_fairness.wiring import publishing
@@ -52,6 +52,8 @@ class TierRouter:
         stamp, service = self._parts.stamp, service_of(task)
         try:
             headers = options.get("headers") or {}
+            if service is None and HEADER not in headers:
+                return None
             wire = stamp.header(Message(name, task, headers, args or (), kwargs or {}))
             queue = self._queue(service, wire, stamp.is_scheduled(task, headers))
         except Exception as error:  # noqa: BLE001 - a producer must not fail here
@@ -68,7 +70,7 @@ class TierRouter:
         current = queue_of_route(current or "")
         try:
             wire = headers.get(HEADER)
-            service = service or (parse_header(wire).service if wire is not None else None)
+            service = service or (values_of(wire).service if wire is not None else None)
             if service is None or current not in queues_of(service):
                 return None
             if wire is not None:
@@ -80,7 +82,7 @@ class TierRouter:
 
     def _queue(self, service: str | None, wire: Any, scheduled: bool) -> str | None:
         try:
-            header = parse_header(wire) if wire is not None else Header()
+            header = values_of(wire) if wire is not None else Header()
         except HeaderInvalid:
             header = Header()
         service = service or header.service

@@ -9,14 +9,15 @@ The first of these sources applies:
 Without any of them a FairTask becomes a system task, and another task gets no header. If the task
 that is publishing has an invalid tenant, so has the message.
 
-``FairTask.apply_async`` makes the stamp, so that its caller gets the error of an invalid tenant.
-Celery's ``before_task_publish`` makes it again, for messages that do not pass ``apply_async``:
-``send_task``, beat and canvas.
+``FairTask.apply_async`` makes the header, so that its caller gets the error of an invalid tenant.
+Celery's ``before_task_publish`` makes it for messages that do not pass ``apply_async``, such as
+those of ``send_task`` and beat. It completes one that exists already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from celery_fairness.config.settings import Settings
@@ -28,7 +29,15 @@ from celery_fairness.errors import (
     TenantInvalid,
     TenantMissing,
 )
-from celery_fairness.message.headers import BEAT_HEADER, HEADER, Header, parse_header
+from celery_fairness.message.headers import (
+    BEAT_HEADER,
+    HEADER,
+    Header,
+    MadeHeader,
+    extended,
+    parse_header,
+    values_of,
+)
 from celery_fairness.message.partition import partition_of, unnamed_partition
 from celery_fairness.message.task_options import LimitSource, TenantSource, service_of, source_of
 from celery_fairness.util.throttled_log import Notices
@@ -100,7 +109,7 @@ class Stamp:
         is_fair = hasattr(task, "tenant_source")
         source: TenantSource | None = task.tenant_source if is_fair else None
         scheduled = self.is_scheduled(task, headers)
-        header = Header(service=service_of(task), scheduled=scheduled).to_wire()
+        common: dict[str, Any] = {"service": service_of(task), "scheduled": scheduled}
         tenant: str | None = None
         if source is not None:
             try:
@@ -109,20 +118,21 @@ class Stamp:
                 if strict:
                     raise
                 self._notices.warning(f"tenant:{name}", "%s", error)
-                return {**header, "invalid": error.problem[:200]}
+                return MadeHeader.of(Header(invalid=error.problem[:200], **common))
         if tenant is None and parent is not None and HEADER in parent:
             sender = _header_in(parent[HEADER])
             tenant = sender.tenant
             if tenant is None and sender.invalid:
-                return {**header, "invalid": SENDER_INVALID}
+                return MadeHeader.of(Header(invalid=SENDER_INVALID, **common))
         if tenant is None:
             if not (is_fair or always):
                 return None
             if is_fair and strict and self._settings.no_tenant == "error" and not scheduled:
                 raise TenantMissing(name)
-            return header
+            return MadeHeader.of(Header(**common))
         self._tier_cache.look()
-        return {**header, "tenant": tenant, "tier": self._tier_cache.tier_of(tenant)}
+        tier = self._tier_cache.tier_of(tenant)
+        return MadeHeader.of(Header(tenant, tier, **common))
 
     def of_message(self, message: Message, queue: str | None, called: Any) -> Any:
         """Return the header of a message that is about to be published, with its limits.
@@ -162,7 +172,7 @@ class Stamp:
             except KeyMissing as error:
                 problems.append(error)
                 key = unnamed_partition(str(queue))
-            header = {**header, "partition": {"queue": queue, "key": key}}
+            header = extended(header, partition={"queue": queue, "key": key})
         if not problems:
             return header
         text = "; ".join(map(str, problems))
@@ -188,14 +198,17 @@ class Stamp:
             given: The header. If it is invalid, it is logged and returned.
         """
         try:
-            header = parse_header(given)
+            header = values_of(given)
         except HeaderInvalid as error:
             self._notices.warning(f"header:{name}", "task %s: %s", name, error)
             return given
         if header.tenant is None:
             return given
         self._tier_cache.look()
-        return {**given, "tier": self._tier_cache.tier_of(header.tenant, header.tier)}
+        tier = self._tier_cache.tier_of(header.tenant, header.tier)
+        if tier == header.tier and isinstance(given, MadeHeader):
+            return given
+        return MadeHeader({**given, "tier": tier}, replace(header, tier=tier))
 
 
 def _header_in(value: Any) -> Header:

@@ -27,7 +27,7 @@ from celery_fairness.errors import (
     misspelled,
     raise_it,
 )
-from celery_fairness.message.headers import Header, check_size
+from celery_fairness.message.headers import Header, check_size, extended
 from celery_fairness.message.limits import FIELD, no_list, read_policies, to_wire
 
 TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
@@ -233,7 +233,7 @@ class LimitSource:
             return header
         made = self._made(policies, header, args, kwargs, queue, on_error)
         limits = [*(carried or ()), *made]
-        header = {**header, FIELD: limits}
+        header = extended(header, **{FIELD: limits})
         try:
             check_keys({each["key"] for each in limits if _has_key(each)})
             if len(limits) > MAX_LIMITS:
@@ -316,7 +316,8 @@ def source_of(task: Any) -> LimitSource | None:
 def declared_limits(tasks: Iterable[Any]) -> list[Limit]:
     """Return the limit of each key that tasks declare without their arguments, by key."""
     sources = filter(None, map(source_of, tasks))
-    return sorted(merge(limit for source in sources for limit in source.fixed()))
+    limits = merge(limit for source in sources for limit in source.fixed())
+    return sorted(limits, key=lambda limit: limit.key)
 
 
 def ignored_options(task: Any) -> tuple[str, ...]:

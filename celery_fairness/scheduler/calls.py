@@ -17,6 +17,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
 
+from celery_fairness.config.numbers import UNLIMITED
 from celery_fairness.scheduler.types import (
     Bounds,
     Claim,
@@ -56,7 +57,8 @@ SET_QUEUE_LIMIT = "set_queue_limit"
 CANCEL = "cancel"
 REQUEUE = "requeue"
 FIND = "find"
-LETTERS = "letters"
+DEAD_LETTERS = "dead_letters"
+LIST = "list"
 #: Functions of the way back to the stock transport.
 SCHEDULED = "scheduled"
 MOVE_TO_LIST = "move_to_list"
@@ -310,6 +312,12 @@ def read_next_outcome(answer: Sequence[Any]) -> Outcome | None:
     return Outcome(int(seq), tag, owner, state, queue, tenant, int(deaths), message)
 
 
+def json_args(**wanted: Any) -> list[str]:
+    """Return the argument of a function that takes a JSON object, without fields that are None."""
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return [json.dumps(given, ensure_ascii=False)]
+
+
 def stop_args(
     how: str,
     key: str,
@@ -321,7 +329,16 @@ def stop_args(
     by: str = "",
 ) -> list[str]:
     """Return the arguments of a change of a key's holds."""
-    return [how, key, str(wait_ms), str(lease_ms), enforcement, now_text, reason, by]
+    return json_args(
+        how=how,
+        key=key,
+        wait_ms=wait_ms,
+        lease_ms=lease_ms,
+        enforcement=enforcement,
+        frozen_ms=now_text,
+        reason=reason,
+        by=by,
+    )
 
 
 class Stopped(NamedTuple):
@@ -342,16 +359,16 @@ class Stopped(NamedTuple):
     by: str
 
 
-def read_stop(answer: Sequence[Any]) -> Stopped:
+def read_stop(answer: bytes | str) -> Stopped:
     """Read the answer to a change of a key's holds."""
-    cool_ms, pause_ms, now_ms = map(int, answer[:3])
-    since, _, by = as_text(answer[3]).partition(" ")
+    found = json.loads(answer)
+    pause_ms, since_ms = found.get("pause_ms"), found.get("since_ms")
     return Stopped(
-        Milliseconds(cool_ms),
-        Milliseconds(pause_ms) if pause_ms >= 0 else None,
-        now_ms,
-        int(since) if since else None,
-        by,
+        Milliseconds(int(found["cool_ms"])),
+        None if pause_ms is None else Milliseconds(int(pause_ms)),
+        int(found["now_ms"]),
+        None if since_ms is None else int(since_ms),
+        found.get("by", ""),
     )
 
 
@@ -365,14 +382,22 @@ def override_args(
     enforcement: str,
     now_text: str = "",
 ) -> list[str]:
-    """Return the arguments of an override, with ``control.holding.override_text`` as numbers."""
-    ends_text, lease_text = _or_empty(ends_ms), str(lease_ms)
-    return [key, numbers, str(lasts_ms), ends_text, details, lease_text, enforcement, now_text]
+    """Return the arguments of an override, with ``config.numbers.write_numbers`` as numbers."""
+    return json_args(
+        key=key,
+        numbers=numbers,
+        lasts_ms=lasts_ms,
+        ends_ms=ends_ms,
+        details=details,
+        lease_ms=lease_ms,
+        enforcement=enforcement,
+        frozen_ms=now_text,
+    )
 
 
-def read_override(answer: Any) -> bool:
+def read_override(answer: bytes | str) -> bool:
     """Return whether the numbers were overridden; False if the end is in the past."""
-    return int(answer) == 1
+    return not json.loads(answer)["is_past"]
 
 
 def queue_args(
@@ -385,12 +410,33 @@ def queue_args(
     enforcement: str,
     now_text: str = "",
 ) -> list[str]:
-    """Return the arguments of a change of a queue's limit, with ``QueueNumbers.text`` as numbers.
+    """Return the arguments of a change of a queue's limit.
 
-    ``parts`` is whether the declared numbers are those of each partition.
+    ``numbers`` is a text of ``config.queue_limits.write_queue``. ``parts`` is whether the declared
+    numbers are those of each partition.
     """
-    shape = "parts" if parts else "whole"
-    return [how, queue, key, shape, numbers, str(lease_ms), enforcement, now_text]
+    return json_args(
+        how=how,
+        queue=queue,
+        key=key,
+        parts=parts,
+        numbers=numbers,
+        lease_ms=lease_ms,
+        enforcement=enforcement,
+        frozen_ms=now_text,
+    )
+
+
+def tiers_args(rows: Mapping[str, str], source: str, *, force: bool = True) -> list[str]:
+    """Return the arguments of a publication of tiers: the JSON of each by name."""
+    return json_args(source=source, force=force, tiers=rows)
+
+
+def tenant_args(
+    key: str, tier: str, numbers: str = "", keep_ms: int = 0, ends_ms: int | None = None
+) -> list[str]:
+    """Return the arguments of a publication of a tenant. ``key`` has no prefix."""
+    return json_args(key=key, tier=tier, numbers=numbers, keep_ms=keep_ms, ends_ms=ends_ms)
 
 
 def cancel_args(tags: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:
@@ -434,7 +480,7 @@ def _ends_args(ends: Sequence[Settle]) -> list[str]:
 
 def limit_text(concurrency: int | None) -> str:
     """Return a tier's concurrency as text."""
-    return "unlimited" if concurrency is None else str(concurrency)
+    return UNLIMITED if concurrency is None else str(concurrency)
 
 
 def _or_empty(number: int | None) -> str:

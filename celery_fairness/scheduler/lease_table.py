@@ -35,6 +35,7 @@ class Held:
         in_pool: Whether the pool has it. Before that, an ack or reject ends it.
         verdict: How the end of the body settles the message, or None before a decision.
         died: Whether its process died.
+        outcome: How its body ended, if the end settles the message as DONE.
         ended: Whether its end is in the table.
         lost: Whether Redis has ended the lease.
         deaths: How often a process has died with the task's body.
@@ -52,6 +53,7 @@ class Held:
     in_pool: bool = False
     verdict: Verdict | None = None
     died: bool = False
+    outcome: Verdict = Verdict.DONE
     ended: bool = False
     lost: bool = False
     deaths: int = 0

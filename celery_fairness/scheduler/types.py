@@ -229,6 +229,10 @@ class Verdict(enum.Enum):
     TAKEN = "taken"
     #: It ended.
     DONE = "done"
+    #: It ended, and its body failed.
+    FAILED = "failed"
+    #: It ended, and another message has its next attempt.
+    RETRIED = "retried"
     #: It waits again, at its old position.
     HEAD = "head"
     #: It waits again, at the end of its lane.

@@ -29,16 +29,21 @@ UNREADABLE = (
 )
 
 
+#: The scheme of each node of a cluster for redis-py.
+CLUSTERS = {"cluster": "redis", "clusters": "rediss"}
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """One Redis, a Sentinel group, a cluster, or a list of servers of which one is used.
 
     Attributes:
-        urls: URLs for redis-py: one server, a list of servers in the order of tries, or the
-            Sentinels of a group.
+        urls: URLs for redis-py: one server, a list of servers in the order of tries, the Sentinels
+            of a group, or some nodes of a cluster.
         options: Further arguments of the client: TLS, credentials.
         master_name: The name of the Sentinel group. "" for a server.
         setting: The setting that has it: ``redis_url`` or ``broker_url``.
+        is_cluster: Whether the servers are nodes of a cluster.
         of_broker: Whether it is a ``fairredis`` broker, which always has the limits too.
     """
 
@@ -47,9 +52,22 @@ class Address:
     master_name: str = ""
     setting: str = field(default="redis_url", compare=False)
     of_broker: bool = field(default=False, compare=False)
+    is_cluster: bool = False
+
+    def nodes(self) -> list[tuple[str, int]]:
+        """Return host and port of each server."""
+        parts = (urlsplit(url) for url in self.urls)
+        # kombu percent-encodes an IPv6 address.
+        return [(unquote(each.hostname or "localhost"), each.port or 6379) for each in parts]
 
     def __str__(self) -> str:
-        return ";".join(hide_password(url) for url in self.urls)
+        hidden = [hide_password(url) for url in self.urls]
+        if self.is_cluster:
+            # The scheme that a person has written.
+            schemes = {of_node: scheme for scheme, of_node in CLUSTERS.items()}
+            parts = (url.partition("://") for url in hidden)
+            hidden = [f"{schemes[scheme]}://{rest}" for scheme, _, rest in parts]
+        return ";".join(hidden)
 
     __repr__ = __str__
 
@@ -75,13 +93,15 @@ def address_from_url(
 
     Args:
         text: URLs of ``redis://``, ``rediss://``, ``unix://`` or ``redis+socket://``, joined by
-            ``;``, or ``sentinel://host:port;sentinel://…?master_name=NAME``.
+            ``;``, or ``sentinel://host:port;sentinel://…?master_name=NAME``, or nodes of a cluster
+            as ``cluster://host:port;…``, with TLS ``clusters://host:port;…``.
         options: Further arguments of the client.
         master_name: The name of the Sentinel group if the URL lacks it.
         setting: The setting that has it, for messages.
 
     Raises:
-        SettingsError: A URL cannot be read, or a Sentinel address has no master name.
+        SettingsError: A URL cannot be read, a Sentinel address has no master name, or an address
+            of a cluster names a database.
     """
     scheme = text.partition("://")[0]
     # Kombu too allows a list in which only the first has the scheme.
@@ -93,11 +113,20 @@ def address_from_url(
             problem = UNREADABLE.format(setting=setting)
             raise SettingsError(f"{problem}, for {hide_password(url)}")
     extra = dict(options or {})
+    is_cluster = scheme in CLUSTERS
+    if is_cluster:
+        for url in urls:
+            if url.partition("://")[0] != scheme:
+                raise SettingsError(
+                    f"{setting}: expected the same scheme before each node of a cluster, "
+                    f"got: {hide_password(urls[0])} and {hide_password(url)}"
+                )
+        urls = tuple(_node_url(url, setting) for url in urls)
     if scheme != "sentinel":
         given = dict(extra)
         first = _plain_url(urls[0], extra)
         urls = (first, *(_plain_url(url, dict(given)) for url in urls[1:]))
-        return Address(urls, extra, setting=setting)
+        return Address(urls, extra, setting=setting, is_cluster=is_cluster)
     query = dict(parse_qsl(urlsplit(urls[-1]).query))
     name = query.get("master_name", master_name)
     if not name:
@@ -166,6 +195,19 @@ def _loaded(provider: Any) -> Any:
     from kombu.utils.imports import symbol_by_name
 
     return symbol_by_name(provider)()
+
+
+def _node_url(url: str, setting: str) -> str:
+    """Return the URL for redis-py of a node of a cluster."""
+    parts = urlsplit(url)
+    database = parts.path.strip("/")
+    if database not in ("", "0"):
+        raise SettingsError(
+            f"{setting}: expected no database or 0, because a cluster has only that one, "
+            f"got: {database!r} in {hide_password(url)}"
+        )
+    scheme = CLUSTERS.get(parts.scheme, parts.scheme)
+    return urlunsplit(parts._replace(scheme=scheme))
 
 
 def _plain_url(url: str, options: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 Every call has a timeout, so a server that hangs costs a bounded wait. After a lost connection a
 call is sent once more, because a second call of a function with the same arguments changes nothing.
-If a node redirects a call, the client becomes a cluster client.
+If a node of a cluster redirects a call, the connections lead to the primary of that slot from then.
 
 An address may list several servers, like a list of brokers. The client uses the first until it
 fails, then the next, and after the last the first again.
@@ -10,6 +10,7 @@ fails, then the next, and after the last the first again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -21,22 +22,32 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, MovedError, RedisClusterException, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import OutOfMemoryError as MemoryLimit
 from redis.exceptions import ResponseError as RedisResponseError
 from redis.exceptions import TimeoutError as AnswerLate
 from redis.retry import Retry
 
+from celery_fairness.compat.redis_pool import take_connection
+from celery_fairness.compat.redis_redirects import Redirect, redirect_of
 from celery_fairness.errors import LimiterUnavailable, SettingsError
 from celery_fairness.store.address import Address
+from celery_fairness.store.cluster import (
+    PAUSE_SECONDS,
+    SlotAway,
+    SlotMoved,
+    SlotPrimary,
+    leading_to,
+    slot_of,
+)
 from celery_fairness.store.library import Library, LibraryUnusable, is_missing, library, load
 from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.store.spin import Spin
 from celery_fairness.util.threads import native_local
 
 #: Errors of redis-py.
-REDIS_ERRORS = (RedisError, RedisClusterException, OSError)
+REDIS_ERRORS = (RedisError, OSError)
 
 #: For so long after an answer a connection may send a command whose answer is read later, in s.
 TRUST_SECONDS = 1.0
@@ -45,7 +56,7 @@ TRUST_SECONDS = 1.0
 def mapping_of(answer: Any) -> dict[str, str]:
     """Return a hash, or the fields of a stream's entry, that Redis sent.
 
-    redis-py makes a mapping of some answers. Others are flat lists, as in a cluster's pipeline.
+    redis-py makes a mapping of some answers. Others are flat lists.
     """
     if not isinstance(answer, Mapping):
         answer = dict(zip(answer[::2], answer[1::2], strict=True))
@@ -102,6 +113,7 @@ class Connection:
         timeout_seconds: Longest wait for a connection, and longest wait for an answer.
         retries: How often a call is sent again after a lost connection.
         make: Makes the client instead of one from the address, once in every process.
+        prefix: The beginning of all keys. In a cluster it names their slot.
     """
 
     def __init__(
@@ -110,9 +122,15 @@ class Connection:
         timeout_seconds: float = 2.0,
         retries: int = 1,
         make: Callable[[], Any] | None = None,
+        prefix: str = "",
     ) -> None:
         self.address = address
         self._make = make
+        #: Finds the primary of the keys' slot. None if the Redis is no cluster, as far as known.
+        self._primary: SlotPrimary | None = None
+        if address.is_cluster:
+            self._primary = SlotPrimary(address.nodes(), slot_of(prefix))
+        self._timeout_seconds = timeout_seconds
         self._options: dict[str, Any] = {
             "protocol": 2,
             "decode_responses": True,
@@ -126,7 +144,8 @@ class Connection:
         self._retries = retries
         #: The position of the current server in the list, and the number of other servers.
         self._server = 0
-        self._other_servers = 0 if address.master_name or make else len(address.urls) - 1
+        one = address.master_name or make or address.is_cluster
+        self._other_servers = 0 if one else len(address.urls) - 1
         #: The number of connections taken. A new connection may lead to another server.
         self.opened = 0
         #: The server has answered a call, so it has the library.
@@ -175,10 +194,6 @@ class Connection:
         parts = ("FCALL", (made or library()).function(function), "1", prefix, *args)
         try:
             answer = self._call(parts)
-        except MovedError:
-            self._use_cluster()
-            self.load_library(prefix, made)
-            answer = self._call(parts)
         except RedisResponseError as error:
             if not is_missing(error):
                 raise
@@ -188,39 +203,39 @@ class Connection:
         return answer
 
     def load_library(self, prefix: str, made: Library | None = None) -> None:
-        """Load the library if it is absent. In a cluster, use the node that has ``prefix``.
+        """Load the library if the server that has the keys of ``prefix`` lacks it.
 
         Raises:
             LibraryUnusable: The server cannot load it. The text has the address and the next step.
         """
         try:
-            load(functools.partial(self._of_prefix, prefix), made)
+            load(functools.partial(self._call_there, prefix), made)
         except LibraryUnusable as error:
             raise LibraryUnusable(f"{self.address}: {error}") from None
 
     def read_there(self, prefix: str, *parts: str) -> Any:
-        """Run one command about a server. In a cluster, use the node that has ``prefix``.
+        """Run one command about the server that has the keys of ``prefix``.
 
         Raises:
             LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         try:
-            return self._of_prefix(prefix, *parts)
+            return self._call_there(prefix, *parts)
         except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
 
-    def _of_prefix(self, prefix: str, *parts: str) -> Any:
-        client = self.client()
-        if isinstance(client, redis.Redis):
-            return self._call(parts)
-        return client.execute_command(*parts, target_nodes=client.get_node_from_key(prefix))
+    def _call_there(self, prefix: str, *parts: str) -> Any:
+        # A node of a cluster redirects only a command with a key, and the slot may have moved since
+        # the last one on this connection. A missing right is reported by the command itself.
+        with contextlib.suppress(NoPermissionError):
+            self._call(("EXISTS", prefix))
+        return self._call(parts)
 
     def post(self, function: str, prefix: str, args: Sequence[Any]) -> None:
         """Call ``function`` without waiting for its answer.
 
         The next call on the same connection reads the answer. If there is none, it sends the call
-        again. An idle connection may be dead, so this waits like :meth:`run` on an idle connection
-        and in a cluster.
+        again. An idle connection may be dead, so this waits like :meth:`run` on an idle connection.
 
         Raises:
             LimiterUnavailable: It waited, and Redis did not answer or answered with an error.
@@ -231,7 +246,7 @@ class Connection:
             return
         client = self.client()
         try:
-            line = self._take_recent() if isinstance(client, redis.Redis) else None
+            line = self._take_recent()
         except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
         if line is None:
@@ -257,11 +272,7 @@ class Connection:
             LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         try:
-            try:
-                return self._call((command, *args))
-            except MovedError:
-                self._use_cluster()
-                return self._call((command, *args))
+            return self._call((command, *args))
         except REDIS_ERRORS as error:
             raise self.unavailable(error) from error
 
@@ -292,16 +303,15 @@ class Connection:
                 if tries_left <= self._other_servers:
                     self._use_next_server(client)
                 tries_left -= 1
-            except MovedError as error:
-                if not isinstance(client, redis.Redis):
-                    raise self.unavailable(error) from error
-                self._use_cluster()
             except MemoryLimit as error:
                 if not as_one:
                     raise self.unavailable(error) from error
                 as_one = False
             except REDIS_ERRORS as error:
-                raise self.unavailable(error) from error
+                redirect = redirect_of(error)
+                if redirect is None or not redirect.is_moved:
+                    raise self.unavailable(error) from error
+                self._use_cluster(client, redirect)
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
@@ -321,19 +331,27 @@ class Connection:
         This does less than ``execute_command`` of a client. A task makes two calls, and the client
         would take half of their time.
         """
-        packed: list[bytes] = []
-        for servers_left in range(self._other_servers, -1, -1):
+        packed, servers_left = [pack(parts)], self._other_servers
+        away_until = 0.0
+        while True:
             client = self.client()
-            if not isinstance(client, redis.Redis):
-                return client.execute_command(*parts)
-            packed = packed or [pack(parts)]
             try:
                 return self._send_and_read(client, packed)
+            except RedisResponseError as error:
+                redirect = redirect_of(error)
+                if redirect is None or not redirect.is_moved:
+                    raise
+                self._use_cluster(client, redirect)
+            except (SlotMoved, SlotAway):
+                away_until = away_until or time.monotonic() + self._timeout_seconds
+                if time.monotonic() > away_until:
+                    raise
+                time.sleep(PAUSE_SECONDS)
             except (ConnectionLost, AnswerLate, OSError):
                 if not servers_left:
                     raise
+                servers_left -= 1
                 self._use_next_server(client)
-        raise AssertionError("the last server's error is raised")
 
     def _use_next_server(self, client: Any) -> None:
         """Use the next server of the list, unless another thread has changed it already."""
@@ -347,7 +365,7 @@ class Connection:
             try:
                 line = self._own.idle.pop()
             except IndexError:
-                line = _Line(client.connection_pool.get_connection())
+                line = _Line(take_connection(client))
                 self.opened += 1
             try:
                 self._read_posted(line)
@@ -433,23 +451,24 @@ class Connection:
                 else:
                     self._own.client = self._server_client()
                 pool = self._own.client.connection_pool
-                pool.connection_class = attentive(pool.connection_class)
+                if self._primary is None:
+                    pool.connection_class = attentive(pool.connection_class)
+                else:
+                    pool.connection_class = leading_to(self._primary, pool.connection_class)
                 self._own.pid = os.getpid()
             return self._own.client
 
-    def _use_cluster(self) -> None:
-        """Use a client of the cluster from now on, because a node has redirected a call."""
-        self.close()
-        self._own.client = self._cluster_client()
+    def _use_cluster(self, client: Any, redirect: Redirect) -> None:
+        """Follow the slot from now on, because a node of a cluster has redirected a command."""
+        with self._client_lock:
+            if self._own.client is client:
+                self._own.client = None
+                self._primary = SlotPrimary(self.address.nodes(), redirect.slot)
+                self._other_servers = 0
 
     def _server_client(self) -> Any:
         url = self.address.urls[self._server]
         return redis.Redis.from_url(url, **self._options, **self.address.options)
-
-    def _cluster_client(self) -> Any:
-        return redis.RedisCluster.from_url(
-            self.address.urls[self._server], **self._options, **self.address.options
-        )
 
     def _sentinel_client(self) -> Any:
         from redis.sentinel import Sentinel

@@ -1,6 +1,6 @@
 """The names of the keys that Python reads.
 
-``docs/reference/redis-keys.md`` lists all keys with type, meaning and lifetime. All keys of an
+``docs/internals/redis-keys.md`` lists all keys with type, meaning and lifetime. All keys of an
 installation share one hash tag.
 """
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
+from celery_fairness.config.numbers import NUMBERS
 from celery_fairness.errors import FairnessError
 
 #: The beginning of a library's name.
@@ -40,6 +41,11 @@ _CODE = re.compile(r'"(?:[^"\\\n]|\\.)*"|--\[\[.*?\]\]|--[^\n]*', re.DOTALL)
 _HEAD = """\
 local function register(name, flags, callback)
 redis.register_function{function_name = LIBRARY .. "_" .. name, callback = callback, flags = flags}
+end
+local function register_json(name, flags, callback)
+register(name, flags, function(keys, args)
+return cjson.encode(callback({prefix = keys[1], memo = {}, result = {}}, cjson.decode(args[1])))
+end)
 end
 """
 
@@ -180,7 +186,17 @@ def _text(checks: bool) -> str:
     empty = ", ".join("{}" for _ in modules)
     files = (*modules.values(), *functions.values())
     blocks = (f"do\n{_code(file.read_text('utf-8'))}end\n" for file in files)
-    return f"{_HEAD}local {tables} = {empty}\n{''.join(blocks)}"
+    return f"{_HEAD}{_numbers()}local {tables} = {empty}\n{''.join(blocks)}"
+
+
+def _numbers() -> str:
+    """Return the table of numbers as constants of the library, for ``lua/numbers.lua``."""
+    rows = ", ".join(
+        f'{each.letter} = {{name = "{each.name}", kind = "{each.kind.name}"}}'
+        for each in NUMBERS.values()
+    )
+    order = ", ".join(f'"{each.letter}"' for each in NUMBERS.values())
+    return f"local BY_LETTER, ORDER = {{{rows}}}, {{{order}}}\n"
 
 
 def _files(folder: Traversable) -> dict[str, Traversable]:

@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import redis
 from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as AnswerLate
 
+from celery_fairness.compat.redis_pool import take_connection
 from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.store.cluster import SlotMoved
 from celery_fairness.store.connection import REDIS_ERRORS, TRUST_SECONDS, Connection, closed, pack
 from celery_fairness.store.library import library
 from celery_fairness.util.threads import native_local
@@ -112,7 +113,7 @@ class NoteSender:
         if now < line.not_before:
             return
         client = self._connection.client()
-        if line.is_refused or not isinstance(client, redis.Redis):
+        if line.is_refused:
             for note in notes:
                 with suppress(LimiterUnavailable):
                     self._connection.post(note.function, self._prefix, note.args)
@@ -131,7 +132,7 @@ class NoteSender:
                 return
         try:
             self._ask(line, client, calls, len(notes))
-        except ResponseError:
+        except (ResponseError, SlotMoved):
             # It has no library, or is another server now. This call handles both.
             _close(line)
             for note in notes:
@@ -161,7 +162,7 @@ class NoteSender:
             else:
                 return
         _close(line)
-        line.connection, line.client = client.connection_pool.get_connection(), client
+        line.connection, line.client = take_connection(client), client
         _read_answers(line, calls, count)
 
 

@@ -13,9 +13,9 @@ import os
 import time
 from typing import Any
 
-import redis
 from redis.exceptions import TimeoutError as AnswerLate
 
+from celery_fairness.compat.redis_pool import take_connection
 from celery_fairness.store.connection import REDIS_ERRORS, Connection, closed, pack
 
 #: The timeout of one BLPOP, in seconds.
@@ -45,9 +45,6 @@ class Listener:
             LimiterUnavailable: Redis does not answer, or answers with an error.
         """
         client = self._redis.client()
-        if not isinstance(client, redis.Redis):
-            # The timeout 0 means no end.
-            return self._redis.read("BLPOP", key, f"{max(seconds, 0.001):.3f}") is not None
         ends_at = time.monotonic() + seconds
         try:
             while True:
@@ -75,7 +72,7 @@ class Listener:
         if self._connection is None or self._pid != os.getpid():
             # A forked child must not use its parent's connections.
             self._connection, self._sent_at, self._pid = None, None, os.getpid()
-            self._connection = client.connection_pool.get_connection()
+            self._connection = take_connection(client)
         if self._sent_at is None:
             command = pack(("BLPOP", key, f"{LISTEN_SECONDS:.3f}"))
             self._connection.send_packed_command([command], check_health=False)

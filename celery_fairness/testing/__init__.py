@@ -1,4 +1,4 @@
-"""For tests of your own fair tasks: a pytest plugin, a private Redis server, a fake limiter.
+"""For tests of your own fair tasks: a pytest plugin and a private Redis server.
 
 Import from the modules (`celery_fairness.testing.server`). Importing this package does nothing.
 """

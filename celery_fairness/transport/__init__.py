@@ -11,20 +11,29 @@ import sys
 import threading
 from typing import Any
 
-__all__ = ["SentinelTransport", "TLSTransport", "Transport", "register"]
+__all__ = [
+    "ClusterTransport",
+    "SentinelTransport",
+    "TLSClusterTransport",
+    "TLSTransport",
+    "Transport",
+    "register",
+]
 
 #: Our transport for each of our schemes.
 TRANSPORTS = {
     "fairredis": "Transport",
     "fairrediss": "TLSTransport",
     "fairsentinel": "SentinelTransport",
+    "faircluster": "ClusterTransport",
+    "fairclusters": "TLSClusterTransport",
 }
 #: Kombu's module that has the table.
 _TABLE = "kombu.transport"
 
 
 def register() -> None:
-    """Put ``fairredis``, ``fairrediss`` and ``fairsentinel`` into kombu's table."""
+    """Put our schemes into kombu's table."""
     from kombu.transport import TRANSPORT_ALIASES
 
     for scheme, name in TRANSPORTS.items():

@@ -24,28 +24,37 @@ from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
-from kombu.transport import redis as stock
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from celery_fairness.compat import redis_transport
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
-from celery_fairness.store.address import Address
+from celery_fairness.store.address import Address, address_from_url
+from celery_fairness.store.cluster import (
+    PAUSE_SECONDS,
+    SlotAway,
+    SlotMoved,
+    SlotPrimary,
+    leading_to,
+    of_one_redis,
+    slot_of,
+)
 from celery_fairness.store.connection import pack
 from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
-from celery_fairness.store.readiness import ServerNotReady, attentive
+from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
 from celery_fairness.transport.envelope import FairMessage, task_name_of
 from celery_fairness.transport.migration import adopt
-from celery_fairness.transport.options import settings_of
+from celery_fairness.transport.options import key_prefixes, settings_of
 from celery_fairness.transport.publish import PublishMixin
 from celery_fairness.transport.qos import FairQoS
 from celery_fairness.transport.queue_ops import QueueOperationsMixin
@@ -78,6 +87,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     QoS = FairQoS
     Message = FairMessage
     _claim: list[Settle] | None = None
+    _sentinel_manager: Any
     #: Whether its claims fill places of the worker's pool: it has the consumer of the tasks.
     serves_worker = False
 
@@ -114,11 +124,16 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         """This process's session with the channel's Redis."""
         client = self.connection.client
         settings = settings_of(client.transport_options)
-        names = Names(settings.namespace, self.global_keyprefix)
+        names = Names(settings.namespace, self._own_prefix)
         address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
         session = session_of(self._connection_key(), names, settings, address, self._own_client)
         self.connection.cycle.serve(session)
         return session
+
+    @property
+    def _own_prefix(self) -> str:
+        """The beginning of our keys, before the namespace."""
+        return str(self.global_keyprefix)
 
     def _connection_key(self) -> tuple[str, ...]:
         """Return a key that differs for every Redis."""
@@ -129,13 +144,17 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def _connparams(self, asynchronous: bool = False) -> Any:
         params = super()._connparams(asynchronous)
-        made = attentive(params["connection_class"])
+        made = self._managed(params["connection_class"])
         params["connection_class"] = _polled(self, made) if asynchronous else made
         return params
 
+    def _managed(self, connection_class: type[Any]) -> type[Any]:
+        """Return the class of this channel's connections."""
+        return of_one_redis(connection_class, self.connection.client.as_uri())
+
     def _own_client(self) -> Any:
         """Return a client without a bound on connections, which outlive the channel."""
-        kept = vars(self)["_sentinel_manager"]
+        kept = self._sentinel_manager
         pool = self._get_pool()
         # Otherwise the channel would close the Sentinel connections with its own.
         self._sentinel_manager = kept
@@ -378,7 +397,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._is_ours:
-            return super()._brpop_read(**options)
+            return self._read_stock(**options)
         if not self._in_poll and not self.client.connection.can_read(0):
             # No request is open, so a read would wait without an end.
             raise Empty
@@ -395,6 +414,9 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             raise Empty
         self._deliver_all(waiting)
         return True
+
+    def _read_stock(self, **options: Any) -> Any:
+        return super()._brpop_read(**options)
 
     def claim_next(self) -> None:
         """Send the next request if this delivery may, so that Redis answers during it.
@@ -613,11 +635,11 @@ class _Timed:
     health_check_interval = 2
 
 
-class FairChannel(_Timed, FairMixin, stock.Channel):  # type: ignore[misc]  # QoS and _get differ
+class FairChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # QoS and _get differ
     """A channel of one Redis."""
 
 
-class FairSentinelChannel(_Timed, FairMixin, stock.SentinelChannel):  # type: ignore[misc]  # so too
+class FairSentinelChannel(_Timed, FairMixin, redis_transport.SentinelChannel):  # type: ignore[misc]  # so too
     """A channel of a Sentinel group. All of its hosts lead to the same master."""
 
     connection: Any
@@ -636,6 +658,57 @@ class FairSentinelChannel(_Timed, FairMixin, stock.SentinelChannel):  # type: ig
             return super()._sentinel_managed_pool(asynchronous)
         finally:
             client.alt = given
+
+
+class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # so too
+    """A channel of one slot of a cluster: all its connections lead to the slot's primary."""
+
+    connection: Any
+    _own_prefix = ""
+
+    def _get_client(self) -> Any:
+        settings = settings_of(self.connection.client.transport_options)
+        self.global_keyprefix, self._own_prefix = key_prefixes(
+            settings, self.global_keyprefix or "", is_cluster=True
+        )
+        return super()._get_client()
+
+    def _connection_key(self) -> tuple[str, ...]:
+        client = self.connection.client
+        nodes = sorted(client.alt) or [client.as_uri(include_password=True)]
+        return (*nodes, str(client.userid or ""), self.global_keyprefix)
+
+    def _managed(self, connection_class: type[Any]) -> type[Any]:
+        plain = self.connection_class_ssl if self.connection.client.ssl else self.connection_class
+        return leading_to(self._primary, connection_class, plain)
+
+    @cached_property
+    def _primary(self) -> SlotPrimary:
+        client = self.connection.client
+        # One for each connection of kombu, so that its next channel does not look again.
+        found = getattr(self.connection, "slot_primary", None)
+        if found is None:
+            urls = client.alt or [client.as_uri()]
+            text = ";".join(url.removeprefix("fair") for url in urls)
+            nodes = address_from_url(text, setting="broker_url").nodes()
+            found = SlotPrimary(nodes, slot_of(self.global_keyprefix))
+            self.connection.slot_primary = found
+        return found
+
+    def _read_stock(self, **options: Any) -> Any:
+        try:
+            return super()._read_stock(**options)
+        except SlotMoved:
+            raise Empty from None
+        except SlotAway:
+            sleep(PAUSE_SECONDS)
+            raise Empty from None
+
+    def pauses_for(self, error: ServerNotReady) -> bool:
+        """Pause after ``error``. If only the slot has moved, the next request goes at once."""
+        if isinstance(error, SlotMoved) and not self._closing and self.fair_queues:
+            return True
+        return super().pauses_for(error)
 
 
 def _polled(channel: Any, connection_class: Any) -> Any:

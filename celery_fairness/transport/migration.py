@@ -21,10 +21,10 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.config.queue_policy import QUEUE_NAME
-from celery_fairness.control.check import Progress
-from celery_fairness.control.installation import Installation
-from celery_fairness.control.queues import QueuesApi
-from celery_fairness.control.workers import living
+from celery_fairness.control.health.table_check import Progress
+from celery_fairness.control.installation.installation import Installation
+from celery_fairness.control.installation.workers import living
+from celery_fairness.control.queue.queues_api import QueuesApi
 from celery_fairness.errors import NotFound, suggestion
 from celery_fairness.message.headers import HEADER
 from celery_fairness.scheduler import calls
@@ -95,7 +95,7 @@ def migrate(app: Any, queue: str, to: str, progress: Progress | None = None) -> 
             _expect_known(installation, channel, queue)
             return move(channel, queue, progress)
     except REDIS_ERRORS as error:
-        raise installation.redis.connection.unavailable(error) from error
+        raise installation.limiter.connection.unavailable(error) from error
 
 
 def _expect_known(installation: Installation, channel: Any, queue: str) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Enforcement, Settings, build_settings
 from celery_fairness.errors import SettingsError
 from celery_fairness.scheduler.types import Bounds, Rules
+from celery_fairness.store.cluster import hash_tag
 from celery_fairness.util.durations import milliseconds
 
 #: The name of the transport option.
@@ -58,6 +59,37 @@ def settings_of(transport_options: Mapping[str, Any] | None) -> Settings:
     """
     given = (transport_options or {}).get(OPTION) or {}
     return given.read() if isinstance(given, SettingsOption) else build_settings(given)
+
+
+class KeyPrefixes(NamedTuple):
+    """The beginnings of the keys on the broker.
+
+    Attributes:
+        kombu: Of kombu's keys: bindings, lists of stock queues, fanout.
+        ours: Before the namespace of ours.
+    """
+
+    kombu: str
+    ours: str
+
+
+def key_prefixes(settings: Settings, given: str, is_cluster: bool) -> KeyPrefixes:
+    """Return the prefixes for the transport option ``global_keyprefix``, "" for none.
+
+    All keys are in one hash slot of a cluster. So kombu's keys have the hash tag of ours there, and
+    another character behind it, because a queue may have the name of one of our keys.
+
+    Raises:
+        SettingsError: The prefix has no hash tag, and the broker is a cluster.
+    """
+    if is_cluster and not given:
+        return KeyPrefixes(f"{{{settings.namespace}}}.", "")
+    if is_cluster and not hash_tag(given):
+        raise SettingsError(
+            "broker_transport_options['global_keyprefix']: expected a hash tag, such as '{jobs}:', "
+            f"because all keys are in one slot of the cluster, got: {given!r}"
+        )
+    return KeyPrefixes(given, given)
 
 
 def rules_of(settings: Settings) -> Rules:

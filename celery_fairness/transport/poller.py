@@ -1,8 +1,8 @@
 """kombu's poller of Redis connections, which the end of a task can wake.
 
-While all places are taken, no request is open, and no answer can wake the loop. Celery's hub has
-its own way to wake. Without a hub (gevent, eventlet, kombu alone) the poller adds a pipe to the
-sockets.
+While all places are taken, no request is open, and no answer can wake the loop. So the poller adds
+a pipe to the sockets. The loop is Celery's hub, or :meth:`FairPoller.get` without one (gevent,
+eventlet, kombu alone).
 """
 
 from __future__ import annotations
@@ -16,20 +16,16 @@ from time import monotonic, sleep
 from typing import Any
 from weakref import ref
 
-from kombu.transport import redis as stock
 from kombu.utils.eventio import READ
 
+from celery_fairness.compat.redis_transport import Poller
 from celery_fairness.transport.session import Session
 
 #: Longest wait of a loop without a hub while its worker stops, in seconds.
 STOPPING_SECONDS = 0.05
 
 
-#: Untyped here, because its stub lacks the fields that this module uses.
-_Poller: Any = stock.MultiChannelPoller
-
-
-class FairPoller(_Poller):
+class FairPoller(Poller):
     """Polls channels, and sends the ends that no claim carried to Redis."""
 
     def __init__(self) -> None:
@@ -40,9 +36,9 @@ class FairPoller(_Poller):
         self._is_woken = False
         self._next_look = 0.0
         self._lock = threading.Lock()
-        #: Wakes the loop; from any thread.
-        self.wake: Callable[[], None] = self._write
         self._hub: Any = None
+        #: The thread of the hub's loop.
+        self._loop: int | None = None
         self._on_readable: Callable[[int], Any] | None = None
         #: The time at which the loop wakes at the latest (monotonic seconds); None without one.
         self._wakes_at: float | None = None
@@ -57,14 +53,34 @@ class FairPoller(_Poller):
 
     def join_hub(self, hub: Any, on_readable: Callable[[int], Any]) -> None:
         """Use a hub for wake-ups from now on; it calls ``on_readable`` for sockets."""
-        self._hub, self._on_readable, loop = hub, on_readable, threading.get_ident()
+        self._hub, self._on_readable, self._loop = hub, on_readable, threading.get_ident()
+        # kombu's own handler also stops the loop's turns before kombu 5.7.
+        self.__dict__.pop("_on_connection_disconnect", None)
+        hub.add_reader(self._open_pipe(), self._drain)
 
-        def wake() -> None:
-            # The loop sends ends of its own thread before it sleeps.
-            if threading.get_ident() != loop:
-                hub.call_soon(lambda: None)
+    def wake(self) -> None:
+        """Wake the loop; from any thread."""
+        # A hub's loop sends ends of its own thread before it sleeps.
+        if threading.get_ident() == self._loop:
+            return
+        # After its close, the number may belong to another file.
+        with self._lock:
+            if self._pipe is not None and not self._is_woken:
+                self._is_woken = True
+                os.write(self._pipe[1], b"x")
 
-        self.wake = wake
+    def _open_pipe(self) -> int:
+        """Return the end of a new pipe that the loop reads."""
+        self._pipe = os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        return self._pipe[0]
+
+    def _drain(self) -> None:
+        pipe = self._pipe
+        with suppress(BlockingIOError):
+            if pipe is not None:
+                os.read(pipe[0], 4096)
 
     def nap(self, seconds: float, over: Callable[[], None]) -> bool:
         """Wait ``seconds`` and return True; with a hub, return False and call ``over`` later."""
@@ -93,22 +109,10 @@ class FairPoller(_Poller):
         sleep(0)
         return True
 
-    def _write(self) -> None:
-        # After its close, the number may belong to another file.
-        with self._lock:
-            if self._pipe is not None and not self._is_woken:
-                self._is_woken = True
-                os.write(self._pipe[1], b"x")
-
     def get(self, callback: Any, timeout: float | None = None) -> Any:
         """Wait for one event, without a hub."""
         if self._pipe is None:
-            self._pipe = os.pipe()
-            for end in self._pipe:
-                os.set_blocking(end, False)
-            self.poller.register(self._pipe[0], READ)
-        # This comes before the look for ends, so an end that this turn misses writes to the pipe.
-        self._is_woken = False
+            self.poller.register(self._open_pipe(), READ)
         self._subscribe()
         self._look_at_fanout()
         self._woken()
@@ -144,6 +148,8 @@ class FairPoller(_Poller):
 
     def on_poll_start(self) -> None:
         """Send the channels' requests, and the ends that no claim carried."""
+        # This comes before the look for ends, so an end that this turn misses writes to the pipe.
+        self._is_woken = False
         self._subscribe()
         for channel in list(self._channels):
             # On a solo pool a suspect ends in this call, so its end goes with what follows.
@@ -183,10 +189,7 @@ class FairPoller(_Poller):
     def handle_event(self, fileno: int, event: int) -> Any:
         """Handle one event of the poll."""
         if self._pipe is not None and fileno == self._pipe[0]:
-            try:
-                os.read(fileno, 4096)
-            except BlockingIOError:
-                pass
+            self._drain()
             return None
         return super().handle_event(fileno, event)
 
@@ -207,7 +210,7 @@ class FairPoller(_Poller):
                 self._unregister_from_poll(number)
 
     def _on_connection_disconnect(self, connection: Any) -> None:
-        """Remove a closed connection, without a hub; with a hub, kombu does it.
+        """Remove a closed connection.
 
         The socket is already closed. Another socket may get its number at once, and its events
         would be read from a connection without a socket.
@@ -222,7 +225,7 @@ class FairPoller(_Poller):
         for fileno in [number for number, each in self._fd_to_chan.items() if each in closed]:
             del self._fd_to_chan[fileno]
             with suppress(OSError, ValueError, KeyError):
-                self.poller.unregister(fileno)
+                self._unregister_from_poll(fileno)
 
     def close(self) -> None:
         """Remove every connection."""
@@ -233,5 +236,7 @@ class FairPoller(_Poller):
         super().close()
         with self._lock:
             pipe, self._pipe = self._pipe, None
+        if pipe is not None and self._hub is not None:
+            self._hub.remove_reader(pipe[0])
         for end in pipe or ():
             os.close(end)

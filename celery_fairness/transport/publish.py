@@ -18,9 +18,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kombu.transport.redis import PublishBatch  # type: ignore[attr-defined]  # no stub
 from redis.exceptions import ResponseError
 
+from celery_fairness.compat.redis_transport import PublishBatch
 from celery_fairness.config.queue_policy import QUEUE_NAME
 from celery_fairness.errors import BacklogFull, Unroutable
 from celery_fairness.scheduler import calls

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
+from redis import Redis
 from redis.exceptions import OutOfMemoryError as MemoryLimit
 
 from celery_fairness.config.queue_policy import QUEUE_NAME
@@ -295,7 +296,11 @@ class QueueOperationsMixin(_Channel):
                 found = True
         return found
 
-    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        if super()._has_queue(queue, **kwargs):
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        # kombu's own client adds no prefix to the names of this command.
+        names = [
+            self.global_keyprefix + self._q_for_pri(queue, each) for each in self.priority_steps
+        ]
+        if Redis(connection_pool=self.pool).exists(*names):
             return True
         return self.is_fair(queue) and self._waiting(queue) > 0

@@ -86,8 +86,8 @@ class Renewals:
         self._announced = ""
         #: Called in the thread when Redis may have lost its memory.
         self.on_memory_lost: Callable[[], None] = lambda: None
-        #: Called in the thread with leases that ended while this process has their tasks.
-        self.on_leases_lost: Callable[[list[Held]], None] = lambda _lost: None
+        #: Called in the thread after leases ended while this process has their tasks.
+        self.on_leases_lost: Callable[[], None] = lambda: None
         self._notices = Notices(logger)
         self._lock = native_lock()
         #: Held while the thread has taken ends from the table and Redis has not answered.
@@ -235,7 +235,7 @@ class Renewals:
                 extra=about(queue=each.queue),
             )
         if lost:
-            self.on_leases_lost(lost)
+            self.on_leases_lost()
 
     # -- in the thread ----------------------------------------------------------------------------
 

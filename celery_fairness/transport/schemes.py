@@ -4,6 +4,8 @@ fairredis://          Redis or Valkey
 fairrediss://         the same with TLS, never without
 fairredis+socket://   a unix socket
 fairsentinel://       the master of a Sentinel group, several hosts with ;
+faircluster://        one slot of a cluster, several nodes with ;
+fairclusters://       the same with TLS
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from kombu.transport import redis as stock
-
-from celery_fairness.transport.channel import FairChannel, FairSentinelChannel
+from celery_fairness.compat import redis_transport
+from celery_fairness.store.cluster import SlotPrimary
+from celery_fairness.transport.channel import FairChannel, FairClusterChannel, FairSentinelChannel
 from celery_fairness.transport.poller import FairPoller
 
 #: Longest wait for messages of stock queues, in seconds. It is kombu's default.
@@ -23,7 +25,7 @@ LONGEST_WAIT_SECONDS = 1.0
 _CHECKED = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 
 
-class Transport(stock.Transport):
+class Transport(redis_transport.Transport):
     """Redis whose queues are claimed fairly."""
 
     Channel: Any = FairChannel
@@ -85,3 +87,15 @@ class SentinelTransport(Transport):
 
     default_port = 26379
     Channel = FairSentinelChannel
+
+
+class ClusterTransport(Transport):
+    """One slot of a Redis Cluster."""
+
+    Channel = FairClusterChannel
+    #: Finds the primary of the slot, for all channels.
+    slot_primary: SlotPrimary | None = None
+
+
+class TLSClusterTransport(ClusterTransport, TLSTransport):
+    """The same with TLS."""

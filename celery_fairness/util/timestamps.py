@@ -1,9 +1,19 @@
-"""Times in the headers of a message, as Celery writes them: ISO 8601, with a zone or without."""
+"""Times of the server in ms since 1970, and times in the headers of a message.
+
+Celery writes the latter as ISO 8601, with a zone or without.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def at_ms(unix_ms: int) -> datetime:
+    """Return Unix milliseconds as a time, exactly."""
+    return _EPOCH + timedelta(milliseconds=unix_ms)
 
 
 def eta_ms(eta: Any) -> int:

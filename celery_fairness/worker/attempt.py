@@ -10,9 +10,16 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.protocol import Limiter
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Lease
+from celery_fairness.scheduler.types import Verdict
+
+
+class NotBegun(Ignore):
+    """Ends an attempt whose body has not started; the main process reads it."""
 
 
 class Attempt:
@@ -46,14 +53,41 @@ class Attempt:
         self._begun = True
         return True
 
-    def end(self) -> None:
-        """Release the slot. If the limiter does not answer, the slot ends with its lease."""
+    def end(self, outcome: Verdict = Verdict.DONE) -> None:
+        """Release the slot. If the limiter does not answer, the slot ends with its lease.
+
+        ``outcome`` is how the body ended: DONE, FAILED or RETRIED.
+        """
         lease, self._lease = self._lease, None
         if lease is not None:
             try:
-                self._limiter.release_soon(lease)
+                self._limiter.release_soon(lease, outcome)
             except LimiterUnavailable:
                 pass
+
+
+def outcome_of(error: BaseException | None, task: Any = None) -> Verdict:
+    """Return how a body ended.
+
+    Args:
+        error: What it raised, or None.
+        task: Its task, if ``autoretry_for`` has not seen the error yet. None: it has.
+    """
+    if error is None or isinstance(error, (Ignore, Reject)):
+        return Verdict.DONE
+    if isinstance(error, (Retry, RateLimitExceeded)) or _is_retried(error, task):
+        return Verdict.RETRIED
+    return Verdict.FAILED
+
+
+def _is_retried(error: BaseException, task: Any) -> bool:
+    """Return whether Celery retries an error by the options of its task."""
+    retried = tuple(getattr(task, "autoretry_for", ()) or ())
+    if not isinstance(error, retried):
+        return False
+    if isinstance(error, tuple(getattr(task, "dont_autoretry_for", ()) or ())):
+        return False
+    return task.max_retries is None or task.request.retries < task.max_retries
 
 
 #: The attempt whose trace is running in this thread or greenlet.

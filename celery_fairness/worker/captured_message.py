@@ -3,7 +3,7 @@
 A signature made from a task's request lacks AMQP properties, representations and compression, and
 the publish hooks of others would run again for it. So the message itself is sent again: at a gate's
 rejection, by a promoter, and after a ``RateLimitExceeded``. It keeps its body, its headers and its
-AMQP properties. ``docs/reference/sent-again.md`` has a table of the exceptions.
+AMQP properties. ``docs/reference/message-headers.md`` has a table of the exceptions.
 
 The request's properties, a dict, carry the rest of the message (:class:`Received`). Celery passes
 them on to the pool and to ``task.request``, and sends them nowhere.
@@ -26,8 +26,10 @@ from celery.utils.saferepr import saferepr
 from kombu import serialization
 from kombu.compression import compress
 from kombu.message import Message
+from kombu.transport.native_delayed_delivery import CELERY_DELAYED_DELIVERY_EXCHANGE
 from kombu.utils.json import dumps, loads, object_hook
 
+from celery_fairness.compat.celery_app import repr_levels
 from celery_fairness.config.queue_policy import queue_of_route
 from celery_fairness.message.headers import CLAIM_PROPERTY, ETA_HEADER
 from celery_fairness.util.timestamps import expires_ms
@@ -145,14 +147,18 @@ class CapturedMessage:
             headers = {n: value for n, value in headers.items() if n not in _OF_DELIVERY}
         if "task" not in headers:
             headers.update({name: request.get(name) for name in _NAMES}, eta=None)
+        exchange, key = received.exchange, queue_of_route(received.routing_key)
+        if key != received.routing_key:
+            # The exchange of its last level does not find the queue without the prefix.
+            exchange = CELERY_DELAYED_DELIVERY_EXCHANGE
         return cls(
             _encoded(received),
             received.content_type,
             received.content_encoding,
             {**headers, **changes},
             {name: value for name, value in received.items() if name not in _NOT_SENT},
-            received.exchange,
-            queue_of_route(received.routing_key),
+            exchange,
+            key,
         )
 
     @classmethod
@@ -301,7 +307,7 @@ def _shows(app: Any, shown: str, value: Any) -> bool:
 
     The kind of a bracket is not compared, because serializers turn tuples into lists.
     """
-    size, levels = app.amqp.argsrepr_maxsize, app.conf.task_repr_maxlevels
+    size, levels = app.amqp.argsrepr_maxsize, repr_levels(app)
     forms = (value, tuple(value)) if isinstance(value, list) else (value,)
     return any(_square(shown) == _square(saferepr(form, size, maxlevels=levels)) for form in forms)
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from celery_fairness.control.event_types import Event, event_of
-from celery_fairness.control.ojs_views import at_ms
-from celery_fairness.control.scan import Reader, server_now
+from celery_fairness.control.health.event_types import Event, event_of
+from celery_fairness.control.installation.reader import Reader, server_now
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.store.connection import mapping_of
 from celery_fairness.util.throttled_log import Notices
+from celery_fairness.util.timestamps import at_ms
 
 logger = logging.getLogger("celery_fairness")
 

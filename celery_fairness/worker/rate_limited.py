@@ -15,8 +15,8 @@ from typing import Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.control.holding import Holding
-from celery_fairness.control.limits import LimitsApi
+from celery_fairness.control.key.limits_api import LimitsApi
+from celery_fairness.control.key.stops import Stops
 from celery_fairness.errors import LimiterUnavailable, RateLimitExceeded, got
 from celery_fairness.message.attribution import Attribution, attribution_of
 from celery_fairness.message.headers import HEADER, headers_of
@@ -89,7 +89,7 @@ def _cool_down(task: Any, wait: float, error: RateLimitExceeded) -> None:
             reason = f"task {task.name}: {error}"
             if key in policies:
                 # A key from a message is valid, and may begin like a tenant's.
-                Holding(fairness.installation).cool_down(key, wait, reason)
+                Stops(fairness.installation).cool_down(key, wait, reason)
             else:
                 LimitsApi(fairness.installation).cool_down(key, for_seconds=wait, reason=reason)
         except (LimiterUnavailable, ValueError) as problem:

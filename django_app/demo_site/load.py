@@ -98,7 +98,7 @@ def create_tenants() -> None:
 
 
 def operate() -> None:
-    """Pause and boost a tenant on its page in the admin, so the history has entries."""
+    """Pause and boost a tenant on its page in the admin, and record the tasks that finish."""
     client = Client(SERVER_NAME="localhost")
     client.force_login(User.objects.get(username=ADMINISTRATOR))
     for tenant, action, reason in (
@@ -109,6 +109,7 @@ def operate() -> None:
             "admin:django_celery_fairness_limitkey_change", args=[quoted(f"tenant:{tenant}")]
         )
         client.post(page, {"action": action, "reason": reason})
+    client.post(reverse("admin:django_celery_fairness_tenant_record"))
 
 
 def top_up() -> None:

@@ -1,8 +1,6 @@
-"""Addresses of the demo site: the admin, the page of tasks, and the HTTP API.
+"""Addresses of the demo site: the admin and the HTTP API.
 
 Invariant: nothing is fetched from the internet.
-
-Weakness: the page of tasks needs no login. It shows only tasks of the demo.
 """
 
 from __future__ import annotations
@@ -10,8 +8,6 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
-
-from demo_site.views import tasks
 
 admin.site.site_header = "celery_fairness demo"
 admin.site.site_title = "celery_fairness demo"
@@ -22,6 +18,5 @@ DASHBOARD = "admin:django_celery_fairness_dashboard_changelist"
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name=DASHBOARD)),
     path("admin/", admin.site.urls),
-    path("tasks/", tasks, name="tasks"),
     path("", include("django_celery_fairness.api.urls")),
 ]

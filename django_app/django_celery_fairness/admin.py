@@ -25,6 +25,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from celery_fairness.config.numbers import numbers_of
 from celery_fairness.errors import PolicyInvalid
 
 # These register their pages.
@@ -33,6 +34,7 @@ from django_celery_fairness import dead_letters as dead_letters
 from django_celery_fairness import limit_pages as limit_pages
 from django_celery_fairness import queue_pages as queue_pages
 from django_celery_fairness import task_search as task_search
+from django_celery_fairness import tenant_pages as tenant_pages
 from django_celery_fairness import tokens, wiring
 from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import (
@@ -43,6 +45,7 @@ from django_celery_fairness.models import (
     TenantTier,
     Tier,
 )
+from django_celery_fairness.number_fields import empty_texts
 from django_celery_fairness.pages import FairnessAdmin
 from django_celery_fairness.permissions import ByTable
 from django_celery_fairness.publishers import in_redis
@@ -51,8 +54,10 @@ from django_celery_fairness.redis_pages import who
 from django_celery_fairness.tenant_actions import TenantActions
 
 if TYPE_CHECKING:
-    from celery_fairness.control.ojs_views import Inspection
+    from celery_fairness.control.key.views import Inspection
 
+#: The numbers of a tier beside its concurrency, whose origin the admin shows.
+OF_TIERS = tuple(word for word in numbers_of("tier") if word != "concurrency")
 WARNING = '<span class="fairness-warning">⚠ {}</span>'
 
 
@@ -61,20 +66,16 @@ class TierAdmin(FairnessAdmin):
     """Tiers; their numbers are edited in the list."""
 
     list_display = (
-        *("name", "concurrency", "origin", "weight", "max_waiting", "queue_class"),
-        *("tenants", "rejections"),
+        *("name", "concurrency", "origin", *OF_TIERS, "queue_class", "tenants", "rejections"),
     )
     list_editable = ("concurrency",)
     search_fields = ("name", "description")
     search_help_text = gettext_lazy("Search by name or description")
-    empty_numbers = {
-        "concurrency": gettext_lazy("unlimited"),
-        "max_waiting": gettext_lazy("any number"),
-    }
+    empty_numbers = empty_texts("tier")
     key_field = "name"
     live_fields = ("origin", "rejections")
     fields = (
-        *("name", "concurrency", "origin", "rejections", "weight", "max_waiting", "queue_class"),
+        *("name", "concurrency", "origin", "rejections", *OF_TIERS, "queue_class"),
         "description",
     )
 
@@ -128,25 +129,25 @@ class TierAdmin(FairnessAdmin):
 
 @admin.register(TenantTier)
 class TenantTierAdmin(TenantActions, FairnessAdmin):
-    """Tenants; tier and own number are edited in the list."""
+    """Tenants; tier and own numbers are edited in the list."""
 
     list_display = (
-        *("tenant", "tier", "concurrency", "valid", "limit", "running", "waiting", "note"),
+        *("tenant", "tier", *numbers_of("tenant"), "valid", "limit", "running", "waiting", "note"),
     )
-    list_editable = ("tier", "concurrency")
+    list_editable = ("tier", *numbers_of("tenant"))
     list_filter = ("tier",)
     list_select_related = ("tier",)
     list_per_page = 50
     show_full_result_count = False
     search_fields = ("tenant", "note")
     search_help_text = gettext_lazy("Search by tenant or note")
-    empty_numbers = {"concurrency": gettext_lazy("as its tier")}
+    empty_numbers = empty_texts("tenant")
     key_field = "tenant"
     reason_field = "note"
     live_fields = ("limit", "running", "waiting")
     fields = (
-        *("tenant", "tier", "concurrency", "valid_from", "valid_until", "limit", "running"),
-        *("waiting", "note"),
+        *("tenant", "tier", *numbers_of("tenant"), "valid_from", "valid_until", "limit"),
+        *("running", "waiting", "note"),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TenantTier]:
@@ -222,26 +223,15 @@ class TenantTierAdmin(TenantActions, FairnessAdmin):
 class QueueLimitAdmin(FairnessAdmin):
     """Limits of queues; the numbers at once are edited in the list."""
 
-    list_display = (
-        *("queue", "global_limit", "local_limit", "rate", "throttle", "on_limit", "in_redis"),
-        "note",
-    )
+    list_display = ("queue", *numbers_of("queue"), "on_limit", "in_redis", "note")
     list_editable = ("global_limit", "local_limit")
     search_fields = ("queue", "note")
     search_help_text = gettext_lazy("Search by queue or note")
-    empty_numbers = {
-        "global_limit": gettext_lazy("unlimited"),
-        "local_limit": gettext_lazy("unlimited"),
-        "rate": gettext_lazy("any number"),
-        "throttle": gettext_lazy("any number"),
-    }
+    empty_numbers = empty_texts("queue")
     key_field = "queue"
     reason_field = "note"
     live_fields = ("in_redis",)
-    fields = (
-        *("queue", "global_limit", "local_limit", "rate", "throttle", "on_limit", "in_redis"),
-        "note",
-    )
+    fields = ("queue", *numbers_of("queue"), "on_limit", "in_redis", "note")
 
     @admin.display(description=gettext_lazy("in force"))
     def in_redis(self, row: QueueLimit) -> str | None:
@@ -250,9 +240,9 @@ class QueueLimitAdmin(FairnessAdmin):
         if queues is None:
             return None
         found = queues.get(row.queue)
-        numbers = None if found is None else found.by_operator
+        limit = None if found is None else found.by_operator
         try:
-            if numbers == row.policy().numbers:
+            if limit == row.policy().limit:
                 return _("yes")
         except PolicyInvalid as error:
             return format_html(WARNING, str(error))
@@ -291,22 +281,16 @@ class StateFilter(admin.SimpleListFilter):
 class LimitOverrideAdmin(FairnessAdmin):
     """Overrides; the person who saves one is its author."""
 
-    list_display = (
-        *("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author_name"),
-    )
+    list_display = (*("key", *numbers_of("override"), "ends_at", "state", "reason", "author_name"),)
     list_per_page = 50
     list_filter = (StateFilter,)
     search_fields = ("key", "reason")
     search_help_text = gettext_lazy("Search by key or reason")
-    empty_numbers = {
-        "concurrency": gettext_lazy("unchanged"),
-        "rate": gettext_lazy("unchanged"),
-        "throttle": gettext_lazy("unchanged"),
-    }
+    empty_numbers = empty_texts("override")
     key_field = "key"
     reason_field = "reason"
     live_fields = ("state", "author_name")
-    fields = ("key", "concurrency", "rate", "throttle", "ends_at", "state", "reason", "author_name")
+    fields = ("key", *numbers_of("override"), "ends_at", "state", "reason", "author_name")
 
     def save_model(self, request: HttpRequest, obj: LimitOverride, form: Any, change: bool) -> None:
         """Save the row, with the person as its author."""
@@ -343,7 +327,8 @@ class LimitOverrideAdmin(FairnessAdmin):
 
 def effective(row: TenantTier) -> int | None:
     """Return a tenant's number in the database: its own, or its tier's if it has none."""
-    return row.tier.concurrency if row.concurrency is None else row.concurrency
+    number: int | None = row.tier.concurrency if row.concurrency is None else row.concurrency
+    return number
 
 
 def _counts(row: Any) -> LiveCounts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log10
 
@@ -12,6 +12,8 @@ from django.utils.safestring import SafeString
 WIDTH, HEIGHT = 640, 180
 #: Room for the labels at the left and below.
 LEFT, BELOW, ABOVE = 56, 22, 8
+#: The height of the lowest line.
+BOTTOM = HEIGHT - BELOW
 #: Steps of the axis of times, in seconds.
 STEPS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
 STEP_TEXTS = ("1 ms", "10 ms", "0.1 s", "1 s", "10 s", "100 s", "17 min", "3 h")
@@ -24,7 +26,7 @@ class Line:
     Attributes:
         name: What it shows.
         css: Its class, which gives its colour.
-        points: A value in seconds for each column. None leaves a gap.
+        points: A value for each column, of a time in seconds. None leaves a gap.
     """
 
     name: str
@@ -50,18 +52,19 @@ def times(lines: Sequence[Line], summary: str, first: str, last: str) -> SafeStr
         for step, text in zip(STEPS, STEP_TEXTS, strict=True)
         if low <= step <= high
     ]
-    grid = format_html_join(
-        "",
-        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>'
-        '<text x="{}" y="{}" text-anchor="end">{}</text>',
-        ((LEFT, WIDTH, y, y, LEFT - 6, y + 4, text) for y, text in steps),
-    )
-    paths = format_html_join(
-        "",
-        '<path class="{}" d="{}"><title>{}</title></path>',
-        ((line.css, _path(line.points, low, high), line.name) for line in lines),
-    )
+    grid = _grid(steps)
+    paths = _paths(lines, lambda value: _y(value, low, high))
     return _chart(summary, (grid, paths), first, last)
+
+
+def rates(lines: Sequence[Line], summary: str, first: str, last: str) -> SafeString:
+    """Return a chart of counts over columns as lines, with an axis from zero.
+
+    Arguments as for :func:`times`.
+    """
+    most, bottom = max([1.0, *(value or 0.0 for line in lines for value in line.points)]), BOTTOM
+    paths = _paths(lines, lambda value: round(bottom - value / most * (bottom - ABOVE), 1))
+    return _chart(summary, (_grid_from_zero(most), paths), first, last)
 
 
 def counts(values: Sequence[int], summary: str, first: str, last: str) -> SafeString:
@@ -73,17 +76,9 @@ def counts(values: Sequence[int], summary: str, first: str, last: str) -> SafeSt
         first: Label of the first column.
         last: Label of the last column.
     """
-    most, bottom = max([1, *values]), HEIGHT - BELOW
+    most, bottom = max([1, *values]), BOTTOM
     step = (WIDTH - LEFT) / max(1, len(values))
-    grid = format_html_join(
-        "",
-        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>'
-        '<text x="{}" y="{}" text-anchor="end">{}</text>',
-        (
-            (LEFT, WIDTH, y, y, LEFT - 6, y + 4, text)
-            for y, text in ((bottom, "0"), (ABOVE, f"{most:,}"))
-        ),
-    )
+    grid = _grid_from_zero(most)
     # A count of a few is still a pixel high.
     heights = [max(1.0, round(value / most * (bottom - ABOVE), 1)) for value in values]
     columns = format_html_join(
@@ -107,12 +102,34 @@ def _chart(summary: str, parts: tuple[SafeString, SafeString], first: str, last:
     )
 
 
+def _grid_from_zero(most: float) -> SafeString:
+    return _grid([(BOTTOM, "0"), (ABOVE, f"{most:,.0f}")])
+
+
+def _grid(steps: Iterable[tuple[float, str]]) -> SafeString:
+    """Return lines across the chart. A step has its height and its label."""
+    return format_html_join(
+        "",
+        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+        '<text x="{}" y="{}" text-anchor="end">{}</text>',
+        ((LEFT, WIDTH, y, y, LEFT - 6, y + 4, text) for y, text in steps),
+    )
+
+
+def _paths(lines: Sequence[Line], y: Callable[[float], float]) -> SafeString:
+    return format_html_join(
+        "",
+        '<path class="{}" d="{}"><title>{}</title></path>',
+        ((line.css, _path(line.points, y), line.name) for line in lines),
+    )
+
+
 def _y(value: float, low: float, high: float) -> float:
     part = log10(max(value, low) / low) / log10(high / low)
-    return round(HEIGHT - BELOW - min(1.0, part) * (HEIGHT - BELOW - ABOVE), 1)
+    return round(BOTTOM - min(1.0, part) * (BOTTOM - ABOVE), 1)
 
 
-def _path(points: Sequence[float | None], low: float, high: float) -> str:
+def _path(points: Sequence[float | None], height: Callable[[float], float]) -> str:
     """Return the path through the points. A point beside two gaps is a short stroke."""
     step = (WIDTH - LEFT) / max(1, len(points) - 1)
     parts, pen_is_down = [], False
@@ -120,7 +137,7 @@ def _path(points: Sequence[float | None], low: float, high: float) -> str:
         if value is None:
             pen_is_down = False
             continue
-        x, y = round(LEFT + index * step, 1), _y(value, low, high)
+        x, y = round(LEFT + index * step, 1), height(value)
         parts.append(f"L{x} {y}" if pen_is_down else f"M{x} {y}h1")
         pen_is_down = True
     return "".join(parts)

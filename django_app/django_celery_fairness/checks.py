@@ -27,7 +27,7 @@ from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError, router
 
-from celery_fairness.control.doctor.diagnosis import at_start
+from celery_fairness.control.health.doctor.diagnosis import at_start
 from celery_fairness.errors import SettingsError
 from django_celery_fairness import wiring
 from django_celery_fairness.models import Tier

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,27 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from celery_fairness.control.health.views import FailureCount
 from celery_fairness.errors import FairnessError
 from django_celery_fairness import charts, wiring
 from django_celery_fairness.live_counts import LiveCounts
 from django_celery_fairness.models import Dashboard
-from django_celery_fairness.redis_pages import NOT_WIRED, RedisPageAdmin
+from django_celery_fairness.permissions import APP, Action
+from django_celery_fairness.redis_pages import NOT_WIRED, RedisPageAdmin, quoted
+from django_celery_fairness.tenant_rows import TenantRows
 
 if TYPE_CHECKING:
-    from celery_fairness.control.views import (
-        BlockingLimit,
-        Minute,
-        Observed,
-        QueueStatus,
-        Status,
-        TenantShare,
-        WaitCount,
-        WorkerStatus,
-    )
+    from celery_fairness.control.health.views import Minute, Observed, Status, WaitCount
+    from celery_fairness.control.installation.views import WorkerStatus
+    from celery_fairness.control.queue.views import BlockingLimit, QueueStatus, TenantShare
 
 #: For how long pages share one look, in seconds. The statistics of minutes change more slowly.
 FRESH_SECONDS, MINUTES_FRESH_SECONDS = 1.5, 20.0
@@ -123,10 +120,17 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """A tenant in a queue, with the part of its share that it holds."""
+    """A tenant in a queue, with the part of its fair share that it holds.
+
+    Attributes:
+        queue: The queue.
+        share: The tenant in it.
+        row_url: The address of its row in the database, or "".
+    """
 
     queue: str
     share: TenantShare
+    row_url: str = ""
 
     @property
     def part(self) -> float | None:
@@ -161,26 +165,46 @@ class DashboardAdmin(RedisPageAdmin):
             context |= {
                 "status": status,
                 "verdict": status.verdict,
-                "queues": [each for each in status.queues if _is_shown(each)],
-                "tenants": tenants(status),
+                "queues": [
+                    (each, self._queue_url(request, each.queue))
+                    for each in status.queues
+                    if _is_shown(each)
+                ],
+                "tenants": tenant_rows(self, request, longest_waits(status)),
                 "limits": limits(status),
                 "workers": workers(status),
                 "waits": waits(look.minutes, status.at),
+                "work": work(look.minutes, status.at),
             }
             if look.observed and (look.observed.observing or look.observed.over_limit):
                 context |= {"observed": look.observed, "hours": hours(look.observed)}
         return self.show(request, "dashboard", _("Dashboard"), context)
 
+    def _queue_url(self, request: HttpRequest, queue: str) -> str:
+        # "" are parked tasks.
+        if not queue or not Action.SEE_QUEUES.allowed(request.user):
+            return ""
+        name = f"admin:{APP}_queue_change"
+        return reverse(name, args=[quoted(queue)], current_app=self.admin_site.name)
+
 
 def _is_shown(queue: QueueStatus) -> bool:
-    return bool(queue.waiting or queue.later or queue.running or queue.dead)
+    return bool(queue.waiting or queue.delayed or queue.running or queue.dead)
 
 
-def tenants(status: Status) -> list[TenantRow]:
-    """Return the tenants that wait longest."""
-    rows = [TenantRow(queue.queue, each) for queue in status.queues for each in queue.tenants]
-    rows.sort(key=lambda row: -(row.share.waits_seconds or 0.0))
+def longest_waits(status: Status) -> list[tuple[str, TenantShare]]:
+    """Return the tenants that wait longest, each with its queue."""
+    rows = [(queue.queue, each) for queue in status.queues for each in queue.tenants]
+    rows.sort(key=lambda row: -(row[1].waits_seconds or 0.0))
     return rows[:SHOWN]
+
+
+def tenant_rows(
+    page: RedisPageAdmin, request: HttpRequest, shares: Sequence[tuple[str, TenantShare]]
+) -> list[TenantRow]:
+    """Return the rows of a table of tenants, from queues and the tenants in them."""
+    rows = TenantRows(page, request, [share.key for _, share in shares])
+    return [TenantRow(queue, share, rows.url(share.key)) for queue, share in shares]
 
 
 def limits(status: Status) -> list[BlockingLimit]:
@@ -193,6 +217,52 @@ def workers(status: Status) -> list[WorkerRow]:
     """Return the live workers with their taken places."""
     busy = {each.owner: each.leases for each in status.owners}
     return [WorkerRow(each, busy.get(each.owner, 0)) for each in status.workers]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Starts and ends of the last hour, without the minute that still counts.
+
+    Attributes:
+        chart: Starts, ends and failures of each minute.
+        rows: A name, the number of the last minute, and that of the hour.
+        failures: The queues with the most failures and retries of the hour.
+    """
+
+    chart: SafeString
+    rows: list[tuple[str, int, int]]
+    failures: list[FailureCount]
+
+
+def work(minutes: Iterable[Minute], now: datetime) -> Work:
+    """Return what started and ended in each of the last full minutes."""
+    known = {minute.at: minute for minute in minutes}
+    last = now.astimezone(UTC).replace(second=0, microsecond=0)
+    full = [known.get(last - timedelta(minutes=back)) for back in range(MINUTES - 1, 0, -1)]
+    kinds = (
+        (_("started"), "started", "alone"),
+        (_("ended"), "ended", "behind_own"),
+        (_("failed"), "failed", "failed"),
+        (_("retried"), "retried", "retried"),
+    )
+    rows, lines = [], []
+    for name, kind, css in kinds:
+        points = [getattr(minute, kind) if minute else 0 for minute in full]
+        rows.append((name, points[-1], sum(points)))
+        lines.append(charts.Line(name, css, points))
+    summary = _("In the last minute: %s.") % ", ".join(f"{each[1]:,} {each[0]}" for each in rows)
+    chart = charts.rates(lines[:3], summary, _("an hour ago"), _("now"))
+    return Work(chart, rows, _failures(minute for minute in full if minute))
+
+
+def _failures(minutes: Iterable[Minute]) -> list[FailureCount]:
+    sums: dict[str, Counter[str]] = defaultdict(Counter)
+    for minute in minutes:
+        for each in minute.failures:
+            sums[each.queue].update(failed=each.failed, retried=each.retried)
+    rows = [FailureCount(queue, each["failed"], each["retried"]) for queue, each in sums.items()]
+    rows.sort(key=lambda row: (-row.failed, -row.retried, row.queue))
+    return rows[:SHOWN]
 
 
 def waits(minutes: Iterable[Minute], now: datetime) -> SafeString:

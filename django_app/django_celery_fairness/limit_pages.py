@@ -13,12 +13,11 @@ from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from celery_fairness.cli.format import held_by, held_for
-from celery_fairness.cli.tables import numbers_text
-from celery_fairness.config.tenants import read_tier_key
+from celery_fairness.config.numbers import numbers_text
 from celery_fairness.errors import FairnessError, NotFound
+from celery_fairness.texts.format import held_by, held_for
 from celery_fairness.wiring import wired
-from django_celery_fairness import wiring
+from django_celery_fairness import task_rows
 from django_celery_fairness.limit_rows import overrides
 from django_celery_fairness.live_counts import services_in_force
 from django_celery_fairness.models import LimitKey, LimitOverride
@@ -31,6 +30,7 @@ from django_celery_fairness.redis_pages import (
     page_context,
     page_number,
     storable,
+    time_text,
     unquoted,
     who,
 )
@@ -42,11 +42,12 @@ from django_celery_fairness.steering import (
     actions_of,
     first_sentence,
 )
+from django_celery_fairness.tenant_rows import TenantRows, tenant_of
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
-    from celery_fairness.control.ojs_views import Inspection
-    from celery_fairness.control.views import TenantShare
+    from celery_fairness.control.key.views import Inspection
+    from celery_fairness.control.queue.views import TenantShare
 
 #: Keys on a page of the list, and queues of a tenant whose shares a page shows.
 KEYS, QUEUES = 25, 5
@@ -80,15 +81,12 @@ class KeyRow:
     def opens_in(self) -> str:
         """The time until a task may start again by itself; "" if there is none."""
         seconds = self.found.opens_in_seconds
-        return "" if seconds is None else _time_text(seconds)
+        return "" if seconds is None else time_text(seconds)
 
     @property
     def waited(self) -> list[tuple[Any, str]]:
         """The limits of the key at which tasks wait, each with its numbers."""
-        return [
-            (each, numbers_text(each.concurrency, each.rates, each.throttle) or _("unlimited"))
-            for each in self.found.waited
-        ]
+        return [(each, numbers_text(each.numbers) or _("unlimited")) for each in self.found.waited]
 
     @property
     def leases(self) -> list[tuple[Any, str, str]]:
@@ -106,14 +104,6 @@ class WaitingIn:
     queue: str
     tasks: int
     share: TenantShare | None
-
-
-def _time_text(seconds: float) -> str:
-    if seconds < 120:
-        return _("%(number).1f s") % {"number": seconds}
-    if seconds < 7200:
-        return _("%(number).0f min") % {"number": seconds / 60}
-    return _("%(number).1f h") % {"number": seconds / 3600}
 
 
 def _percent(part: int, whole: int | None) -> int | None:
@@ -175,21 +165,25 @@ class LimitKeyAdmin(RedisPageAdmin):
         found, problem = ask(request, lambda fairness: _inspect(fairness, key))
         context |= {"problem": problem, "may_steer": not problem}
         if not problem:
+            offered, rows = actions_of(target), _override_rows(key)
             context |= {
                 "row": KeyRow(found) if found else None,
-                "actions": actions_of(target),
-                "override_url": self._override_url(request, key),
+                "actions": offered,
+                "off": [each.name for each in offered if each.is_off(found, rows)],
+                "override_url": self._override_url(request, key, rows),
+                "row_url": TenantRows(self, request, [key]).url(key),
                 "purge_url": self.address("purge", key) if target.tenant else "",
             }
         if found is not None and target.tenant:
             context["waiting"] = ask(request, lambda fairness: waiting_in(fairness, found))[0]
+        if found is not None:
+            context |= task_rows.first_tasks(self, request, key=key)
         return self.show(request, "limit", key, context)
 
-    def _override_url(self, request: HttpRequest, key: str) -> str:
-        try:
-            rows = overrides(wired(current_app), key)
-        except (FairnessError, ValueError):
-            # No override can have this key.
+    def _override_url(
+        self, request: HttpRequest, key: str, rows: list[LimitOverride] | None
+    ) -> str:
+        if rows is None:
             return ""
         saved = LimitOverride.objects.filter(pk__in=[row.pk for row in rows])
         return form_url(self, request, saved, key=key)
@@ -233,12 +227,15 @@ class LimitKeyAdmin(RedisPageAdmin):
 
 def target_of(key: str) -> Target:
     """Return the target of the actions on a key."""
+    return Target(key=key, tenant=tenant_of(key))
+
+
+def _override_rows(key: str) -> list[LimitOverride] | None:
+    """Return the overrides of a key in the database; None if no override can have this key."""
     try:
-        by_service = wiring.settings_in_force().tier_scope == "service"
-    except FairnessError:
-        by_service = False
-    found = read_tier_key(key, by_service)
-    return Target(key=key, tenant=found[0] if found else "")
+        return overrides(wired(current_app), key)
+    except (FairnessError, ValueError):
+        return None
 
 
 def waiting_in(fairness: Fairness, found: Inspection) -> list[WaitingIn]:

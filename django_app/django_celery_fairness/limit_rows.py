@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_CHARACTERS
-from celery_fairness.control.queue_keys import override_key
+from celery_fairness.control.key.queue_keys import override_key
 from django_celery_fairness.models import LimitOverride, QueueLimit, validate_queue
-from django_celery_fairness.number_texts import number_text
+from django_celery_fairness.number_fields import none_of, stored
 from django_celery_fairness.publishing import publish_on_commit
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def save_override(
     Args:
         parts: The parts of the app whose Redis has the key.
         key: The key, as a person writes it or as Redis has it.
-        numbers: ``concurrency``, ``rate`` and ``throttle``, those that it changes. None is
-            unlimited.
+        numbers: The numbers of an override that it changes. None is unlimited.
         ends_at: Its end. None is when the row is deleted.
         reason: Why.
         author: The user who sets it, or None.
@@ -56,10 +55,7 @@ def save_override(
         validate_queue(key.removeprefix(PREFIX))
     in_redis = override_key(parts.installation, key)
     rows = LimitOverride.objects.of_key(key, in_redis)
-    values: dict[str, Any] = {
-        name: number_text(numbers[name]) if name in numbers else ""
-        for name in ("concurrency", "rate", "throttle")
-    }
+    values = none_of("override") | stored("override", numbers)
     values |= {"ends_at": ends_at, "reason": reason}
     values |= {"author": author, "author_name": author_name}
     name = rows[0].key if rows else key if _is_storable(key) else in_redis
@@ -102,16 +98,14 @@ def save_queue_limit(parts: Parts, queue: str, numbers: Mapping[str, Any]) -> Qu
     Args:
         parts: The parts of the app whose Redis has the queue.
         queue: The name of the queue.
-        numbers: The fields of a ``QueueLimit`` but the note. A rate is None for none.
+        numbers: The fields of a ``QueueLimit`` but the note. A number is None for none.
 
     Raises:
         LimiterUnavailable: Redis does not answer.
         ValidationError: A number or the name is invalid.
     """
     expect_redis(parts, queue_key(queue))
-    values = dict(numbers)
-    for name in ("rate", "throttle"):
-        values[name] = "" if values[name] is None else number_text(values[name])
+    values = stored("queue", numbers)
     QueueLimit(queue=queue, **values).full_clean(validate_unique=False)
     return QueueLimit.objects.update_or_create(values, queue=queue)[0]
 

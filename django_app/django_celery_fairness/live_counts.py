@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from celery_fairness.config.queue_limits import QueueRow
     from celery_fairness.config.tiers import Tier
-    from celery_fairness.control.limits import LimitsApi
-    from celery_fairness.control.ojs_views import Inspection
+    from celery_fairness.control.key.limits_api import LimitsApi
+    from celery_fairness.control.key.views import Inspection
     from celery_fairness.wiring import Parts
 
 #: Longest time of all calls for one page, in seconds.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.core.validators import RegexValidator
 from django.db import models, router, transaction
 from django.db.models import F, Q
 from django.db.models.lookups import LessThanOrEqual
@@ -22,31 +22,21 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from celery_fairness.config.limit_spec import ACTIONS
+from celery_fairness.config.numbers import numbers_of
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
 from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, queue_key, read_queue
 from celery_fairness.config.tenants import KEY_CHARACTERS, TENANT_BYTES, normalise
-from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
-from celery_fairness.control.holding import (
-    MAX_UNIX_SECONDS,
-    PERSON_CHARACTERS,
-    REASON_CHARACTERS,
-)
+from celery_fairness.control.key.stops import MAX_UNIX_SECONDS, PERSON_CHARACTERS, REASON_CHARACTERS
 from celery_fairness.errors import FairnessError, PolicyInvalid, TenantError
 from django_celery_fairness import wiring
-from django_celery_fairness.number_texts import (
-    CONCURRENCY_TEXT_EXPECTED,
-    RATE_CHARACTERS,
-    RATE_EXPECTED,
-    RATE_TEXT_EXPECTED,
-    UNLIMITED,
-    concurrency_of,
-    concurrency_text_is_bounded,
+from django_celery_fairness.number_fields import (
+    bounds_of,
+    given_in,
     has_only,
-    rate_is_bounded,
-    rate_of,
-    validate_concurrency_text,
-    validate_rate,
-    validate_rate_text,
+    label_of,
+    none_of,
+    numbers_in,
+    typed_in,
 )
 from django_celery_fairness.octet_length import OctetLength
 from django_celery_fairness.querysets import (
@@ -59,30 +49,22 @@ from django_celery_fairness.querysets import (
 if TYPE_CHECKING:
     from celery_fairness.config.tiers import Tier as PublishedTier
 
+#: The numbers of an override that a tenant's key does not have.
+NOT_OF_TENANTS = tuple(word for word in numbers_of("override") if word not in numbers_of("tenant"))
 #: Longest name of a queue.
 QUEUE_BYTES = 255
 
 NAME_EXPECTED = _("Expected 1 to 100 letters, digits, “_” or “-”.")
-CONCURRENCY_EXPECTED = _(
-    "Expected a whole number from 0 (pause) to 1,000,000, or nothing (see the help text)."
-)
-WEIGHT_EXPECTED = _("Expected a number above 0, up to 1,000,000.")
-WAITING_EXPECTED = _("Expected a whole number from 1 to 1,000,000,000, or nothing (any number).")
 TOKEN_NAME_EXPECTED = _("Expected text on one line.")
 TOKEN_EXISTS = _("A token of this name exists and is not revoked.")
 TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
 TIME_EXPECTED = _("Expected an end after the beginning.")
 QUEUE_EXPECTED = _("Expected 1 to 255 bytes of text without NUL that do not begin with “@parked:”.")
 KEY_EXPECTED = _("Expected the key of a limit, such as “api.stripe.com” or “tenant:42”.")
+TENANT_NUMBERS_EXPECTED = _("A tenant’s key has a number of tasks at once alone.")
 NUMBERS_EXPECTED = _("Expected at least one number.")
 REASON_EXPECTED = _("Expected at most 500 characters that say why.")
 ACTION_EXPECTED = _("Expected “wait”, “reschedule” or “drop”.")
-
-
-def validate_weight(value: float) -> None:
-    """Reject a weight outside its bounds, and NaN, which is never inside."""
-    if not 0 < value <= MAX_WEIGHT:
-        raise ValidationError(WEIGHT_EXPECTED, code="weight")
 
 
 def validate_tenant(value: str) -> None:
@@ -104,7 +86,7 @@ def validate_queue(value: str) -> None:
 
 def validate_key(value: str) -> None:
     """Reject a text that cannot be the key of a limit in this project."""
-    from celery_fairness.control.inspect import typed_key
+    from celery_fairness.control.key.inspector import typed_key
 
     queue = value.removeprefix(PREFIX) if value.startswith(PREFIX) else ""
     if queue and ":" not in queue:
@@ -119,7 +101,7 @@ def validate_key(value: str) -> None:
 
 def validate_checked(field: str, queue: str) -> None:
     """Reject a queue that no worker would check."""
-    from celery_fairness.control.queue_keys import QueueKeys
+    from celery_fairness.control.key.queue_keys import QueueKeys
 
     parts = wiring.wired()
     if parts is None:
@@ -130,7 +112,7 @@ def validate_checked(field: str, queue: str) -> None:
         raise ValidationError({field: list(error.problems)}, code="queue") from error
 
 
-class Tier(models.Model):
+class Tier(numbers_in("tier"), models.Model):  # type: ignore[misc]  # mypy cannot read the table
     """A plan: how many tasks each of its tenants may run at once, and may have waiting."""
 
     class QueueClass(models.TextChoices):
@@ -150,25 +132,6 @@ class Tier(models.Model):
             "the tenants."
         ),
     )
-    concurrency = models.PositiveIntegerField(
-        _("tasks at once"),
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(MAX_CONCURRENCY)],
-        help_text=_(
-            "How many tasks one tenant of this tier may run at the same time, for example 3. "
-            "Empty is unlimited, 0 pauses every tenant of the tier."
-        ),
-    )
-    weight = models.FloatField(
-        _("weight"),
-        default=1.0,
-        validators=[validate_weight],
-        help_text=_(
-            "Share among tenants that wait, for example 2 for twice the share of a tier with 1. "
-            "Above 0, up to 1,000,000."
-        ),
-    )
     queue_class = models.CharField(
         _("queue class"),
         max_length=20,
@@ -177,16 +140,6 @@ class Tier(models.Model):
         help_text=_(
             "The queue of a service that tasks of this tier go to, for example “priority”: then "
             "service “analysis” uses analysis_priority."
-        ),
-    )
-    max_waiting = models.PositiveIntegerField(
-        _("may wait"),
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MAX_WAITING)],
-        help_text=_(
-            "How many tasks of one tenant of this tier may wait on fairredis, for example 10000: "
-            "over it delay() raises BacklogFull. Empty is any number."
         ),
     )
     description = models.TextField(
@@ -215,21 +168,7 @@ class Tier(models.Model):
                 condition=has_only("name", ascii_letters + digits + "_-"),
                 violation_error_message=NAME_EXPECTED,
             ),
-            models.CheckConstraint(
-                name="fairness_tier_concurrency_bounds",
-                condition=Q(concurrency=None) | Q(concurrency__range=(0, MAX_CONCURRENCY)),
-                violation_error_message=CONCURRENCY_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_tier_weight_bounds",
-                condition=Q(weight__gt=0, weight__lte=MAX_WEIGHT),
-                violation_error_message=WEIGHT_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_tier_max_waiting_bounds",
-                condition=Q(max_waiting=None) | Q(max_waiting__range=(1, MAX_WAITING)),
-                violation_error_message=WAITING_EXPECTED,
-            ),
+            *bounds_of("tier"),
             models.CheckConstraint(
                 name="fairness_tier_queue_class_known",
                 condition=Q(queue_class__in=("priority", "default")),
@@ -265,12 +204,12 @@ class Tier(models.Model):
         """Return the tier in the limiter's form."""
         from celery_fairness.config.tiers import Tier as PublishedTier
 
+        # A tier has its concurrency always, None too.
+        numbers = {"concurrency": None} | given_in("tier", vars(self))
         return PublishedTier(
             name=self.name,
-            concurrency=self.concurrency,
-            weight=self.weight,
             queue_class="priority" if self.queue_class == "priority" else "default",
-            max_waiting=self.max_waiting,
+            **numbers,
         )
 
 
@@ -300,7 +239,7 @@ class NamedRow(models.Model):
             super().save(*args, **options)
 
 
-class TenantTier(NamedRow):
+class TenantTier(numbers_in("tenant"), NamedRow):  # type: ignore[misc]  # as above
     """The tier of one tenant, or a number of its own within it, always or for a time.
 
     A tenant has the default tier if it has no row, or if its row is out of its time.
@@ -325,16 +264,6 @@ class TenantTier(NamedRow):
         on_delete=models.PROTECT,
         related_name="tenants",
         help_text=_("The plan of this tenant, for example “pro”."),
-    )
-    concurrency = models.PositiveIntegerField(
-        _("own tasks at once"),
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(MAX_CONCURRENCY)],
-        help_text=_(
-            "A number for this tenant alone in place of its tier's, for example 8. "
-            "Empty uses the tier's, 0 pauses this tenant."
-        ),
     )
     valid_from = models.DateTimeField(
         _("valid from"),
@@ -380,11 +309,7 @@ class TenantTier(NamedRow):
                 condition=LessThanOrEqual(OctetLength("tenant"), TENANT_BYTES),
                 violation_error_message=TENANT_EXPECTED,
             ),
-            models.CheckConstraint(
-                name="fairness_tenant_concurrency_bounds",
-                condition=Q(concurrency=None) | Q(concurrency__range=(0, MAX_CONCURRENCY)),
-                violation_error_message=CONCURRENCY_EXPECTED,
-            ),
+            *bounds_of("tenant"),
             models.CheckConstraint(
                 name="fairness_tenant_time_order",
                 condition=Q(valid_from=None)
@@ -395,7 +320,7 @@ class TenantTier(NamedRow):
         )
 
 
-class QueueLimit(NamedRow):
+class QueueLimit(numbers_in("queue"), NamedRow):  # type: ignore[misc]  # as above
     """The limit of a queue, in place of the one that the settings declare."""
 
     kind = "queue"
@@ -407,45 +332,6 @@ class QueueLimit(NamedRow):
         unique=True,
         validators=[validate_queue],
         help_text=_("The name of the queue, for example “emails”. At most 255 bytes."),
-    )
-    global_limit = models.PositiveIntegerField(
-        _("at once in all"),
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(MAX_CONCURRENCY)],
-        help_text=_(
-            "How many tasks of the queue may run at once in all workers, for example 20. "
-            "Empty is unlimited, 0 pauses the queue."
-        ),
-    )
-    local_limit = models.PositiveIntegerField(
-        _("at once in one worker"),
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(MAX_CONCURRENCY)],
-        help_text=_(
-            "How many of them may run at once in one worker, for example 4. Empty is unlimited, "
-            "0 pauses the queue. The smaller of both numbers holds."
-        ),
-    )
-    rate = models.CharField(
-        _("rate"),
-        max_length=RATE_CHARACTERS,
-        blank=True,
-        default="",
-        validators=[validate_rate],
-        help_text=_(
-            "How many may start in any period, for example “100/m”, “5/s” or “1000/PT24H”. "
-            "Empty is any number."
-        ),
-    )
-    throttle = models.CharField(
-        _("throttle"),
-        max_length=RATE_CHARACTERS,
-        blank=True,
-        default="",
-        validators=[validate_rate],
-        help_text=_("The same, but evenly spaced: for example “60/m” is one start a second."),
     )
     on_limit = models.CharField(
         _("over the limit"),
@@ -479,26 +365,7 @@ class QueueLimit(NamedRow):
                 & Q(LessThanOrEqual(OctetLength("queue"), QUEUE_BYTES)),
                 violation_error_message=QUEUE_EXPECTED,
             ),
-            models.CheckConstraint(
-                name="fairness_queue_global_limit_bounds",
-                condition=Q(global_limit=None) | Q(global_limit__range=(0, MAX_CONCURRENCY)),
-                violation_error_message=CONCURRENCY_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_queue_local_limit_bounds",
-                condition=Q(local_limit=None) | Q(local_limit__range=(0, MAX_CONCURRENCY)),
-                violation_error_message=CONCURRENCY_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_queue_rate",
-                condition=rate_is_bounded("rate"),
-                violation_error_message=RATE_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_queue_throttle",
-                condition=rate_is_bounded("throttle"),
-                violation_error_message=RATE_EXPECTED,
-            ),
+            *bounds_of("queue"),
             models.CheckConstraint(
                 name="fairness_queue_on_limit_known",
                 condition=Q(on_limit__in=ACTIONS),
@@ -518,18 +385,10 @@ class QueueLimit(NamedRow):
         Raises:
             PolicyInvalid: A number is invalid.
         """
-        return read_queue(
-            {
-                "global_limit": self.global_limit,
-                "local_limit": self.local_limit,
-                "rate": self.rate or None,
-                "throttle": self.throttle or None,
-                "on_limit": self.on_limit,
-            }
-        )
+        return read_queue({**given_in("queue", vars(self)), "on_limit": self.on_limit})
 
 
-class LimitOverride(NamedRow):
+class LimitOverride(numbers_in("override"), NamedRow):  # type: ignore[misc]  # as above
     """Numbers in place of a key's own, for a time or until the row is deleted."""
 
     kind = "override"
@@ -544,36 +403,6 @@ class LimitOverride(NamedRow):
             "Whose numbers: the key of a limit, for example “api.stripe.com”, of a queue "
             "(“queue:emails”) or of a tenant (“tenant:42”)."
         ),
-    )
-    concurrency = models.CharField(
-        _("tasks at once"),
-        max_length=len(UNLIMITED),
-        blank=True,
-        default="",
-        validators=[validate_concurrency_text],
-        help_text=_(
-            "For example “10”. “unlimited” is no limit, 0 pauses the key. Empty leaves the "
-            "number as it is."
-        ),
-    )
-    rate = models.CharField(
-        _("rate"),
-        max_length=RATE_CHARACTERS,
-        blank=True,
-        default="",
-        validators=[validate_rate_text],
-        help_text=_(
-            "How many may start in any period, for example “100/m”, “5/s” or “unlimited”. "
-            "Empty leaves it as it is. A tenant’s key has none."
-        ),
-    )
-    throttle = models.CharField(
-        _("throttle"),
-        max_length=RATE_CHARACTERS,
-        blank=True,
-        default="",
-        validators=[validate_rate_text],
-        help_text=_("The same, but evenly spaced: for example “60/m” is one start a second."),
     )
     ends_at = models.DateTimeField(
         _("ends at"),
@@ -624,30 +453,16 @@ class LimitOverride(NamedRow):
                 condition=~Q(key="") & Q(LessThanOrEqual(OctetLength("key"), KEY_CHARACTERS)),
                 violation_error_message=KEY_EXPECTED,
             ),
-            models.CheckConstraint(
-                name="fairness_override_concurrency",
-                condition=concurrency_text_is_bounded("concurrency"),
-                violation_error_message=CONCURRENCY_TEXT_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_override_rate",
-                condition=rate_is_bounded("rate", UNLIMITED),
-                violation_error_message=RATE_TEXT_EXPECTED,
-            ),
-            models.CheckConstraint(
-                name="fairness_override_throttle",
-                condition=rate_is_bounded("throttle", UNLIMITED),
-                violation_error_message=RATE_TEXT_EXPECTED,
-            ),
+            *bounds_of("override"),
             models.CheckConstraint(
                 name="fairness_override_has_a_number",
-                condition=~Q(concurrency="", rate="", throttle=""),
+                condition=~Q(**none_of("override")),
                 violation_error_message=NUMBERS_EXPECTED,
             ),
             models.CheckConstraint(
                 name="fairness_override_of_tenant",
-                condition=~Q(key__startswith="tenant:") | Q(rate="", throttle=""),
-                violation_error_message=_("A tenant’s key has a number of tasks at once alone."),
+                condition=~Q(key__startswith="tenant:") | Q(**dict.fromkeys(NOT_OF_TENANTS, "")),
+                violation_error_message=TENANT_NUMBERS_EXPECTED,
             ),
             models.CheckConstraint(
                 name="fairness_override_reason",
@@ -666,11 +481,12 @@ class LimitOverride(NamedRow):
             text = _("Expected a time before the year 5138, got: %(time)s.")
             raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="far")
         if self.key.startswith("tenant:"):
-            text = _(
-                "Expected nothing, because a tenant’s key has tasks at once alone, got: %(got)s."
-            )
-            given = {name: getattr(self, name) for name in ("rate", "throttle")}
-            problems = {name: text % {"got": value} for name, value in given.items() if value}
+            text = _("Expected nothing, because a tenant’s key has %(has)s alone, got: %(got)s.")
+            has = ", ".join(str(label_of("override", word)) for word in numbers_of("tenant"))
+            given = {name: getattr(self, name) for name in NOT_OF_TENANTS}
+            problems = {
+                name: text % {"has": has, "got": value} for name, value in given.items() if value
+            }
             if problems:
                 raise ValidationError(problems)
         queue = self.key.removeprefix(PREFIX) if self.key.startswith(PREFIX) else ""
@@ -717,16 +533,7 @@ class LimitOverride(NamedRow):
         Raises:
             PolicyInvalid: A number is invalid.
         """
-        given: dict[str, Any] = {}
-        if self.concurrency:
-            try:
-                given["concurrency"] = concurrency_of(self.concurrency)
-            except ValueError as error:
-                raise PolicyInvalid(f"concurrency: {error}") from error
-        for name in ("rate", "throttle"):
-            if text := getattr(self, name):
-                given[name] = rate_of(text, name)
-        return given
+        return typed_in(vars(self))
 
 
 class UnpublishedChange(models.Model):
@@ -857,6 +664,22 @@ class Dashboard(RedisPage):
         default_permissions = ("view",)
         verbose_name = _("dashboard")
         verbose_name_plural = _("dashboard")
+
+
+class Tenant(RedisPage):
+    """A tenant with tasks in Redis, with or without a row of its own."""
+
+    key = models.TextField(primary_key=True)
+
+    class Meta(RedisPage.Meta):
+        """Names, and the permissions."""
+
+        default_permissions = ("view", "change")
+        verbose_name = _("tenant")
+        verbose_name_plural = _("tenants")
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class LimitKey(RedisPage):

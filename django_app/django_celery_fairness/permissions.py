@@ -31,6 +31,8 @@ class Action(Enum):
     SEE_DASHBOARD = "view", "dashboard", "read the statistics, the events and the metrics"
     SEE_KEYS = "view", "limitkey", "read limits by key"
     STEER_KEYS = "change", "limitkey", "pause, boost or purge a key, or end its override"
+    SEE_RUNNING_TENANTS = "view", "tenant", "read running and finished tasks by tenant"
+    RECORD_TENANTS = "change", "tenant", "record the tasks that finish"
     SEE_QUEUES = "view", "queue", "read queues and their limits"
     SEE_TASKS = "view", "task", "read where a task is"
     CANCEL_TASKS = "change", "task", "cancel a task"

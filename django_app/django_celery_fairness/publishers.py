@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
 
-from celery_fairness.config.rates import Rate
+from celery_fairness.config.numbers import numbers_of, read_given
 from celery_fairness.errors import NotFound, TenantInvalid
 from celery_fairness.util.durations import milliseconds
 from django_celery_fairness.models import (
@@ -27,9 +27,10 @@ from django_celery_fairness.models import (
     Tier,
     UnpublishedChange,
 )
+from django_celery_fairness.number_fields import given_in, none_of
 
 if TYPE_CHECKING:
-    from celery_fairness.control.ojs_views import Override
+    from celery_fairness.control.key.views import Override
     from celery_fairness.wiring import Parts
 
 
@@ -53,23 +54,28 @@ class TenantState(NamedTuple):
 
     Attributes:
         tier: The name of its tier.
-        concurrency: The tenant's own number. None uses the tier's.
+        own: The tenant's own numbers by field, in place of the tier's.
         valid_from: When the row began to apply, or None.
         valid_until: When the row ends, or None.
     """
 
     tier: str
-    concurrency: int | None = None
+    own: Mapping[str, Any] = {}
     valid_from: datetime | None = None
     valid_until: datetime | None = None
 
 
 class OverrideState(NamedTuple):
-    """The override of one key; the fields are those of the row."""
+    """The override of one key.
 
-    concurrency: str
-    rate: str
-    throttle: str
+    Attributes:
+        texts: Its numbers by field.
+        ends_at: Its end, or None.
+        reason: Why.
+        author_name: Who saved it.
+    """
+
+    texts: Mapping[str, str]
     ends_at: datetime | None
     reason: str
     author_name: str
@@ -88,8 +94,13 @@ def _write_tiers(parts: Parts, _name: str, rows: tuple[tuple[Any, ...], ...]) ->
 
 def _read_tenants(alias: str, tenants: Sequence[str]) -> Mapping[str, TenantState | None]:
     rows = TenantTier.objects.using(alias).in_force(timezone.now()).filter(tenant__in=tenants)
-    fields = ("tenant", "tier__name", "concurrency", "valid_from", "valid_until")
-    found = {tenant: TenantState(*row) for tenant, *row in rows.values_list(*fields)}
+    fields = ("tenant", "tier__name", "valid_from", "valid_until", *numbers_of("tenant"))
+    found = {
+        row["tenant"]: TenantState(
+            row["tier__name"], given_in("tenant", row), row["valid_from"], row["valid_until"]
+        )
+        for row in rows.values(*fields)
+    }
     return {tenant: found.get(tenant) for tenant in tenants}
 
 
@@ -97,12 +108,11 @@ def _write_tenant(parts: Parts, tenant: str, state: TenantState | None) -> None:
     # A tenant without a row has the default tier. Publish that, because after a mere removal each
     # worker would use its cached tier once more.
     state = state or TenantState(parts.settings.default_tier)
-    number = "" if state.concurrency is None else state.concurrency
     # ``tenants.set_tier`` would reject a tier that Redis does not have, and move tasks one by one.
     version = parts.limiter.publish_tenant(
         tenant,
         state.tier,
-        number,
+        read_given("tenant", state.own),
         keep=state.valid_from is not None or state.valid_until is not None,
         ends_ms=_unix_ms(state.valid_until),
     )
@@ -112,7 +122,7 @@ def _write_tenant(parts: Parts, tenant: str, state: TenantState | None) -> None:
 def _kept_tenants(alias: str) -> Iterable[str]:
     """Return the tenants that the resolver is not enough for."""
     rows = TenantTier.objects.using(alias).in_force(timezone.now()).order_by("pk")
-    kept = rows.exclude(concurrency=None, valid_from=None, valid_until=None)
+    kept = rows.exclude(valid_from=None, valid_until=None, **none_of("tenant"))
     return kept.values_list("tenant", flat=True).iterator(chunk_size=1000)
 
 
@@ -130,7 +140,7 @@ def _write_queue(parts: Parts, queue: str, state: tuple[Any, ...] | None) -> Non
     policy = QueueLimit(queue=queue, **given).policy()
     present = parts.limiter.queue_rows().get(queue)
     # The same limit again would write an event, and make every process read all limits again.
-    if present is None or present.by_operator != policy.numbers:
+    if present is None or present.by_operator != policy.limit:
         numbers = {name: getattr(policy, name) for name in _QUEUE_FIELDS}
         parts.fairness.queues.set_limit(queue, **numbers)
 
@@ -141,8 +151,11 @@ def _kept_queues(alias: str) -> Iterable[str]:
 
 def _read_overrides(alias: str, keys: Sequence[str]) -> Mapping[str, OverrideState | None]:
     rows = LimitOverride.objects.using(alias).in_force(timezone.now()).filter(key__in=keys)
-    fields = ("key", *OverrideState._fields)
-    found = {key: OverrideState(*row) for key, *row in rows.values_list(*fields)}
+    others = ("ends_at", "reason", "author_name")
+    found = {
+        row["key"]: OverrideState(given_in("override", row), *(row[name] for name in others))
+        for row in rows.values("key", *others, *numbers_of("override"))
+    }
     return {key: found.get(key) for key in keys}
 
 
@@ -153,12 +166,7 @@ def _write_override(parts: Parts, key: str, state: OverrideState | None) -> None
         with suppress(ValueError, TenantInvalid):
             limits.clear_override(key)
         return
-    row = LimitOverride(
-        concurrency=state.concurrency,
-        rate=state.rate,
-        throttle=state.throttle,
-        ends_at=state.ends_at,
-    )
+    row = LimitOverride(ends_at=state.ends_at, **state.texts)
     reason, author = state.reason or None, state.author_name or None
     try:
         present = limits.inspect(key).override
@@ -176,10 +184,8 @@ def in_redis(row: LimitOverride, present: Override | None) -> bool:
     Raises:
         PolicyInvalid: A number of the row is invalid.
     """
-    wanted = {
-        name: number.to_ojs() if isinstance(number, Rate) else number
-        for name, number in row.numbers().items()
-    }
+    numbers = numbers_of("override")
+    wanted = {word: numbers[word].kind.to_ojs(value) for word, value in row.numbers().items()}
     if present is None:
         return False
     ends = _unix_ms(present.expires_at), _unix_ms(row.ends_at)
@@ -195,8 +201,8 @@ def _unix_ms(when: datetime | None) -> int | None:
     return None if when is None else milliseconds(when.timestamp())
 
 
-_TIER_FIELDS = ("name", "concurrency", "weight", "queue_class", "max_waiting")
-_QUEUE_FIELDS = ("global_limit", "local_limit", "rate", "throttle", "on_limit")
+_TIER_FIELDS = ("name", *numbers_of("tier"), "queue_class")
+_QUEUE_FIELDS = (*numbers_of("queue"), "on_limit")
 
 #: By kind, in the order of a publication. The table of tiers is first: a Redis that lost its memory
 #: would have a tenant without its tier. An unchanged table costs nothing and gets no new version.

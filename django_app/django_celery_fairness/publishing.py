@@ -37,6 +37,7 @@ from django.utils import timezone
 
 from celery_fairness.errors import FairnessError, LimiterUnavailable, NotWired, SettingsError
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
+from django_celery_fairness.number_fields import none_of
 from django_celery_fairness.publishers import PUBLISHERS
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _publish(
         tenants=counts[_Kind.TENANT],
         queues=counts[_Kind.QUEUE],
         overrides=counts[_Kind.OVERRIDE],
-        by_tier=rows.filter(concurrency=None, valid_from=None, valid_until=None).count()
+        by_tier=rows.filter(valid_from=None, valid_until=None, **none_of("tenant")).count()
         if everything
         else 0,
         rejected=tuple(f"{kind} {name}: {why}" for (kind, name), why in rejections.items()),

@@ -184,7 +184,7 @@ class LimitOverrideQuerySet(NamedRowQuerySet["LimitOverride"]):
 
 def _hashed(key: str) -> str:
     """Return the form in Redis of a key with a name that Redis does not have as it is."""
-    from celery_fairness.control.inspect import typed_key
+    from celery_fairness.control.key.inspector import typed_key
 
     if key.startswith(PREFIX):
         return queue_key(key.removeprefix(PREFIX))

@@ -16,9 +16,9 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from celery_fairness.cli.tables import queue_limit_lines
-from celery_fairness.control.views import QueueState
-from django_celery_fairness import dashboard, wiring
+from celery_fairness.control.queue.views import QueueState
+from celery_fairness.texts.queues import queue_limit_lines
+from django_celery_fairness import dashboard, task_rows, wiring
 from django_celery_fairness.models import Queue, QueueLimit
 from django_celery_fairness.permissions import APP, Action
 from django_celery_fairness.redis_pages import (
@@ -124,14 +124,16 @@ class QueueAdmin(RedisPageAdmin):
                 if name in row.worker.queues
             ]
             context |= {
+                **task_rows.first_tasks(self, request, queue=name),
                 "limit": limit_text(state),
                 "key_url": self._key_url(request, f"queue:{name}"),
-                "keys_url": self._keys_url(request),
                 "limit_url": form_url(
                     self, request, QueueLimit.objects.filter(queue=storable(name)), queue=name
                 ),
                 "dead_url": self._dead_url(request, name),
-                "tenants": [dashboard.TenantRow(name, each) for each in tenants[:TENANTS]],
+                "tenants": dashboard.tenant_rows(
+                    self, request, [(name, each) for each in tenants[:TENANTS]]
+                ),
                 "more_tenants": max(0, len(tenants) - TENANTS),
                 "limits": state.tasks.limits if state.tasks is not None else (),
                 "workers": takers,
@@ -142,13 +144,8 @@ class QueueAdmin(RedisPageAdmin):
         title = _("Queue %(name)s") % {"name": name}
         return self.show(request, "queue", title, context)
 
-    def _keys_url(self, request: HttpRequest) -> str:
-        if not Action.SEE_KEYS.allowed(request.user):
-            return ""
-        return reverse(f"admin:{APP}_limitkey_changelist", current_app=self.admin_site.name)
-
     def _key_url(self, request: HttpRequest, key: str) -> str:
-        if not self._keys_url(request):
+        if not Action.SEE_KEYS.allowed(request.user):
             return ""
         name = f"admin:{APP}_limitkey_change"
         return reverse(name, args=[quoted(key)], current_app=self.admin_site.name)

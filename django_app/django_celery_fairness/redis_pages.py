@@ -25,16 +25,16 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from celery_fairness.control.holding import LEAST_SECONDS, MOST_SECONDS, PERSON_CHARACTERS
+from celery_fairness.control.key.stops import LEAST_SECONDS, MOST_SECONDS, PERSON_CHARACTERS
 from celery_fairness.errors import FairnessError, LimiterUnavailable
 from celery_fairness.util.durations import parse_duration
 from django_celery_fairness import standing, wiring
 from django_celery_fairness.live_counts import LiveCounts
-from django_celery_fairness.permissions import Action, ByTable, saving
+from django_celery_fairness.permissions import APP, Action, ByTable, saving
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
-    from celery_fairness.control.ojs_views import Pagination
+    from celery_fairness.control.key.views import Pagination
 
     ModelAdmin = admin.ModelAdmin[Any]
 
@@ -111,6 +111,7 @@ class RedisPageAdmin(ByTable):
             "opts": self.opts,
             "may_change": self.has_change_permission(request),
             "sees_tasks": Action.SEE_TASKS.allowed(request.user),
+            "keys_url": self._keys_url(request),
             "live_template": f"django_celery_fairness/{template}_live.html",
             "live_url": request.get_full_path(),
             **context,
@@ -126,6 +127,11 @@ class RedisPageAdmin(ByTable):
         response = TemplateResponse(request, shown, full)
         response["Cache-Control"] = "no-store"
         return response
+
+    def _keys_url(self, request: HttpRequest) -> str:
+        if not Action.SEE_KEYS.allowed(request.user):
+            return ""
+        return reverse(f"admin:{APP}_limitkey_changelist", current_app=self.admin_site.name)
 
     def expect_view(self, request: HttpRequest) -> None:
         """Raise PermissionDenied if the person may not see the page."""
@@ -265,6 +271,15 @@ def page_context(page: Pagination, query: Mapping[str, str]) -> dict[str, Any]:
 def storable(text: str) -> str:
     """Return text that a database stores: PostgreSQL rejects NUL."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours."""
+    if seconds < 120:
+        return _("%(number).1f s") % {"number": seconds}
+    if seconds < 7200:
+        return _("%(number).0f min") % {"number": seconds / 60}
+    return _("%(number).1f h") % {"number": seconds / 3600}
 
 
 def who(request: HttpRequest) -> str:

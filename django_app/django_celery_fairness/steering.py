@@ -18,10 +18,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from celery_fairness.cli.show_limit import overridden_lines
-from celery_fairness.cli.tables import holds_lines
-from celery_fairness.control.boost import BOOST_SECONDS, boosted, own_number
+from celery_fairness.control.tenant.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.errors import LimiterUnavailable, NotFound
+from celery_fairness.texts.keys import holds_lines, overridden_lines
 from celery_fairness.wiring import wired
 from django_celery_fairness.limit_rows import end_override, save_override
 from django_celery_fairness.models import LimitOverride
@@ -30,8 +29,7 @@ from django_celery_fairness.redis_pages import DurationField, ReasonForm
 
 if TYPE_CHECKING:
     from celery_fairness import Fairness
-    from celery_fairness.control.ojs_views import Inspection
-    from celery_fairness.control.views import ChangedHolds
+    from celery_fairness.control.key.views import ChangedHolds, Inspection
 
 
 class SteeringForm(ReasonForm):
@@ -111,12 +109,25 @@ class Action:
         label: The text of its button.
         run: Does it, and returns the result as a sentence.
         is_of: ``tenant`` or ``key`` if only those take it, or "".
+        ends: What the action ends on a key. None: it ends nothing.
     """
 
     name: str
     label: str | Promise
     run: Run
     is_of: str = ""
+    ends: Callable[[Inspection], object] | None = None
+
+    def is_off(self, found: Inspection | None, rows: Iterable[LimitOverride] | None) -> bool:
+        """Return whether there is nothing that it would end.
+
+        Args:
+            found: The key, or None if nothing is known of it.
+            rows: The overrides of the key in the database, which may not be published yet.
+        """
+        if self.ends is None or (found is not None and self.ends(found)):
+            return False
+        return self.ends is not _override_of or all(row.has_ended for row in rows or ())
 
 
 def _pause(fairness: Fairness, target: Target, order: Order) -> str:
@@ -176,8 +187,20 @@ def _purge(fairness: Fairness, target: Target, _order: Order) -> str:
     return text % {"tenant": target.tenant, "count": done.cancelled}
 
 
+def _pause_of(found: Inspection) -> bool:
+    return found.holds.paused
+
+
+def _cool_down_left(found: Inspection) -> float:
+    return found.holds.cool_down_seconds
+
+
+def _override_of(found: Inspection) -> object:
+    return found.override
+
+
 PAUSE = Action("pause", gettext_lazy("Pause"), _pause)
-RESUME = Action("resume", gettext_lazy("Resume"), _resume)
+RESUME = Action("resume", gettext_lazy("Resume"), _resume, ends=_pause_of)
 BOOST = Action("boost", gettext_lazy("Boost"), _boost, "tenant")
 PURGE = Action("purge", gettext_lazy("Purge"), _purge, "tenant")
 #: The actions of the page of a key. A purge has a page of its own for the confirmation.
@@ -186,8 +209,10 @@ OF_KEYS = (
     RESUME,
     BOOST,
     Action("cool_down", gettext_lazy("Cool down"), _cool_down, "key"),
-    Action("clear_cool_down", gettext_lazy("End cool-down"), _clear_cool_down, "key"),
-    Action("clear_override", gettext_lazy("End override"), _clear_override),
+    Action(
+        "clear_cool_down", gettext_lazy("End cool-down"), _clear_cool_down, "key", _cool_down_left
+    ),
+    Action("clear_override", gettext_lazy("End override"), _clear_override, ends=_override_of),
 )
 
 

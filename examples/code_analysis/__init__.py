@@ -4,5 +4,5 @@ Run it with `python -m examples.code_analysis`. A service `analysis` parses pack
 `specview` writes pages about them, users have tiers, and beat analyses again in the background.
 
 Weakness: everything runs on one machine. Workers and users' jobs compete for the same cores, so its
-times compare the two runs, and do not measure your workers.
+times compare the runs, and do not measure your workers.
 """

@@ -2,13 +2,13 @@
 
 Invariant: no process is left after its end. The exit codes are:
 
-- 0: both runs ended without a finding
+- 0: all runs ended without a finding
 - 1: there are findings
 - 2: wrong usage
 - 69: the demo could not run
 - 128 plus the number of a signal: the signal ended it
 
-Weakness: other work on the machine changes the times of the two runs.
+Weakness: other work on the machine changes the times of the runs.
 """
 
 from __future__ import annotations
@@ -18,35 +18,52 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from celery_fairness.testing.server import ServerFailed
 from examples.code_analysis.catalogue import find_packages
-from examples.code_analysis.comparison import FAIR_LABEL, PLAIN_LABEL, Comparison
+from examples.code_analysis.comparison import LABELS, Comparison
 from examples.code_analysis.interruption import Interrupted, Interruption
 from examples.code_analysis.load import NothingToAnalyze, plan_load
+from examples.code_analysis.picture import write_picture
 from examples.code_analysis.processes import ProcessFailed
 from examples.code_analysis.report import write_report
-from examples.code_analysis.run import POOL_SLOTS, WORKERS, Way, run_load
+from examples.code_analysis.run import POOL_SLOTS, WORKERS, Mode, Run, run_load
 from examples.code_analysis.table import PlainDisplay, open_display
 from examples.code_analysis.users import USERS, the_flood
 
 CANNOT_RUN = 69
+
+#: The runs of each path of the package.
+MODES: Mapping[str, tuple[Mode, ...]] = {
+    "fairredis": ("plain", "turns", "fair"),
+    "gate": ("plain", "gate"),
+}
+_HOW: Mapping[Mode, str] = {
+    "plain": "one queue, no limits",
+    "turns": "no limits, every user in turn, fairredis",
+    "fair": "three queues a service, limits by tier, fairredis",
+    "gate": "three queues a service, limits by tier, stock Redis",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if not os.access(options.report.absolute().parent, os.W_OK):
-        # Report it now, not after a minute of work.
-        parser.error(f"--report expected in a folder that can be written, got: {options.report}")
+    for name, path in (("--report", options.report), ("--picture", options.picture)):
+        # Report it now, not after minutes of work.
+        if path is not None and not os.access(path.absolute().parent, os.W_OK):
+            parser.error(f"{name} expected in a folder that can be written, got: {path}")
     display = PlainDisplay(sys.stderr) if options.json else open_display()
     try:
         with Interruption() as interruption:
-            comparison = run_both(options.jobs, options.seed, display, interruption, options.path)
+            modes = MODES[options.path]
+            comparison = run_all(options.jobs, options.seed, display, interruption, modes)
             write_report(comparison, options.report)
+            if options.picture is not None:
+                write_picture(comparison, options.picture)
     except Interrupted as interrupted:
         print(f"demo {interrupted}; nothing is left running", file=sys.stderr)
         return interrupted.exit_code
@@ -61,14 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if comparison.findings else 0
 
 
-def run_both(
+def run_all(
     flood_jobs: int,
     seed: int,
     display: PlainDisplay,
     interruption: Interruption,
-    way: Way = "fairredis",
+    modes: Sequence[Mode],
 ) -> Comparison:
-    """Run the load on plain Celery and with the package."""
+    """Run the load in each mode, one after the other."""
     orders = plan_load(find_packages(), flood_jobs, seed)
     jobs = sum(order.jobs for order in orders)
     display.say(
@@ -76,19 +93,24 @@ def run_both(
         f"{WORKERS} workers with {POOL_SLOTS} processes each."
     )
     with tempfile.TemporaryDirectory(prefix="code-analysis-") as name:
-        display.say(f"\n1. {PLAIN_LABEL}: one queue, no limits")
-        plain = run_load("plain", orders, Path(name, "plain"), interruption, display.watch)
-        display.say(f"\n2. {FAIR_LABEL} ({way}): three queues a service, limits by tier")
-        fair = run_load("fair", orders, Path(name, "fair"), interruption, display.watch, way)
-    return Comparison(plain, fair, seed)
+        runs: dict[Mode, Run] = {}
+        for number, mode in enumerate(modes, 1):
+            display.say(f"\n{number}. {LABELS[mode]}: {_HOW[mode]}")
+            runs[mode] = run_load(mode, orders, Path(name, mode), interruption, display.watch)
+    return Comparison(runs["plain"], runs[modes[-1]], seed, runs.get("turns"))
 
 
 def tell(comparison: Comparison, report: Path, display: PlainDisplay) -> None:
     """Print the result of the runs."""
-    display.show(PLAIN_LABEL, comparison.figures(comparison.plain))
-    display.show(FAIR_LABEL, comparison.figures(comparison.fair))
-    display.say(comparison.sentence)
-    display.say(comparison.path_sentence)
+    for run in comparison.runs:
+        display.show(LABELS[run.mode], comparison.figures(run))
+    for sentence in (
+        comparison.sentence,
+        comparison.turns_sentence,
+        comparison.path_sentence,
+    ):
+        if sentence:
+            display.say(sentence)
     for finding in comparison.findings:
         display.say(f"FOUND: {finding}")
     display.say(f"Report: {report}")
@@ -97,7 +119,8 @@ def tell(comparison: Comparison, report: Path, display: PlainDisplay) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m examples.code_analysis",
-        description="One user floods a code-analysis platform: plain Celery and celery_fairness.",
+        description="One user floods a code-analysis platform: plain Celery, then celery_fairness "
+        "with turns alone, then with limits and turns.",
     )
     parser.add_argument(
         "--jobs", type=_positive, default=200, metavar="N", help="the flood's jobs (200)"
@@ -115,6 +138,12 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("demo-report.html"),
         metavar="PATH",
         help="where to write the page (demo-report.html)",
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="PATH",
+        help="where to write the page's first charts as an SVG file (not written)",
     )
     parser.add_argument(
         "--json", action="store_true", help="a summary on standard output, the rest on error"

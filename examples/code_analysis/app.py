@@ -1,10 +1,10 @@
 """The platform's Celery app, which every process of a run imports.
 
-The same tasks on the same broker run in one of two modes, by the variable `CODE_ANALYSIS_MODE`.
-`plain` is Celery without this package, with one queue. `fair` adds the three lines that the package
-needs: the settings, `Fairness(app)`, and `FairTask` as the tasks' base.
+The same tasks on the same broker run in a mode, by the variable `CODE_ANALYSIS_MODE`. `plain` is
+Celery without this package, with one queue. The others add the three lines that the package needs:
+the settings, `Fairness(app)`, and `FairTask` as the tasks' base. `turns` has no limits.
 
-Invariant: apart from those lines the two modes have the same code and the same settings.
+Invariant: apart from those lines all modes have the same code and the same settings.
 
 Weakness: it needs environment variables that the demo sets. Its import fails without them.
 """
@@ -55,14 +55,15 @@ app.conf.beat_schedule = {
 }
 
 JobTask: type[Task[Any, Any]] = Task
-if MODE == "fair":
+if MODE != "plain":
     from celery_fairness import Fairness, FairTask
 
-    app.conf.fairness = {
+    limits = {
         "tier_resolver": tier_of,
         "snooze_seconds": SNOOZE_SECONDS,
         "snooze_jitter_seconds": SNOOZE_JITTER_SECONDS,
     }
+    app.conf.fairness = {"tiers": "unlimited"} if MODE == "turns" else limits
     fairness = Fairness(app)
     JobTask = FairTask
 

@@ -1,7 +1,7 @@
 """The report's charts, as SVG text.
 
 Invariant: the text contains no script, no font and no external address. Colours are CSS variables
-of the page, so one drawing serves light and dark. Both runs of a pair have the same scale.
+of the page, so one drawing serves light and dark. The runs of a row have the same scale.
 
 Weakness: running jobs are drawn as means of short intervals, which flattens shorter peaks. The
 table's "most at once" is exact.
@@ -16,9 +16,9 @@ from html import escape
 
 from examples.code_analysis.figures import UserFigures
 
-WIDTH = 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 120, 54, 8, 34
-_PLOT = WIDTH - _LEFT - _RIGHT
+#: Width between the names and the values, by the number of charts in a row.
+PLOTS = {2: 386, 3: 206}
 
 ROW = 24
 AREA_HEIGHT = 190
@@ -28,9 +28,10 @@ BIN_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from 0 to `largest`, drawn from left to right."""
+    """Values from 0 to `largest`, drawn from left to right on a width of `plot`."""
 
     largest: float
+    plot: int = PLOTS[2]
 
     @property
     def ticks(self) -> list[float]:
@@ -40,7 +41,17 @@ class Scale:
 
     def x(self, value: float) -> float:
         """The position of a value."""
-        return _LEFT + _PLOT * min(value, self.largest) / self.largest
+        return _LEFT + self.plot * min(value, self.largest) / self.largest
+
+    @property
+    def end(self) -> int:
+        """The right end of the values."""
+        return _LEFT + self.plot
+
+    @property
+    def width(self) -> int:
+        """The width of a chart, with its names and values."""
+        return self.end + _RIGHT
 
 
 def _round_step(rough: float) -> float:
@@ -48,14 +59,14 @@ def _round_step(rough: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
 
 
-def scale_to(values: Iterable[float]) -> Scale:
-    """A scale on which all values have room."""
-    return Scale(max([1.0, *values]) * 1.02)
+def scale_to(values: Iterable[float], charts: int = 2) -> Scale:
+    """A scale on which all values have room, for a row of charts."""
+    return Scale(max([1.0, *values]) * 1.02, PLOTS[charts])
 
 
 def draw_waits(label: str, figures: Sequence[UserFigures], scale: Scale) -> str:
     """One row per user: a dot per job where its wait lies, and a bar at p95."""
-    height = _TOP + ROW * len(figures) + _BOTTOM
+    height = waits_height(figures)
     parts = [*_x_axis(scale, height, "seconds waited")]
     for number, line in enumerate(figures):
         middle = _TOP + ROW * number + ROW / 2
@@ -69,10 +80,15 @@ def draw_waits(label: str, figures: Sequence[UserFigures], scale: Scale) -> str:
             parts.append(
                 f'<line class="p95 {kind}" x1="{x:.1f}" x2="{x:.1f}" '
                 f'y1="{middle - 9:.1f}" y2="{middle + 9:.1f}"/>'
-                f'<text class="value" x="{WIDTH - _RIGHT + 8}" y="{middle + 4:.1f}">'
+                f'<text class="value" x="{scale.end + 8}" y="{middle + 4:.1f}">'
                 f"{line.wait_p95_seconds:.1f} s</text>"
             )
-    return _svg(label, height, parts)
+    return _svg(label, scale, height, parts)
+
+
+def waits_height(figures: Sequence[UserFigures]) -> int:
+    """The height of a chart of waits."""
+    return _TOP + ROW * len(figures) + _BOTTOM
 
 
 def _dots(line: UserFigures, scale: Scale, middle: float, kind: str) -> str:
@@ -113,7 +129,7 @@ def draw_running(
     parts = [*_x_axis(scale, height, "seconds since the flood")]
     for value in range(0, most + 1, 2 if most > 4 else 1):
         text = f'<text class="name" x="{_LEFT - 10}" y="{y(value) + 4:.1f}">{value}</text>'
-        parts += [_level("grid", y(value)), text]
+        parts += [_level("grid", y(value), scale), text]
     below = [0.0] * max((len(values) for _, values in layers), default=0)
     for kind, values in layers:
         above = [low + value for low, value in zip(below, values, strict=True)]
@@ -123,13 +139,16 @@ def draw_running(
         parts.append(f'<polygon class="area {kind}" points="{points}"/>')
         below = above
     if limit is not None:
-        place = f'x="{WIDTH - _RIGHT + 8}" y="{y(limit) + 4:.1f}"'
-        parts += [_level("limit", y(limit)), f'<text class="value" {place}>limit {limit}</text>']
-    return _svg(label, height, parts)
+        place = f'x="{scale.end + 8}" y="{y(limit) + 4:.1f}"'
+        parts += [
+            _level("limit", y(limit), scale),
+            f'<text class="value" {place}>limit {limit}</text>',
+        ]
+    return _svg(label, scale, height, parts)
 
 
-def _level(kind: str, y: float) -> str:
-    return f'<line class="{kind}" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+def _level(kind: str, y: float, scale: Scale) -> str:
+    return f'<line class="{kind}" x1="{_LEFT}" x2="{scale.end}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
 def _steps(
@@ -150,12 +169,12 @@ def _x_axis(scale: Scale, height: int, title: str) -> Iterable[str]:
             f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom}"/>'
             f'<text class="tick" x="{x:.1f}" y="{bottom + 15}">{value:g}</text>'
         )
-    yield f'<text class="axis" x="{WIDTH - _RIGHT}" y="{bottom + 30}">{escape(title)}</text>'
+    yield f'<text class="axis" x="{scale.end}" y="{bottom + 30}">{escape(title)}</text>'
 
 
-def _svg(label: str, height: int, parts: Iterable[str]) -> str:
+def _svg(label: str, scale: Scale, height: int, parts: Iterable[str]) -> str:
     return (
-        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {WIDTH} {height}">'
+        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 {scale.width} {height}">'
         + "".join(parts)
         + "</svg>"
     )

@@ -1,13 +1,13 @@
-"""The two runs side by side, and the second one with other snoozes.
+"""The runs side by side, and the last one with other snoozes.
 
-Invariant: every sentence is computed from the two runs, and claims no more than they showed.
+Invariant: every sentence is computed from the runs, and claims no more than they showed.
 
 Weakness: the result with the ADR's snooze is only a calculation, see `replay`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from examples.code_analysis.figures import (
 )
 from examples.code_analysis.jobs import Job
 from examples.code_analysis.replay import Replayed, Snooze, replay
-from examples.code_analysis.run import Run
+from examples.code_analysis.run import Mode, Run
 from examples.code_analysis.users import the_flood
 from examples.code_analysis.verdict import (
     find_faults,
@@ -31,8 +31,12 @@ from examples.code_analysis.verdict import (
 #: ADR-10: 30 s and up to 10 s more.
 ADR_SNOOZE = Snooze(30.0, 10.0)
 
-PLAIN_LABEL = "plain Celery"
-FAIR_LABEL = "celery_fairness"
+LABELS: Mapping[Mode, str] = {
+    "plain": "plain Celery",
+    "turns": "turns alone",
+    "fair": "limits and turns",
+    "gate": "limits at the gate",
+}
 
 
 @dataclass(frozen=True)
@@ -46,20 +50,31 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All facts about the two runs."""
+    """All facts about the runs.
+
+    Attributes:
+        plain: The run without the package.
+        fair: The run with limits.
+        seed: The seed of the load.
+        turns: The run with turns alone. None if the limits are those of a gate.
+    """
 
     plain: Run
     fair: Run
     seed: int
+    turns: Run | None = None
 
     @property
-    def runs(self) -> tuple[Run, Run]:
-        """Both, in the order in which they ran."""
-        return self.plain, self.fair
+    def runs(self) -> tuple[Run, ...]:
+        """All, in the order in which they ran."""
+        return (
+            (self.plain, self.fair) if self.turns is None else (self.plain, self.turns, self.fair)
+        )
 
     def figures(self, run: Run) -> list[UserFigures]:
-        """The lines of one run's table, with the limits of the package's run in both."""
-        return by_user(run.book.jobs.values(), self.fair.limits, run.until_seconds)
+        """The lines of one run's table. Those of plain Celery have the limits of the last run."""
+        limits = self.fair.limits if run is self.plain else run.limits
+        return by_user(run.book.jobs.values(), limits, run.until_seconds)
 
     def quiet_p95_seconds(self, run: Run) -> float:
         """The p95 of all quiet users' waits together."""
@@ -76,16 +91,19 @@ class Comparison:
     def findings(self) -> list[str]:
         """The broken promises; empty if there are none."""
         findings = []
-        for label, run in ((PLAIN_LABEL, self.plain), (FAIR_LABEL, self.fair)):
+        longest = self.longest_quiet_seconds
+        for run in self.runs:
+            label = LABELS[run.mode]
             if run.stopped:
                 findings.append(f"{label}: {run.stopped}")
             findings += find_faults(label, run.book.jobs.values())
-        longest = self.longest_quiet_seconds
-        return findings + find_unfairness(FAIR_LABEL, self.figures(self.fair), longest)
+            if run is not self.plain:
+                findings += find_unfairness(label, self.figures(run), longest)
+        return findings
 
     @property
     def longest_quiet_seconds(self) -> float:
-        """The longest allowed wait of a quiet user at p95 in the package's run."""
+        """The longest allowed wait of a quiet user at p95 in the package's runs."""
         return round(longest_quiet_p95_seconds(self.quiet_p95_seconds(self.plain)), 1)
 
     @property
@@ -93,18 +111,31 @@ class Comparison:
         """The purpose of the demo, in one sentence."""
         flood = the_flood()
         plain, fair = self.quiet_p95_seconds(self.plain), self.quiet_p95_seconds(self.fair)
-        at_once = {
-            run.mode: next(line.most_at_once for line in self.figures(run) if line.floods)
-            for run in self.runs
-        }
         return (
             f"While {flood.name} ({flood.tier}) had {len(_flood_jobs(self.fair))} jobs to do, 95 % "
             f"of everybody else's jobs started within {format_wait(fair)} instead of "
             f"{format_wait(plain)}; "
-            f"{flood.name} had at most {at_once['fair']} running at once instead of "
-            f"{at_once['plain']}, and took {self.flood_seconds(self.fair):.0f} s instead of "
-            f"{self.flood_seconds(self.plain):.0f} s."
+            f"{flood.name} had at most {self.flood_at_once(self.fair)} running at once instead of "
+            f"{self.flood_at_once(self.plain)}, and took {self.flood_seconds(self.fair):.0f} s "
+            f"instead of {self.flood_seconds(self.plain):.0f} s."
         )
+
+    @property
+    def turns_sentence(self) -> str:
+        """The same of the run with turns alone; empty if there was none."""
+        if self.turns is None:
+            return ""
+        flood = the_flood().name
+        return (
+            f"With turns alone they started within "
+            f"{format_wait(self.quiet_p95_seconds(self.turns))}; {flood} had at most "
+            f"{self.flood_at_once(self.turns)} running at once, and took "
+            f"{self.flood_seconds(self.turns):.0f} s."
+        )
+
+    def flood_at_once(self, run: Run) -> int:
+        """The largest number of the flood's jobs at one moment."""
+        return next(line.most_at_once for line in self.figures(run) if line.floods)
 
     def outlook(self, snooze: Snooze) -> Outlook:
         """The calculated result with a snooze for the jobs of the package's run."""
@@ -159,6 +190,7 @@ class Comparison:
             "seed": self.seed,
             "findings": self.findings,
             "sentence": self.sentence,
+            "turns_sentence": self.turns_sentence,
             "path": "fairredis" if self.fair.claims else "gate",
             "waiting": self.path_sentence,
             "adr_replay": asdict(self.outlook(ADR_SNOOZE)),

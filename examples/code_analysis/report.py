@@ -1,9 +1,9 @@
-"""The page that shows both runs: `demo-report.html`.
+"""The page that shows the runs: `demo-report.html`.
 
 Invariant: it is one file without JavaScript, and needs no other file and no internet. It is
 readable in light and in dark.
 
-Weakness: it shows one pair of runs on one machine, so it is a picture and no benchmark.
+Weakness: it shows one row of runs on one machine, so it is a picture and no benchmark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -23,15 +23,16 @@ from examples.code_analysis.chart import (
     mean_running,
     scale_to,
 )
-from examples.code_analysis.comparison import FAIR_LABEL, PLAIN_LABEL, Comparison
+from examples.code_analysis.comparison import LABELS, Comparison
 from examples.code_analysis.figures import UserFigures, format_wait
 from examples.code_analysis.jobs import Job
-from examples.code_analysis.run import POOL_SLOTS, WORKERS, Run
+from examples.code_analysis.run import POOL_SLOTS, WORKERS
 from examples.code_analysis.table import format_seconds
 from examples.code_analysis.users import the_flood
 
-_STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-_LABELS = {"plain": PLAIN_LABEL, "fair": FAIR_LABEL}
+_FOLDER = Path(__file__).parent
+CHART_STYLE = (_FOLDER / "chart.css").read_text(encoding="utf-8")
+_STYLE = CHART_STYLE + (_FOLDER / "report.css").read_text(encoding="utf-8")
 
 
 def write_report(comparison: Comparison, path: Path) -> None:
@@ -45,14 +46,13 @@ def write_report(comparison: Comparison, path: Path) -> None:
 
 def render(comparison: Comparison) -> str:
     """The page as text."""
-    runs = comparison.runs
     flood = the_flood()
     slots = WORKERS * POOL_SLOTS
     jobs = sum(job.user == flood.name for job in comparison.fair.book.jobs.values())
     body = [
         "<header>",
         f"<h1>One user sends {jobs} jobs at once. Who waits?</h1>",
-        f"<p>{escape(comparison.sentence)}</p>",
+        f"<p>{escape(comparison.sentence)} {escape(comparison.turns_sentence)}</p>",
         "</header>",
         _tiles(comparison),
         _verdict(comparison),
@@ -60,10 +60,10 @@ def render(comparison: Comparison) -> str:
         '<p class="note">A dot is a job, the bar and the number are the user’s p95. '
         + _legend()
         + "</p>",
-        _pair(runs, _waits(comparison)),
+        _row_of(comparison, draw_all_waits(comparison)),
         "<h2>Jobs running over time</h2>",
         f'<p class="note">Mean over {BIN_SECONDS:g} s; {WORKERS} workers, {slots} processes.</p>',
-        _pair(runs, _running(comparison)),
+        _row_of(comparison, _running(comparison)),
         "<h2>Users</h2>",
         _table(comparison),
         f'<p class="note">{escape(comparison.path_sentence)}</p>',
@@ -81,34 +81,28 @@ def render(comparison: Comparison) -> str:
 
 
 def _tiles(comparison: Comparison) -> str:
-    plain, fair = comparison.plain, comparison.fair
-    flood = the_flood()
-    at_once = [
-        next(line.most_at_once for line in comparison.figures(run) if line.floods)
-        for run in comparison.runs
-    ]
+    runs, flood = comparison.runs, the_flood()
     tiles = [
+        ("the others’ wait, p95", [format_wait(comparison.quiet_p95_seconds(run)) for run in runs]),
         (
-            "the others’ wait, p95",
-            format_wait(comparison.quiet_p95_seconds(plain)),
-            format_wait(comparison.quiet_p95_seconds(fair)),
+            f"{flood.name}’s jobs at once, at most",
+            [str(comparison.flood_at_once(run)) for run in runs],
         ),
-        (f"{flood.name}’s jobs at once, at most", str(at_once[0]), str(at_once[1])),
         (
             f"{flood.name} is done after",
-            f"{comparison.flood_seconds(plain):.0f} s",
-            f"{comparison.flood_seconds(fair):.0f} s",
+            [f"{comparison.flood_seconds(run):.0f} s" for run in runs],
         ),
     ]
+    return f'<div class="tiles">{"".join(_tile(*each) for each in tiles)}</div>'
+
+
+def _tile(what: str, values: Sequence[str]) -> str:
+    *before, last = map(escape, values)
+    arrow = '<span class="arrow">→</span>'
     return (
-        '<div class="tiles">'
-        + "".join(
-            f'<div class="tile"><span class="what">{escape(what)}</span>'
-            f'<span class="then">{escape(before)}</span><span class="arrow">→</span>'
-            f'<span class="now">{escape(after)}</span></div>'
-            for what, before, after in tiles
-        )
-        + "</div>"
+        f'<div class="tile"><span class="what">{escape(what)}</span>'
+        + "".join(f'<span class="then">{value}</span>{arrow}' for value in before)
+        + f'<span class="now">{last}</span></div>'
     )
 
 
@@ -136,29 +130,31 @@ def _legend() -> str:
     )
 
 
-def _pair(runs: Sequence[Run], charts: Sequence[str]) -> str:
+def _row_of(comparison: Comparison, charts: Sequence[str]) -> str:
     return (
-        '<div class="pair">'
+        '<div class="charts">'
         + "".join(
-            f"<figure><figcaption>{escape(_LABELS[run.mode])}</figcaption>{chart}</figure>"
-            for run, chart in zip(runs, charts, strict=True)
+            f"<figure><figcaption>{escape(LABELS[run.mode])}</figcaption>{chart}</figure>"
+            for run, chart in zip(comparison.runs, charts, strict=True)
         )
         + "</div>"
     )
 
 
-def _waits(comparison: Comparison) -> list[str]:
-    pair = [(run, comparison.figures(run)) for run in comparison.runs]
-    scale = scale_to(wait for _, figures in pair for line in figures for wait in line.waits_seconds)
+def draw_all_waits(comparison: Comparison) -> list[str]:
+    """One chart for each run: how long each job waited."""
+    row = [(run, comparison.figures(run)) for run in comparison.runs]
+    waits = (wait for _, figures in row for line in figures for wait in line.waits_seconds)
+    scale = scale_to(waits, len(row))
     return [
-        draw_waits(f"Waiting time of each user with {_LABELS[run.mode]}", figures, scale)
-        for run, figures in pair
+        draw_waits(f"Waiting time of each user: {LABELS[run.mode]}", figures, scale)
+        for run, figures in row
     ]
 
 
 def _running(comparison: Comparison) -> list[str]:
     runs = comparison.runs
-    scale = scale_to(run.lasted_seconds for run in runs)
+    scale = scale_to((run.lasted_seconds for run in runs), len(runs))
     flood = the_flood()
     charts = []
     for run in runs:
@@ -181,58 +177,66 @@ def _running(comparison: Comparison) -> list[str]:
             )
             for kind, jobs in groups.items()
         ]
-        limit = comparison.fair.limits.get(flood.tier) if run.mode == "fair" else None
-        label = f"Jobs running over time with {_LABELS[run.mode]}"
+        limit = run.limits.get(flood.tier)
+        label = f"Jobs running over time: {LABELS[run.mode]}"
         charts.append(draw_running(label, layers, scale, WORKERS * POOL_SLOTS, limit))
     return charts
 
 
 def _table(comparison: Comparison) -> str:
-    plain = {line.user: line for line in comparison.figures(comparison.plain)}
-    fair = comparison.figures(comparison.fair)
+    runs = comparison.runs
+    by_user = [{line.user: line for line in comparison.figures(run)} for run in runs]
     # On fairredis no worker rejects a job, because a job at its limit waits in Redis.
-    refused = any(line.refusals for line in fair)
-    rows = [_row(line, plain.get(line.user), refused) for line in fair]
+    refused = any(line.refusals for line in by_user[-1].values())
+    names = "".join(f'<th colspan="3">{LABELS[run.mode]}</th>' for run in runs)
+    columns = "<th>wait p50</th><th>wait p95</th><th>at once</th>" * len(runs)
     head = (
-        '<tr><th colspan="3"></th><th colspan="3">' + PLAIN_LABEL + "</th>"
-        f'<th colspan="{4 if refused else 3}">{FAIR_LABEL}</th></tr>'
-        "<tr><th>user</th><th>tier</th><th>jobs</th>"
-        "<th>wait p50</th><th>wait p95</th><th>at once</th>"
-        "<th>wait p50</th><th>wait p95</th><th>at once</th>"
-        + ("<th>rejections</th></tr>" if refused else "</tr>")
+        f'<tr><th colspan="3"></th>{names}{"<th></th>" if refused else ""}</tr>'
+        f"<tr><th>user</th><th>tier</th><th>jobs</th>{columns}"
+        f"{'<th>rejections</th>' if refused else ''}</tr>"
     )
-    body = "".join(rows)
+    body = "".join(_row([lines.get(user) for lines in by_user], refused) for user in by_user[-1])
     return f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
 
 
-def _row(fair: UserFigures, plain: UserFigures | None, refused: bool) -> str:
-    limit = "" if fair.limit is None else f' <span class="dim">of {fair.limit}</span>'
+def _row(lines: Sequence[UserFigures | None], refused: bool) -> str:
+    """The row of one user, with its line of each run. A run may have none, and the last has one."""
+    last = lines[-1]
+    assert last is not None
     cells = [
-        f"<td>{escape(fair.user)}</td>",
-        f"<td>{escape(fair.tier.replace('_', ' '))}</td>",
-        f"<td>{fair.jobs}</td>",
+        f"<td>{escape(last.user)}</td>",
+        f"<td>{escape(last.tier.replace('_', ' '))}</td>",
+        f"<td>{last.jobs}</td>",
     ]
-    for line in (plain, fair):
+    for line in lines:
         if line is None:
             cells.append('<td colspan="3"></td>')
             continue
+        limited = line is last and line.limit is not None
         cells += [
             f"<td>{format_seconds(line.wait_p50_seconds)}</td>",
             f"<td>{format_seconds(line.wait_p95_seconds)}</td>",
-            f"<td>{line.most_at_once}{limit if line is fair else ''}</td>",
+            f"<td>{line.most_at_once}"
+            + (f' <span class="dim">of {line.limit}</span></td>' if limited else "</td>"),
         ]
     if refused:
-        cells.append(f"<td>{fair.refusals}</td>")
-    mark = ' class="flooding"' if fair.floods else ""
+        cells.append(f"<td>{last.refusals}</td>")
+    mark = ' class="flooding"' if last.floods else ""
     return f"<tr{mark}>{''.join(cells)}</tr>"
 
 
 def _machine(comparison: Comparison) -> str:
-    lines = [sum(job.lines for job in run.book.jobs.values()) for run in comparison.runs]
+    runs = comparison.runs
+    lines = [sum(job.lines for job in run.book.jobs.values()) for run in runs]
     return (
-        f"Both runs: the same load (seed {comparison.seed}) on real source, "
-        f"{lines[0]:,} and {lines[1]:,} lines parsed; they differ only in what beat added. "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"Every run: the same load (seed {comparison.seed}) on real source, "
+        f"{_listed(f'{count:,}' for count in lines)} lines parsed; they differ only in what beat "
+        f"added. {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"{datetime.now().astimezone():%Y-%m-%d %H:%M}. Runs took "
-        f"{comparison.plain.lasted_seconds:.0f} s and {comparison.fair.lasted_seconds:.0f} s."
+        f"{_listed(f'{run.lasted_seconds:.0f} s' for run in runs)}."
     )
+
+
+def _listed(texts: Iterable[str]) -> str:
+    *others, last = texts
+    return f"{', '.join(others)} and {last}"

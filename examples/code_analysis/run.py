@@ -1,6 +1,6 @@
 """One run of the load: server, workers, beat and sender from start to end.
 
-Invariant: when `run_load` returns or raises, no process of the run is left. Both modes go through
+Invariant: when `run_load` returns or raises, no process of the run is left. All modes go through
 the same steps with the same times.
 
 Weakness: a run without progress for some time is stopped, and its open jobs count as lost.
@@ -23,9 +23,10 @@ from examples.code_analysis.ledger import Entry, Ledger, LedgerReader, now_secon
 from examples.code_analysis.load import Order
 from examples.code_analysis.processes import Process, Processes, ProcessFailed
 
-Mode = Literal["plain", "fair"]
-#: The path of the package's run: a broker that claims fairly, or the gate in the worker.
-Way = Literal["fairredis", "gate"]
+#: Celery alone, turns without limits, limits and turns, or limits at the gate in the worker.
+Mode = Literal["plain", "turns", "fair", "gate"]
+#: The modes in which the broker is `fairredis://`.
+CLAIMING: frozenset[Mode] = frozenset({"turns", "fair"})
 
 WORKERS = 2
 #: Processes in each worker's pool. Together more than the largest limit, so that limits bind and
@@ -35,7 +36,8 @@ READY_SECONDS = 40.0
 #: Time without a start or an end of a job after which a run is stopped, in seconds. It is longer
 #: than a snooze.
 STALL_SECONDS = 60.0
-#: Time for beat's last jobs after all others have ended, in seconds.
+#: Time without a start or an end of one of beat's last jobs, after all others have ended, after
+#: which it counts as lost, in seconds.
 DRAIN_SECONDS = 5.0
 
 _APP = "examples.code_analysis.app"
@@ -79,18 +81,16 @@ def run_load(
     folder: Path,
     interruption: Interruption,
     watch: Callable[[Run], None],
-    way: Way = "fairredis",
     stall_seconds: float = STALL_SECONDS,
 ) -> Run:
     """Run the load once.
 
     Args:
-        mode: without the package or with it.
+        mode: without the package, or with a part of it.
         orders: the load.
         folder: the folder for its files, made here.
         interruption: checked several times a second.
         watch: called several times a second with the state of the run.
-        way: the path of the package.
         stall_seconds: the run is stopped after this time without a job that is sent, begins or
             ends.
 
@@ -102,7 +102,7 @@ def run_load(
     for name in ("ledger", "views"):
         (folder / name).mkdir(parents=True)
     with RedisServer() as server:
-        scheme = "fair" if mode == "fair" and way == "fairredis" else ""
+        scheme = "fair" if mode in CLAIMING else ""
         environment = _environment(mode, scheme + server.url, folder)
         with Processes(folder, environment) as processes:
             course = _Course(mode, folder, processes, interruption, watch)
@@ -147,11 +147,12 @@ class _Course:
         self._tell(sender, "go")
         beat = self._processes.start("beat", "celery", "-A", _APP, "beat", "--loglevel", "WARNING")
         all_done = self._look_until(
-            lambda: all(job.done for job in planned), stall_seconds, while_it_moves=True
+            lambda: all(job.done for job in planned), stall_seconds, self._is_planned
         )
         # Beat sends no more jobs. The run waits for those it has sent.
         self._processes.end(beat, timeout_seconds=5.0)
-        self._look_until(lambda: not run.book.open_jobs, DRAIN_SECONDS if all_done else 0.0)
+        drain_seconds = DRAIN_SECONDS if all_done else 0.0
+        self._look_until(lambda: not run.book.open_jobs, drain_seconds, lambda _: all_done)
         run.ended_seconds = now_seconds()
 
         self._end_input(sender)
@@ -170,17 +171,20 @@ class _Course:
         return run
 
     def _look_until(
-        self, reached: Callable[[], bool], timeout_seconds: float, *, while_it_moves: bool = False
+        self,
+        reached: Callable[[], bool],
+        timeout_seconds: float,
+        counts: Callable[[Entry], bool] = lambda _: False,
     ) -> bool:
         """Wait until ``reached`` returns True; return whether it did within the timeout.
 
-        With ``while_it_moves`` each start or end of a job begins the timeout anew.
+        Each start or end of a job that ``counts`` begins the timeout anew.
         """
         end = now_seconds() + timeout_seconds
         while True:
             news = self._reader.read_new()
             self.run.book.add(news)
-            if while_it_moves and any(map(self._is_move, news)):
+            if any(entry["event"] in ("start", "end") and counts(entry) for entry in news):
                 end = now_seconds() + timeout_seconds
             if self.run.began_seconds:
                 self._watch(self.run)
@@ -191,9 +195,9 @@ class _Course:
             self._processes.check()
             self._interruption.pause(_LOOK_SECONDS)
 
-    def _is_move(self, entry: Entry) -> bool:
-        """Return whether a planned job has begun or ended; jobs of beat do not count."""
-        return entry["event"] in ("start", "end") and self.run.book.jobs[entry["job"]].planned
+    def _is_planned(self, entry: Entry) -> bool:
+        """Return whether the entry is of a planned job; jobs of beat are not."""
+        return self.run.book.jobs[entry["job"]].planned
 
     def _take_settings(self, facts: dict[str, Any]) -> None:
         for name, value in facts.items():

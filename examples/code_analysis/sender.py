@@ -65,7 +65,7 @@ def send(planned: Sequence[tuple[Order, Any]]) -> None:
 
 def facts() -> dict[str, Any]:
     """The settings in force, as the package read them."""
-    if platform.MODE != "fair":
+    if platform.MODE == "plain":
         return {}
     settings = platform.fairness.settings
     return {
@@ -84,9 +84,8 @@ def main() -> None:
         return
     send(planned)
     sys.stdin.read()
-    say(
-        refusals=dict(platform.fairness.stats.rejections().tiers) if platform.MODE == "fair" else {}
-    )
+    plain = platform.MODE == "plain"
+    say(refusals={} if plain else dict(platform.fairness.stats.rejections().tiers))
 
 
 if __name__ == "__main__":

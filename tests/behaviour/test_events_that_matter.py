@@ -15,7 +15,7 @@ __all__ = ["client", "fairness", "make_fairness", "run"]
 
 #: More than a stream keeps, with the rest of a block.
 FLOOD = 10_400
-ONE = write_limits((Limit("api", 1),))
+ONE = write_limits((Limit("api", concurrency=1),))
 
 
 @pytest.fixture

@@ -85,10 +85,10 @@ def test_workers_and_commands_speak_tls_and_trust_only_their_authority(
     (tmp_path / "other").mkdir()
     _, stranger = make_certificate(tmp_path / "other")
     other = make_shop(**at(path, url, ssl_ca_certs=str(stranger), ssl_cert_reqs="required"))
-    refused = other.command("fairness", "status")
-    assert refused.returncode == 69
-    assert "certificate verify failed" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    rejected = other.command("fairness", "status")
+    assert rejected.returncode == 69
+    assert "certificate verify failed" in rejected.stderr
+    assert "Traceback" not in rejected.stderr
 
 
 @pytest.mark.parametrize("path", PATHS)

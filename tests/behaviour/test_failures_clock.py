@@ -100,7 +100,10 @@ def test_a_rolling_upgrade_keeps_limits_turns_and_every_task(
 ) -> None:
     """Old workers run, new ones join, and the old ones leave, while tasks run and wait."""
     (tmp_path / "sitecustomize.py").write_text(NEXT_VERSION)
-    shop = make_shop(path, fairness={"lease_seconds": 3, "tier_on_limit": "wait"})
+    # A worker that fetches more than it has threads for would leave some in its pool unchecked.
+    conf = {"worker_prefetch_multiplier": 1}
+    fairness = {"lease_seconds": 3, "tier_on_limit": "wait"}
+    shop = make_shop(path, conf=conf, fairness=fairness)
     old = shop.worker(pool="threads", concurrency=8)
     gate = shop.gate_file()
     first = shop.send("work", user="42", gate=str(gate))

@@ -27,6 +27,7 @@ from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
 from tests.support.rights import rights_of
 from tests.support.shop import make_app
+from tests.support.waiting import at_most, eventually
 
 pytestmark = pytest.mark.redis
 
@@ -143,13 +144,20 @@ def test_two_versions_work_side_by_side(fair_shop: Shop, memory: Redis, tmp_path
     assert set(fair_shop.runs().values()) == {1}
 
 
-def test_another_schema_is_refused(fair_shop: Shop, memory: Redis) -> None:
+def test_another_schema_is_rejected(fair_shop: Shop, memory: Redis) -> None:
     limiter = parts_of(fair_shop.fairness).limiter
     memory.hset(f"{limiter.prefix}clock", mapping={"schema": "99", "logical": 1, "seen": 1})
     with pytest.raises(LimiterUnavailable, match="SCHEMA the tables have the schema 99"):
         limiter.renew([])
     with pytest.raises(Exception, match="SCHEMA"):
         fair_shop.send("work", user="42")
+
+
+def test_a_running_worker_ends_at_another_schema(fair_shop: Shop, memory: Redis) -> None:
+    worker = fair_shop.worker(pool="threads", concurrency=1)
+    memory.hset(f"{parts_of(fair_shop.fairness).limiter.prefix}clock", "schema", "99")
+    eventually(lambda: worker.exit_code == 1, timeout_seconds=at_most(20))
+    assert "SCHEMA the tables have the schema 99" in worker.log_text()
 
 
 def fairness(shop: Shop, *command: str) -> subprocess.CompletedProcess[str]:
@@ -226,7 +234,7 @@ def test_a_producer_puts_every_kind_of_task_and_neither_steers_nor_reads(
         tables = {
             key: client.dump(key) for key in client.keys("{fairness}:*") if "clock" not in key
         }
-        for refused in (
+        for rejected in (
             lambda: fairness.tenants.pause("42"),
             lambda: fairness.tenants.resume("petra"),
             lambda: fairness.tenants.override("42", concurrency=1000),
@@ -245,7 +253,7 @@ def test_a_producer_puts_every_kind_of_task_and_neither_steers_nor_reads(
             lambda: broker.function_load(replaced, replace=True),
         ):
             with pytest.raises((LimiterUnavailable, RedisError, OperationalError)):
-                refused()
+                rejected()
         left = {key: client.dump(key) for key in client.keys("{fairness}:*") if "clock" not in key}
         assert left == tables
 
@@ -282,7 +290,7 @@ def test_an_installation_gets_its_schema_with_the_first_call_of_a_worker(
     limiter = parts_of(fair_shop.fairness).limiter
     memory.hset(f"{limiter.prefix}clock", mapping={"logical": 1, "seen": 1, "epoch": 1})
     limiter.renew([])
-    assert memory.hget(f"{limiter.prefix}clock", "schema") == "1"
+    assert memory.hget(f"{limiter.prefix}clock", "schema") == "2"
 
 
 def test_a_release_that_was_posted_is_not_lost_with_the_library(

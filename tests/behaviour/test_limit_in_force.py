@@ -88,7 +88,7 @@ def test_a_queue_shows_whose_numbers_it_has(make_fairness, run):
     of = make_fairness(fairness={"queues": {"mail": {"global_limit": 4}}})
     of.limits.override("queue:mail", concurrency=9)
     of.limits.clear_override("queue:mail")
-    assert str(of.limits.inspect("queue:mail").in_force) == "4: of the setting queues"
+    assert str(of.limits.inspect("queue:mail").in_force) == "4: declared in the setting queues"
     of.queues.set_limit("mail", global_limit=2)
     assert str(of.limits.inspect("queue:mail").in_force) == "2: set for the queue by a person"
     of.limits.pause("queue:mail")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_fairness.control import metric_table as table
+from celery_fairness.control.health import metric_table as table
 from tests.behaviour.conftest import PATHS
 from tests.integration.conftest import Shop
 from tests.support.waiting import at_most, eventually

@@ -10,7 +10,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
 from celery_fairness.cli.commands import fairness as group
-from celery_fairness.control.views import UnannouncedWorker, WorkerReplies
+from celery_fairness.control.installation.views import UnannouncedWorker, WorkerReplies
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.control_bus import answering
 from tests.support.nodes import WorkerNode

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_fairness import Fairness
-from celery_fairness.control.views import Explanation
+from celery_fairness.control.task.views import Explanation
 from celery_fairness.errors import NotFound
 from tests.behaviour.conftest import Command
 from tests.integration.conftest import Shop

@@ -25,6 +25,7 @@ from tests.benchmarks import (
     network,
     operator,
     parked,
+    server_cpu,
     shares,
     throughput,
     wire,
@@ -35,11 +36,22 @@ from tests.support.redis_server import RedisServer
 #: The names of the parts on the command line, in the order in which they run.
 PARTS = (
     *("wire", "claims", "parked", "order", "memory", "operator", "metrics", "admin", "flags"),
-    *("shares", "latency", "slow", "crowd", "throughput", "network", "gate"),
+    *(
+        "shares",
+        "latency",
+        "slow",
+        "crowd",
+        "throughput",
+        "idle",
+        "cpu",
+        "cluster",
+        "network",
+        "gate",
+    ),
 )
 #: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
 #: cost of the gate needs more than a few hundred tasks.
-NOT_QUICK = ("admin", "flags", "shares", "network", "gate")
+NOT_QUICK = ("admin", "flags", "shares", "idle", "cpu", "network", "gate")
 
 
 def main() -> int:
@@ -113,6 +125,11 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "throughput": lambda: throughput.rows(
             server, *((1, 0.3) if quick else (16, 1.0)), at_best=not quick
         ),
+        "idle": lambda: throughput.idle_rows(server, *((1, 0.3) if quick else (8, 1.0))),
+        "cpu": lambda: server_cpu.rows(
+            server, *((3, 1_000) if quick else (9, 2_000)), all_pools=not quick
+        ),
+        "cluster": lambda: throughput.cluster_rows(server, *((1, 0.3) if quick else (16, 1.0))),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 1, 0.3) if quick else (20_000, 16, 1.0))),
     }

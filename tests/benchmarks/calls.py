@@ -6,7 +6,7 @@ import statistics
 import time
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
@@ -17,7 +17,7 @@ AT_MOST_SECONDS = 0.001
 
 def percentiles(server: RedisServer, calls: int) -> dict[str, tuple[float, float]]:
     """Return median and p99 of each call, in seconds."""
-    limiter = RedisLimiter(Connection(address_from_url(server.url)), build_settings({}))
+    limiter = Limiter(Connection(address_from_url(server.url)), build_settings({}))
     acquire, release = [], []
     for number in range(calls):
         tenant = f"t{number % 200}"

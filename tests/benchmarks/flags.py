@@ -51,17 +51,21 @@ CACHES = {
     "rows": ("rules.rows = rules.rows or {}", "rules.rows = {}"),
     "checked": ("if enforces and rules.checked == rules.version then return 0 end", ""),
 }
-THREE = (Limit("api", 50), Limit("mail", 40, ((100, 1000),)), Limit("disk", 30))
+THREE = (
+    Limit("api", concurrency=50),
+    Limit("mail", concurrency=40, rate=((100, 1000),)),
+    Limit("disk", concurrency=30),
+)
 #: Keys whose numbers somebody has overridden.
 OVERRIDDEN = ("api", "mail", "disk")
 #: Limits of each task, tasks of one claim, tasks that wait before, and the overridden keys.
 SCENES: tuple[tuple[tuple[Limit, ...], int, int, tuple[str, ...]], ...] = (
     ((), 1, 100, ()),
     ((), 4, 100, ()),
-    ((Limit("api", 50),), 4, 100, ()),
+    ((Limit("api", concurrency=50),), 4, 100, ()),
     (THREE, 4, 100, ()),
-    ((Limit("api", 3),), 4, 300, ()),
-    ((Limit("api", 15),), 16, 300, ()),
+    ((Limit("api", concurrency=3),), 4, 300, ()),
+    ((Limit("api", concurrency=15),), 16, 300, ()),
     (THREE, 4, 100, OVERRIDDEN),
 )
 
@@ -120,7 +124,7 @@ def _commands(
             call(calls.PUT, calls.put_args(waiting))
 
     for key in overridden:
-        args = calls.override_args(key, "60|-|-", HOUR_MS, None, "", RULES.lease_ms, "on")
+        args = calls.override_args(key, "C60", HOUR_MS, None, "", RULES.lease_ms, "on")
         call(calls.OVERRIDE, args)
     put(backlog)
     done, begun = 0, _processed(client)

@@ -42,11 +42,13 @@ def backlog(client: Any, *, ours: bool) -> int:
 
 
 @contextlib.contextmanager
-def worker(url: str, args: tuple[str, ...], **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker of the benchmarks' app; it is killed at the end."""
+def worker(
+    url: str, args: tuple[str, ...], *, app: str = "tests.benchmarks.app", **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker of the benchmarks' app, or of another one; it is killed at the end."""
     quiet = ("--loglevel=ERROR", "--without-mingle", "--without-gossip")
     process = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "tests.benchmarks.app", "worker", *quiet, *args],
+        [sys.executable, "-m", "celery", "-A", app, "worker", *quiet, *args],
         env={**os.environ, "BENCH_BROKER_URL": url, **variables},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -71,13 +73,13 @@ def publish(url: str, task: str, tasks: int, tenants: int) -> None:
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 
-def wait_until(done: Callable[[], bool], seconds: float = 120.0) -> float:
+def wait_until(done: Callable[[], bool], seconds: float = 120.0, *, every: float = 0.005) -> float:
     """Return the time at which ``done`` was true first (monotonic seconds)."""
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
         if done():
             return time.monotonic()
-        time.sleep(0.005)
+        time.sleep(every)
     raise TimeoutError(f"not done after {seconds:.0f} s")
 
 

@@ -1,4 +1,4 @@
-"""P13: tasks a second, and turns of tenants, with a slow network between workers and Redis.
+"""P1 and P6: tasks a second, and turns of tenants, with a slow network between workers and Redis.
 
 A proxy delays every byte. What the proxy itself costs is in each figure, also in those without a
 delay, so they are lower than those of the other parts. Compare them with each other.
@@ -94,14 +94,14 @@ def rows(server: RedisServer, seconds: float, *, all_pools: bool) -> Iterator[Ro
             mine, index = run(server, args, tasks, round_trip_ms, window, ours=True)
             theirs, unfair = run(server, args, tasks, round_trip_ms, window, ours=False)
             yield Row(
-                "P13",
+                "P1",
                 f"tasks a second with {round_trip_ms} ms to Redis and back, {name}",
                 ">= 1 x stock",
                 f"{mine:,.0f} against {theirs:,.0f}: {mine / theirs:.2f} x",
                 mine >= theirs,
             )
             yield Row(
-                "P13",
+                "P6",
                 f"Jain's index of {TENANTS} tenants there",
                 f">= {EQUAL}",
                 f"{index:.4f} against {unfair:.4f}",

@@ -18,8 +18,9 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control.check import KEYS
-from celery_fairness.control.scan import batches
+from celery_fairness.control.health.table_check import KEYS
+from celery_fairness.control.installation.reader import batches
+from celery_fairness.control.task.task_list import LONGEST_LIST
 from celery_fairness.scheduler.calls import limit_text
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.store.library import check_library, load
@@ -28,7 +29,7 @@ from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
 from tests.benchmarks.harness import PREFIX, Row
 from tests.support.redis_server import RedisServer
 
-#: The most server time of one question, and of its longest call, in ms.
+#: The most server time of one question, and of its longest call or of a page of tasks, in ms.
 ALL_MS, ONE_MS = 20.0, 5.0
 #: Runs of each question. Others may use the machine during one of them.
 RUNS = 3
@@ -51,7 +52,7 @@ def _explain(server: RedisServer) -> Row:
     """Return the cost of an explanation among many tenants, of which the first have many lanes."""
     register()
     bench = Bench(server)
-    limits = write_limits([Limit(f"api{number}", 5) for number in range(4)])
+    limits = write_limits([Limit(f"api{number}", concurrency=5) for number in range(4)])
     lanes = [(tenant, name) for name in range(LANES) for tenant in range(FIRST_TENANTS)]
     lanes += [(tenant, 0) for tenant in range(FIRST_TENANTS, WHOLE)]
     waiting = [
@@ -84,11 +85,23 @@ def _rows(server: RedisServer, tasks: int, tenants: int) -> Iterator[Row]:
         "status": fairness.stats.status,
         "queue show": lambda: fairness.queues.inspect(QUEUE),
     }
+    lists: dict[str, Callable[[], Any]] = {
+        "task list": fairness.tasks.list,
+        "task list --tenant": lambda: fairness.tasks.list("acme0", limit=LONGEST_LIST),
+        "task list --queue": lambda: fairness.tasks.list(queue=QUEUE, limit=LONGEST_LIST),
+        "task list --key": lambda: fairness.tasks.list(key="api", limit=LONGEST_LIST),
+        "task list --state delayed": lambda: fairness.tasks.list(state="delayed"),
+    }
     waits = f"{tasks:,} tasks of {tenants:,} tenants waiting"
     try:
         fairness.limits.inspect("api")
         for what, ask in questions.items():
             yield _row(bench.client, f"{what}, {waits}", ask)
+        # No task has this key, so a page looks at as many tasks as it may.
+        rare = partial(fairness.tasks.list, key="other")
+        yield _row(bench.client, f"a page of task list for a key without tasks, {waits}", rare)
+        for what, ask in lists.items():
+            yield _row(bench.client, f"a page of {what}, {waits}", ask, all_ms=ONE_MS)
         chunk = _largest_chunk(bench.client)
         what = f"the chunk of check with the most commands, {waits}"
         yield _row(bench.client, what, lambda: _check(bench.client, chunk))
@@ -100,7 +113,7 @@ def _installation(server: RedisServer, tasks: int, tenants: int) -> tuple[Bench,
     """Return an installation in which tasks wait for a limit, as a claim has found."""
     register()
     bench = Bench(server)
-    limits = write_limits([Limit("api", 5)])
+    limits = write_limits([Limit("api", concurrency=5)])
     bench.put([waiting_task(number, number % tenants, limits) for number in range(tasks)])
     # A claim blocks the lane at its limit, as workers do.
     bench.claim(8, rules=UNLIMITED)
@@ -189,16 +202,16 @@ def _check(client: Any, words: Sequence[str]) -> Any:
     return client.fcall(check_library().function("check"), 1, PREFIX, *settings, *words)
 
 
-def _row(client: Any, what: str, ask: Callable[[], Any]) -> Row:
+def _row(client: Any, what: str, ask: Callable[[], Any], all_ms: float = ALL_MS) -> Row:
     runs = [_cost(client, ask) for _ in range(RUNS)]
     sum_ms, others, longest = (min(each) for each in zip(*runs, strict=True))
     return Row(
         "P3",
         f"server time of {what}",
-        f"<= {ALL_MS:.0f} ms, each call <= {ONE_MS:.0f} ms",
+        f"<= {all_ms:.0f} ms, each call <= {ONE_MS:.0f} ms",
         f"{sum_ms:.1f} ms in functions, {others:.1f} ms in all their and other commands, "
         f"the longest call {longest:.1f} ms",
-        max(sum_ms, others) <= ALL_MS and longest <= ONE_MS,
+        max(sum_ms, others) <= all_ms and longest <= ONE_MS,
     )
 
 

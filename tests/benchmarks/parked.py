@@ -90,9 +90,9 @@ def three_limits(server: RedisServer, lanes: int) -> tuple[Freed, Times]:
         for tenant in tenants:
             number += 1
             limits = (
-                Limit(f"own:{tenant}", 3, private=True),
-                Limit("api", SLOTS),
-                Limit("region", 1_000_000),
+                Limit(f"own:{tenant}", concurrency=3, private=True),
+                Limit("api", concurrency=SLOTS),
+                Limit("region", concurrency=1_000_000),
             )
             word = write_limits(limits)
             tasks.append(Waiting(QUEUE, f"t{number}", tenant, message="m", limits=word))
@@ -117,7 +117,7 @@ def two_limits(server: RedisServer, lanes: int) -> Freed:
 
     def put(tenants: list[str], *keys: str) -> None:
         nonlocal number
-        word = write_limits(tuple(Limit(key, 1) for key in keys))
+        word = write_limits(tuple(Limit(key, concurrency=1) for key in keys))
         tasks = []
         for tenant in tenants:
             number += 1

@@ -213,11 +213,12 @@ def _next_claim_row(server: RedisServer) -> Row:
         )
 
     def publish(weights: Mapping[str, float]) -> None:
-        table: list[str] = []
-        for name, weight in weights.items():
-            table += (name, json.dumps({"concurrency": None, "weight": weight}))
+        table = {
+            name: json.dumps({"concurrency": None, "weight": weight})
+            for name, weight in weights.items()
+        }
         function = library().function(calls.PUBLISH_TIERS)
-        bench.client.fcall(function, 1, PREFIX, "settings", "1", *table)
+        bench.client.fcall(function, 1, PREFIX, *calls.tiers_args(table, "settings"))
 
     def start(amount: int, rules: Rules = UNLIMITED) -> Counter[str]:
         seen: Counter[str] = Counter()

@@ -1,11 +1,17 @@
-"""P1: no-op tasks a second on `fairredis`, tier limits on, against stock Celery."""
+"""P1 and P13: no-op tasks a second on `fairredis`, tier limits on, against stock Celery.
+
+P1 compares with stock Celery on Redis. P13 compares with stock Celery on a broker that takes no
+time: it is 1 if all of a worker's time is Celery's own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tests.benchmarks.harness import Row
+from tests.benchmarks.idle_broker import BLOCKING, EVENTED
 from tests.benchmarks.turns import Contender, rates
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
 #: Pool, and the ratio that is asked for.
@@ -16,6 +22,14 @@ POOLS = (
     ("threads -c 8", ("--pool=threads", "--concurrency=8"), 3.0),
     ("gevent -c 8", ("--pool=gevent", "--concurrency=8"), 2.0),
 )
+#: The loop of Celery in which a pool is faster, by the broker's address, and the least ratio.
+IDLE = {
+    "solo": (EVENTED, 0.55),
+    "prefork -c 2": (EVENTED, 0.9),
+    "prefork -c 8": (EVENTED, 0.85),
+    "threads -c 8": (BLOCKING, 0.65),
+    "gevent -c 8": (BLOCKING, 0.85),
+}
 #: What makes stock fastest: nothing is asked for while something is here.
 BEST = ("--prefetch-multiplier=64",)
 
@@ -52,3 +66,36 @@ def rows(
                 f"{mine:,.0f} against {best:,.0f}: {mine / best:.2f} x",
                 mine > best,
             )
+
+
+def cluster_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:
+    """Measure workers on a cluster and on one server of the same kind in turns."""
+    with RedisCluster(binary=server.binary) as cluster:
+        for name, args, _ in POOLS[:2]:
+            contenders = [
+                Contender("fair", args, ours=True),
+                Contender("fair", args, ours=True, node=cluster.primary()),
+            ]
+            one, clustered = rates(server, contenders, rounds, seconds)
+            yield Row(
+                "P1",
+                f"no-op tasks a second on faircluster, {name}",
+                ">= 0.97 x fairredis",
+                f"{clustered:,.0f} against {one:,.0f}: {clustered / one:.2f} x",
+                clustered / one >= 0.97,
+            )
+
+
+def idle_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:
+    """Measure every pool: ours, and stock on a broker that takes no time, in turns."""
+    for name, args, _ in POOLS:
+        url, asked = IDLE[name]
+        contenders = [Contender("plain", args, idle=url), Contender("fair", args, ours=True)]
+        idle, mine = rates(server, contenders, rounds, seconds)
+        yield Row(
+            "P13",
+            f"no-op tasks a second against a broker that takes no time, {name}",
+            f">= {asked:g} x stock",
+            f"{mine:,.0f} against {idle:,.0f}: {mine / idle:.2f} x",
+            mine / idle >= asked,
+        )

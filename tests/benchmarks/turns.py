@@ -1,7 +1,8 @@
 """Tasks a second of several workers that take turns: one runs, and the others are stopped.
 
 A shared machine is two or three times slower for seconds at a time. With turns of a second, slow
-seconds fall on every worker alike. Each worker has a database of its own on the same server.
+seconds fall on every worker alike. Each worker has a database of its own on the same server, or
+the broker that takes no time.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +19,9 @@ from typing import Any
 
 import redis
 
+from tests.benchmarks import idle_broker
 from tests.benchmarks.harness import backlog, publish, wait_until, worker
+from tests.support.redis_cluster import Node
 from tests.support.redis_server import RedisServer
 
 TENANTS = 200
@@ -25,7 +30,7 @@ WARM_TASKS = 300
 #: From its signal until a worker has found its pace again, in seconds.
 PAUSE_SECONDS = 0.15
 #: More tasks a second than any worker runs.
-MOST_A_SECOND = 4_000
+MOST_A_SECOND = 8_000
 #: Tasks for so many turns are published at once.
 TURNS_AT_ONCE = 4
 
@@ -38,51 +43,101 @@ class Contender:
         task: The name of a no-op task in the benchmarks' app.
         args: The worker's arguments.
         ours: Whether its broker is this package's transport.
+        node: The node of a cluster that has its tasks; None: a database of the server.
+        idle: The address of a broker that takes no time; None: Redis.
     """
 
     task: str
     args: tuple[str, ...]
     ours: bool = False
+    node: Node | None = None
+    idle: str | None = None
 
 
 class _Run:
-    """A contender with its database and its worker, which is stopped between its turns."""
+    """A worker that is stopped between its turns."""
 
-    def __init__(self, server: RedisServer, contender: Contender, database: int) -> None:
-        self._contender = contender
-        where = f"{server.url.removesuffix('/0')}/{database}"
-        self._url = f"fair{where}" if contender.ours else where
-        self._client: Any = redis.Redis.from_url(where)
+    def __init__(self) -> None:
         self.tasks, self.seconds = 0, 0.0
+        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def waiting(self) -> int:
-        return backlog(self._client, ours=self._contender.ours)
+    def done(self) -> int:
+        """Return how many tasks its worker has begun."""
+        raise NotImplementedError
 
     def fill(self, least: int, full: int) -> None:
-        if (waiting := self.waiting) < least:
-            publish(self._url, self._contender.task, full - waiting, TENANTS)
+        """Let ``full`` tasks wait, if fewer than ``least`` do."""
+
+    def run(self, at_end: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+        """Start its worker."""
+        raise NotImplementedError
 
     def start(self, at_end: contextlib.ExitStack) -> None:
-        at_end.callback(self._client.close)
-        before = self.waiting
-        self._process = at_end.enter_context(worker(self._url, self._contender.args))
-        wait_until(lambda: self.waiting <= before - WARM_TASKS)
+        before = self.done()
+        self._process = self.run(at_end)
+        wait_until(lambda: self.done() >= before + WARM_TASKS)
         self._signal(signal.SIGSTOP)
 
     def turn(self, seconds: float) -> None:
         self._signal(signal.SIGCONT)
         time.sleep(PAUSE_SECONDS)
-        before, begun = self.waiting, time.monotonic()
+        before, begun = self.done(), time.monotonic()
         time.sleep(seconds)
-        after, ended = self.waiting, time.monotonic()
+        after, ended = self.done(), time.monotonic()
         self._signal(signal.SIGSTOP)
-        assert after > 0, f"more than {MOST_A_SECOND} tasks a second: the queue ran empty"
-        self.tasks += before - after
+        self.tasks += after - before
         self.seconds += ended - begun
 
     def _signal(self, number: int) -> None:
+        assert self._process is not None
         os.killpg(self._process.pid, number)
+
+
+class _RedisRun(_Run):
+    """A contender on Redis, with a database of its own."""
+
+    def __init__(self, server: RedisServer, contender: Contender, database: int) -> None:
+        super().__init__()
+        self._contender = contender
+        where = f"{server.url.removesuffix('/0')}/{database}"
+        self._client: Any
+        if contender.node is None:
+            self._client = redis.Redis.from_url(where)
+        else:
+            where, self._client = contender.node.url, contender.node.client()
+        self._url = f"fair{where}" if contender.ours else where
+        self._published = 0
+
+    def done(self) -> int:
+        waiting = backlog(self._client, ours=self._contender.ours)
+        assert waiting > 0, f"more than {MOST_A_SECOND} tasks a second: the queue ran empty"
+        return self._published - waiting
+
+    def fill(self, least: int, full: int) -> None:
+        if (waiting := backlog(self._client, ours=self._contender.ours)) < least:
+            publish(self._url, self._contender.task, full - waiting, TENANTS)
+            self._published += full - waiting
+
+    def run(self, at_end: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+        at_end.callback(self._client.close)
+        return at_end.enter_context(worker(self._url, self._contender.args))
+
+
+class _IdleRun(_Run):
+    """A contender on the broker that takes no time."""
+
+    def __init__(self, url: str, contender: Contender, folder: str) -> None:
+        super().__init__()
+        self._url, self._contender = url, contender
+        self._acks, self._variables = idle_broker.count_acks(folder)
+
+    def done(self) -> int:
+        return self._acks.read()
+
+    def run(self, at_end: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+        return at_end.enter_context(
+            worker(self._url, self._contender.args, app=idle_broker.__name__, **self._variables)
+        )
 
 
 def rates(
@@ -99,8 +154,12 @@ def rates(
     with server.client() as client:
         client.flushall()
     least = int(MOST_A_SECOND * (PAUSE_SECONDS + seconds))
-    runs = [_Run(server, each, database) for database, each in enumerate(contenders)]
     with contextlib.ExitStack() as at_end:
+        folder = at_end.enter_context(tempfile.TemporaryDirectory())
+        runs = [
+            _IdleRun(each.idle, each, folder) if each.idle else _RedisRun(server, each, database)
+            for database, each in enumerate(contenders)
+        ]
         for run in runs:
             run.fill(least, WARM_TASKS + least * min(TURNS_AT_ONCE, rounds))
             run.start(at_end)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from tests.chaos import ledger
-from tests.chaos.plan import PLANS, Plan, scaled
+from tests.chaos.plan import PLANS, On, Plan, on_cluster, scaled
 from tests.chaos.run import Run
 from tests.chaos.story import Story
 from tests.chaos.verdict import (
@@ -21,6 +21,7 @@ from tests.chaos.verdict import (
     EXPLANATIONS,
     FROZEN,
     OUTAGE,
+    RESUME_IN_CLUSTER_SECONDS,
     RESUME_SECONDS,
     SLACK_SECONDS,
     UNEXPLAINED,
@@ -43,11 +44,15 @@ def main() -> int:
     length.add_argument("--seconds", type=float, help="how long faults happen")
     length.add_argument("--kills", type=int, help="of workers, and as many of children")
     parser.add_argument("--seed", type=int, help="decides faults and load")
-    parser.add_argument("--gate", action="store_true", help="on RabbitMQ instead of fairredis")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--gate", action="store_true", help="on RabbitMQ instead of fairredis")
+    where.add_argument("--cluster", action="store_true", help="on a Redis Cluster, with its faults")
     parser.add_argument("--stock", action="store_true", help="plain Celery beside it")
     options = parser.parse_args()
     form = "quick" if options.quick else "deaths" if options.deaths else "full"
-    plan = PLANS[form]
+    if options.cluster and options.stock:
+        parser.error("plain Celery has no broker on a cluster: expected --cluster without --stock")
+    plan = on_cluster(PLANS[form]) if options.cluster else PLANS[form]
     if options.seconds:
         plan = scaled(plan, options.seconds / plan.seconds)
     elif options.kills:
@@ -61,7 +66,8 @@ def main() -> int:
         flush=True,
     )
     begun = time.monotonic()
-    runs = [Run(plan, seed, "gate" if options.gate else "fairredis", form)]
+    on: On = "gate" if options.gate else "faircluster" if options.cluster else "fairredis"
+    runs = [Run(plan, seed, on, form)]
     if options.stock:
         runs.append(Run(plan, seed, "stock", form))
     verdicts = []
@@ -69,8 +75,8 @@ def main() -> int:
         os.environ[ledger.VARIABLE] = str(run.path)
         verdicts.append(run.run())
     _print_table(plan, runs, verdicts)
-    holds = verdicts[0].holds
-    if not holds:
+    holds = verdicts[0].holds_within(plan.patience)
+    if not verdicts[0].holds:
         _print_lines(runs[0], verdicts[0])
     for run, verdict in zip(runs, verdicts, strict=True):
         if verdict is verdicts[0] and not holds:
@@ -78,6 +84,8 @@ def main() -> int:
         else:
             shutil.rmtree(run.directory, ignore_errors=True)
     word = "every threshold holds" if holds else "THRESHOLDS DO NOT HOLD"
+    if holds and not verdicts[0].holds:
+        word = f"{word}, but for the late ones above, which took less than twice their time"
     print(f"seed {seed}, {time.monotonic() - begun:.0f} s: {word}")
     return 0 if holds else 1
 
@@ -93,9 +101,11 @@ def _waits(waits: Sequence[Wait]) -> str:
     )
 
 
-def _split(what: str, seconds: float, waits: Sequence[Wait]) -> list[tuple[str, str, str]]:
+def _split(
+    what: str, seconds: float, resumes: float, waits: Sequence[Wait]
+) -> list[tuple[str, str, str]]:
     """The waits that no outage fell into, and the others, which may take longer by it."""
-    bound, longer = f"<= {seconds:g} s", f"<= {seconds:g} s, the outage and {RESUME_SECONDS:g} s"
+    bound, longer = f"<= {seconds:g} s", f"<= {seconds:g} s, the outage and {resumes:g} s"
     return [
         (f"{what}, without an outage", bound, _waits([each for each in waits if not each.more])),
         ("   during an outage", longer, _waits([each for each in waits if each.more])),
@@ -104,8 +114,9 @@ def _split(what: str, seconds: float, waits: Sequence[Wait]) -> list[tuple[str, 
 
 def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
     asked_of_worker = plan.lease_seconds + SLACK_SECONDS
+    resumes = RESUME_IN_CLUSTER_SECONDS if run.name == "faircluster" else RESUME_SECONDS
     asked = "0" if verdict.judges_begins else ""
-    again = list(verdict.early_again.values())
+    again, back = list(verdict.early_again.values()), verdict.workers_back
     done = [f"{run.happened[kind]} {kind}" for kind in plan.amounts]
     return [
         ("faults", "", ", ".join(done[:4])),
@@ -119,18 +130,23 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
         ),
         ("R1 lost", "0", str(len(verdict.lost))),
         ("   early-acked, gone with their process", "", str(len(verdict.gone))),
+        ("   gone with a primary, no replica had them", "", str(len(verdict.unheld))),
         ("R1 times above a limit", "0", str(len(verdict.excesses))),
         ("R1 windows above a rate or a throttle", "0", str(len(verdict.rushes))),
         ("   only by workers frozen past their lease", "", str(verdict.excesses_of_freezes)),
-        *_split("R2 slot back after a killed child", CHILD_SECONDS, verdict.after_child),
-        *_split("R2 slot back after a killed worker", asked_of_worker, verdict.after_worker),
+        *_split("R2 slot back after a killed child", CHILD_SECONDS, resumes, verdict.after_child),
+        *_split(
+            "R2 slot back after a killed worker", asked_of_worker, resumes, verdict.after_worker
+        ),
         ("   not judged: a freeze, a death before or no place", "", str(verdict.not_checked)),
         (
             "R3 times above a limit by an outage",
             "0",
             str(len(verdict.excesses_of_outages)),
         ),
-        ("R3 work again after an outage", f"<= {RESUME_SECONDS:g} s", _waits(verdict.resumes)),
+        ("R3 work again after an outage", f"<= {resumes:g} s", _waits(verdict.resumes)),
+        ("   each worker, in a cluster", f"<= {RESUME_IN_CLUSTER_SECONDS:g} s", _waits(back)),
+        ("   delay() failed, by no outage or a planned one", "0", str(len(verdict.refused))),
         ("R5 keys and messages left", "0", str(len(verdict.leftovers))),
         ("workers that ended by an error of the package", "0", str(len(verdict.crashed))),
         ("   by one of Celery's own", "", str(verdict.crashed_by_celery)),
@@ -174,6 +190,8 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
     story = Story(run.events, run.plan.lease_seconds)
     for task_id in verdict.lost[:SHOWN]:
         _print_task(story, f"lost: {task_id}", [task_id])
+    for call in verdict.refused[:SHOWN]:
+        _print_task(story, f"delay() failed: {call['error']}", [call["id"]])
     for excess in [*verdict.excesses, *verdict.excesses_of_outages][:SHOWN]:
         _print_excess(story, excess)
     for rush in verdict.rushes[:SHOWN]:
@@ -187,11 +205,12 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
             _print_task(story, f"begun too often: {task_id}", [task_id])
         for task_id in verdict.innocents[:SHOWN]:
             _print_task(story, f"a dead letter without its deaths: {task_id}", [task_id])
-    for wait in [*verdict.after_child, *verdict.after_worker, *verdict.resumes]:
+    waits = [*verdict.after_child, *verdict.after_worker, *verdict.resumes, *verdict.workers_back]
+    for wait in waits:
         if not wait.holds:
             print(
                 f"late: {wait.what} at {wait.at:.3f}: {wait.seconds:.2f} s, "
-                f"allowed {wait.bound + wait.more:.2f} s"
+                f"allowed {wait.allowed:.2f} s"
             )
     for name in verdict.crashed:
         print(f"ended by an error of the package: {name}, see {run.directory}/{name}.log")

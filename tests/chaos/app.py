@@ -9,7 +9,7 @@ import os
 import signal
 import time
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from celery import Celery, Task
 from celery.exceptions import Retry
@@ -18,12 +18,12 @@ from celery.worker.request import Request
 
 from celery_fairness import Fairness, FairTask
 from celery_fairness.message.headers import COPY_HEADER
-from celery_fairness.worker.gate import NOT_BEGUN
+from celery_fairness.worker.gate.gate import NOT_BEGUN
 from celery_fairness.worker.request_mixin import failure_of
 from tests.chaos import ledger
-from tests.chaos.plan import LIMITS, MAX_DELIVERIES, TIERS
+from tests.chaos.plan import LIMITS, MAX_DELIVERIES, TIERS, On
 
-ON = os.environ.get("CHAOS_ON", "fairredis")
+ON = cast("On", os.environ.get("CHAOS_ON", "fairredis"))
 STOCK = ON == "stock"
 LEASE_SECONDS = float(os.environ.get("CHAOS_LEASE_SECONDS", "3"))
 #: Which incarnation of which worker this is.

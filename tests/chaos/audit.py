@@ -44,7 +44,7 @@ OF_TASKS = (
     *("blocked_lanes:*", "blocked_classes:*", "groups:*", "group:*", "groups_at:*", "available:*"),
     *("waiters:*", "timers", "finish_tags:*", "charged", "reserved:*"),
 )
-#: Those of them that dead letters have too: hashes by tag or by the id of a task.
+#: Those of them that dead letters have too, beside `same_id:*`: hashes by tag or by id of a task.
 OF_LETTERS = ("tasks", "messages", "ids")
 #: The same of the stock transport with the queue that the run uses.
 OF_STOCK = ("celery*", "unacked", "unacked_index")
@@ -65,7 +65,11 @@ def leftovers(client: Redis, *, stock: bool = False) -> dict[str, str]:
         name = key.removeprefix(prefix)
         if not key.startswith(prefix) or not any(fnmatchcase(name, each) for each in patterns):
             continue
-        if name not in OF_LETTERS or set(client.hkeys(key)) - letters:
+        if name.startswith("same_id:"):
+            others = set(client.zrange(key, 0, -1)) - letters
+        else:
+            others = set(client.hkeys(key)) - letters if name in OF_LETTERS else {key}
+        if others:
             found[name] = _describe(client, key)
     return found
 

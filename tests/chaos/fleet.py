@@ -72,6 +72,7 @@ class Fleet:
     environ: tuple[Mapping[str, str], Mapping[str, str]]
     workers: list[Worker] = field(default_factory=list)
     _incarnations: list[int] = field(default_factory=lambda: [0] * len(SLOTS))
+    _guarded: set[int] = field(default_factory=set)
     _reaper: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
@@ -100,11 +101,12 @@ class Fleet:
         self._tell_reaper("+", process.pid)
         return process
 
-    def guard(self, new: int, old: int | None) -> None:
-        """Let a server's group die with the run, which may be paused then, in place of another."""
-        if old is not None:
-            self._tell_reaper("-", old)
-        self._tell_reaper("+", new)
+    def guard(self, groups: set[int]) -> None:
+        """Let the groups of servers die with the run, which may be paused then."""
+        for sign, changed in (("-", self._guarded - groups), ("+", groups - self._guarded)):
+            for group in changed:
+                self._tell_reaper(sign, group)
+        self._guarded = groups
 
     def _tell_reaper(self, sign: str, group: int) -> None:
         assert self._reaper is not None

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
-#: What a run is on: ``fairredis``; RabbitMQ, with the gate and its parked tasks in Redis; plain
-#: Celery on ``redis://``.
-On = Literal["fairredis", "gate", "stock"]
+#: The broker of a run: ours on one Redis, ours on a cluster, RabbitMQ with the gate, and that of
+#: plain Celery on ``redis://``.
+On = Literal["fairredis", "faircluster", "gate", "stock"]
+#: Those with our broker.
+OUR_BROKERS: tuple[On, ...] = ("fairredis", "faircluster")
 
 #: What each tenant may run at once; None is a task without a tenant.
 LIMITS: dict[str, int | None] = {
@@ -62,9 +64,20 @@ Kind = Literal[
     "pause",
     "restart",
     "clock",
+    "failover",
+    "move",
+    "move at once",
+    "node",
+    "kill primary",
+    "partition",
 ]
-#: Faults of Redis come one after the other.
+#: Faults of Redis come one after the other: those of one server, and those of a cluster.
 OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart", "clock")
+#: Changes that an operator of a cluster makes. No ``delay()`` may fail by it.
+PLANNED: tuple[Kind, ...] = ("failover", "move", "move at once", "node")
+#: Faults that may lose the last writes of a cluster, because no replica has them yet.
+LOSING: tuple[Kind, ...] = ("kill primary", "partition")
+OF_CLUSTER = (*PLANNED, *LOSING)
 
 #: The part of a run in which Redis has no fault yet. So some workers die without an outage.
 QUIET_PART = 0.2
@@ -77,6 +90,10 @@ SHRUNK_SECONDS = 3.0
 PAUSE_SECONDS = 3.0
 #: The longest that a restarted Redis stays away, in seconds.
 AWAY_SECONDS = 2.0
+#: The longest that a slot is between two nodes, in seconds: shorter than a producer waits.
+MOVING_SECONDS = 1.5
+#: How long a node stays apart when a replica has taken its place: longer than work may rest.
+APART_SECONDS = 12.0
 
 
 @dataclass(frozen=True)
@@ -88,47 +105,78 @@ class Plan:
         lease_seconds: The setting of the app.
         long_pause_seconds: How long Redis is paused once, longer than a lease.
         long_share: Share of the tasks that run longer than a lease.
+        amounts: How many faults of each kind.
+        patience: A wait of this many times its bound fails the run. The quick form runs beside
+            other work, so it judges what stalls, and the other forms judge how long a wait takes.
     """
 
     seconds: float
     lease_seconds: float
     long_pause_seconds: float
     long_share: float
-    worker_kills: int
-    child_kills: int
-    stops: int
-    freezes: int
-    poisons: int
-    unreadables: int
-    shrinks: int
-    cuts: int
-    pauses: int
-    restarts: int
-    clocks: int
-
-    @property
-    def amounts(self) -> dict[Kind, int]:
-        """How many faults of each kind."""
-        return {
-            "kill worker": self.worker_kills,
-            "kill child": self.child_kills,
-            "stop": self.stops,
-            "freeze": self.freezes,
-            "poison": self.poisons,
-            "unreadable": self.unreadables,
-            "shrink": self.shrinks,
-            "cut": self.cuts,
-            "pause": self.pauses,
-            "restart": self.restarts,
-            "clock": self.clocks,
-        }
+    amounts: Mapping[Kind, int]
+    patience: float = 1.0
 
 
-FULL = Plan(1500.0, 15.0, 20.0, 0.02, 305, 305, 21, 21, 24, 24, 20, 60, 21, 21, 20)
-QUICK = Plan(80.0, 3.0, 4.5, 0.05, 16, 16, 3, 4, 4, 8, 3, 8, 3, 3, 3)
+FULL = Plan(
+    seconds=1500.0,
+    lease_seconds=15.0,
+    long_pause_seconds=20.0,
+    long_share=0.02,
+    amounts={
+        "kill worker": 305,
+        "kill child": 305,
+        "stop": 21,
+        "freeze": 21,
+        "poison": 24,
+        "unreadable": 24,
+        "shrink": 20,
+        "cut": 60,
+        "pause": 21,
+        "restart": 21,
+        "clock": 20,
+    },
+)
+QUICK = Plan(
+    seconds=80.0,
+    lease_seconds=3.0,
+    long_pause_seconds=4.5,
+    long_share=0.05,
+    amounts={
+        "kill worker": 16,
+        "kill child": 16,
+        "stop": 3,
+        "freeze": 4,
+        "poison": 4,
+        "unreadable": 8,
+        "shrink": 3,
+        "cut": 8,
+        "pause": 3,
+        "restart": 3,
+        "clock": 3,
+    },
+    patience=2.0,
+)
 #: Nothing but deaths, a thousand of them: what begins twice?
-DEATHS = Plan(700.0, 3.0, 4.5, 0.02, 700, 300, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+DEATHS = Plan(
+    seconds=700.0,
+    lease_seconds=3.0,
+    long_pause_seconds=4.5,
+    long_share=0.02,
+    amounts={"kill worker": 700, "kill child": 300},
+)
 PLANS = {"full": FULL, "quick": QUICK, "deaths": DEATHS}
+
+
+def on_cluster(plan: Plan) -> Plan:
+    """Return the plan with faults of a cluster in place of those of one Redis."""
+    amounts = {kind: amount for kind, amount in plan.amounts.items() if kind not in OF_REDIS}
+    if len(amounts) < len(plan.amounts):
+        # A replica follows its primary again before the next, so there is time for these.
+        most = max(2, round(plan.seconds / 100))
+        planned: dict[Kind, int] = dict.fromkeys(PLANNED, most)
+        amounts |= planned | {"node": most // 2, "kill primary": most, "partition": most // 2}
+    return replace(plan, amounts=amounts)
 
 
 def scaled(plan: Plan, share: float) -> Plan:
@@ -140,17 +188,7 @@ def scaled(plan: Plan, share: float) -> Plan:
     return replace(
         plan,
         seconds=plan.seconds * share,
-        worker_kills=part(plan.worker_kills),
-        child_kills=part(plan.child_kills),
-        stops=part(plan.stops),
-        freezes=part(plan.freezes),
-        poisons=part(plan.poisons),
-        unreadables=part(plan.unreadables),
-        shrinks=part(plan.shrinks),
-        cuts=part(plan.cuts),
-        pauses=part(plan.pauses),
-        restarts=part(plan.restarts),
-        clocks=part(plan.clocks),
+        amounts={kind: part(amount) for kind, amount in plan.amounts.items()},
     )
 
 
@@ -179,7 +217,7 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
     everything = [kind for kind, amount in plan.amounts.items() for _ in range(amount)]
     found = []
     for is_redis in (False, True):
-        kinds = [kind for kind in everything if (kind in OF_REDIS) == is_redis]
+        kinds = [kind for kind in everything if (kind in (*OF_REDIS, *OF_CLUSTER)) == is_redis]
         random.shuffle(kinds)
         begin = QUIET_PART * plan.seconds if is_redis else 0.0
         each = (plan.seconds - begin) / max(1, len(kinds))
@@ -191,6 +229,10 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
                 paused += 1
             elif kind == "restart":
                 seconds = random.choice((0.0, random.uniform(0.2, AWAY_SECONDS)))
+            elif kind == "move":
+                seconds = random.uniform(0.2, MOVING_SECONDS)
+            elif kind == "partition":
+                seconds = APART_SECONDS
             elif kind == "freeze":
                 # Every second one is longer than a lease.
                 longest = plan.lease_seconds

@@ -24,7 +24,9 @@ from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.plan import (
     LIMITS,
     MAX_DELIVERIES,
+    OF_CLUSTER,
     OF_REDIS,
+    OUR_BROKERS,
     PACES,
     POISONED,
     SHRUNK_SECONDS,
@@ -33,20 +35,15 @@ from tests.chaos.plan import (
     Plan,
     faults,
 )
+from tests.chaos.servers import Cluster, OneRedis, Servers
 from tests.chaos.story import Story
 from tests.chaos.verdict import Verdict, judge
-from tests.support.proxy import Proxy
 from tests.support.rabbit import RabbitServer
-from tests.support.redis_server import RedisServer
 
 TURN_SECONDS = 0.05
 AGAIN_SECONDS = 0.3
 PROGRESS_SECONDS = 10.0
 READY_SECONDS = 60.0
-#: How long the proxy of a cut stays shut, where it does.
-SHUT_SECONDS = 0.7
-#: How far the clock of Redis jumps, either way.
-CLOCK_MS = 3_600_000
 
 Item = TypeVar("Item")
 
@@ -70,6 +67,7 @@ class Run:
         self.seed = seed
         self.name = name
         self.stock = name == "stock"
+        self._ours = name in OUR_BROKERS
         self.form = form
         self.directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
         self.path = self.directory / "ledger.jsonl"
@@ -79,8 +77,6 @@ class Run:
         self._tail = ledger.Tail(self.path)
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._redis_busy = False
-        self._guarded: int | None = None
         self._open: dict[str, ledger.Event] = {}
         self._letters: set[str] = set()
         self._counts: Counter[str] = Counter()
@@ -92,19 +88,16 @@ class Run:
 
     def run(self) -> Verdict:
         """Do it all and judge."""
-        always = ("--appendonly", "yes", "--appendfsync", "always")
+        on_cluster = self.name == "faircluster"
+        servers: Servers = Cluster() if on_cluster else OneRedis(has_clock=not self.stock)
         with ExitStack() as stack:
-            self._server = stack.enter_context(RedisServer(args=always))
-            self._client = self._server.client(decode_responses=True)
-            stack.callback(self._client.close)
-            self._proxy = stack.enter_context(Proxy(self._server.port))
+            self._servers = stack.enter_context(servers)
             self._rabbit = RabbitServer()
             if self.name == "gate":
                 stack.enter_context(self._rabbit)
             self._fleet = Fleet(self.directory, (self._environ(False), self._environ(True)))
             stack.callback(self._fleet.close)
             self._fleet.open()
-            self._guard_server()
             self._begun = ledger.now()
             self._await_ready()
             sender = self._start_sender()
@@ -113,21 +106,16 @@ class Run:
             self._drain()
             left = self._await_nothing_left()
         paces = {} if self.stock else PACES
-        most = MAX_DELIVERIES if self.name == "fairredis" else None
+        most = MAX_DELIVERIES if self._ours else None
         parks = self.name == "gate"
         return judge(self._story(), LIMITS, left, paces, max_deliveries=most, parks=parks)
 
-    def _guard_server(self) -> None:
-        old, self._guarded = self._guarded, self._server.pid
-        self._fleet.guard(self._guarded, old)
-
     def _environ(self, by_proxy: bool) -> dict[str, str]:
-        url = self._server.url
-        url = self._proxy.url(url) if by_proxy else url
-        brokers = {"fairredis": f"fair{url}", "stock": url}
+        url = self._servers.url(by_proxy=by_proxy)
+        broker = self._servers.broker(by_proxy=by_proxy) if self._ours else url
         return {
             "CHAOS_ON": self.name,
-            "CHAOS_BROKER_URL": brokers.get(self.name) or self._rabbit.url,
+            "CHAOS_BROKER_URL": self._rabbit.url if self.name == "gate" else broker,
             "CHAOS_REDIS_URL": url,
             "CHAOS_LEASE_SECONDS": str(self.plan.lease_seconds),
             "CHAOS_VISIBILITY_SECONDS": str(self.visibility_seconds),
@@ -172,6 +160,7 @@ class Run:
         for event in self._tail.read():
             self._see(event)
         self._fleet.restart(dead)
+        self._fleet.guard(self._servers.groups)
         if ledger.now() >= self._next_progress:
             self._next_progress = ledger.now() + PROGRESS_SECONDS
             self._print_progress()
@@ -207,15 +196,13 @@ class Run:
         begun = ledger.now()
         for fault in faults(self.plan, self.seed):
             self._at(begun + fault.at, lambda fault=fault: self._try(fault))
-        while self._agenda or ledger.now() < begun + self.plan.seconds:
+        while self._agenda or self._servers.busy or ledger.now() < begun + self.plan.seconds:
             self._turn()
 
     def _try(self, fault: Fault) -> None:
         """Cause a fault, or try again soon where it cannot be now."""
-        if fault.kind in OF_REDIS:
-            caused = not self._redis_busy and self._cause_in_redis(fault)
-        else:
-            caused = self._cause_in_worker(fault)
+        of_redis = fault.kind in (*OF_REDIS, *OF_CLUSTER)
+        caused = self._servers.cause(fault) if of_redis else self._cause_in_worker(fault)
         if caused:
             self.happened[fault.kind] += 1
         else:
@@ -254,7 +241,7 @@ class Run:
 
     def _want_poison(self, fault: Fault) -> None:
         # Neither another broker nor stock Celery bounds how often a late-acked poison is delivered.
-        late = fault.variant >= 0.5 and self.name == "fairredis"
+        late = fault.variant >= 0.5 and self._ours
         ledger.write(
             "wanted",
             what="poison",
@@ -299,66 +286,15 @@ class Run:
         worker, pid = _choose(among, fault.target)
         return self._fleet.kill_child(worker, pid)
 
-    def _cause_in_redis(self, fault: Fault) -> bool:
-        self._redis_busy = True
-        begun = ledger.now()
-        server = self._server
-
-        def over() -> None:
-            ledger.write("outage", begun, kind=fault.kind, over=ledger.now())
-            self._redis_busy = False
-
-        if fault.kind == "pause":
-            server.pause()
-
-            def resume() -> None:
-                server.resume()
-                over()
-
-            self._at(begun + fault.seconds, resume)
-        elif fault.kind == "restart":
-            # By a crash and a while later, or in order and at once.
-            crash = fault.variant < 0.7
-            if crash:
-                server.kill()
-
-            def restart() -> None:
-                server.restart()
-                self._guard_server()
-                over()
-
-            self._at(begun + (fault.seconds if crash else 0.0), restart)
-        elif fault.kind == "clock":
-            # The server time of the last call is all that a jump could be told by.
-            if not self.stock:
-                jump = CLOCK_MS if fault.variant < 0.5 else -CLOCK_MS
-                self._client.hincrby(f"{audit.PREFIX}clock", "seen", -jump)
-            over()
-        elif fault.variant < 0.4:
-            self._client.client_kill_filter(_type="normal", skipme=True)
-            over()
-        elif fault.variant < 0.8:
-            self._proxy.cut()
-            over()
-        else:
-            shut = self._proxy.refuse if fault.variant < 0.9 else self._proxy.hang
-            shut()
-
-            def open_again() -> None:
-                self._proxy.resume()
-                over()
-
-            self._at(begun + SHUT_SECONDS, open_again)
-        return True
-
     # -- the end ----------------------------------------------------------------------------------
 
     def _drain(self) -> None:
         """Wait until every task that can still end has."""
         begun = ledger.now()
         keeps = self.visibility_seconds if self.stock else self.plan.lease_seconds
-        # Those of killed workers come back one after another, the long ones too.
-        ends_at = begun + 5 * keeps + 30.0
+        # Those of killed workers come back one after another, the long ones too. A poison that
+        # began last has all of its deaths before it, and may wait for another one of its tenant.
+        ends_at = begun + 10 * keeps + 30.0
         settled_at = begun + keeps + 1.0
         while ledger.now() < ends_at:
             for _ in range(10):
@@ -373,20 +309,23 @@ class Run:
             for _ in range(10):
                 self._turn()
             self._note_letters()
-            left = audit.leftovers(self._client, stock=self.stock)
+            with self._servers.client() as client:
+                left = audit.leftovers(client, stock=self.stock)
             if self.name == "gate":
                 left |= audit.leftover_messages(self._rabbit)
             if not left or ledger.now() > ends_at:
                 return left
 
     def _note_letters(self) -> None:
-        if self.name != "fairredis":
+        if not self._ours:
             return
-        for name, deaths in audit.dead_letters(f"fair{self._server.url}").items():
+        for name, deaths in audit.dead_letters(self._servers.broker()).items():
             if name not in self._letters:
                 self._letters.add(name)
                 ledger.write("dead letter", id=name, deaths=deaths)
-        if taken := audit.take_quarantined(self._client):
+        with self._servers.client() as client:
+            taken = audit.take_quarantined(client)
+        if taken:
             ledger.write("quarantined", amount=taken)
 
 

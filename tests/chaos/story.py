@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from math import inf
 
 from tests.chaos.ledger import Event
+from tests.chaos.plan import LOSING
 
+#: So soon after a pool got a task its body has written its first line.
+BEGINS_SOON = 0.5
+#: So soon after a task was taken its sender has asked whether a replica has it.
+ASKED_WITHIN = 1.0
 #: How long after a freeze a body may begin that was claimed before it.
 AFTER_THAW_SECONDS = 1.0
 
@@ -80,6 +85,8 @@ class Story:
             event["amount"] for event in kinds["quarantined"]
         )
         self.failed_submits = kinds["submit_failed"]
+        #: Tasks that a replica had while their primary was there.
+        self.held = {name for event in kinds["held"] for name in event["ids"]}
         self.outages = [Span(e["kind"], e["at"], e["over"]) for e in kinds["outage"]]
         self.freezes = [Span(e["worker"], e["at"], e["over"]) for e in kinds["freeze"]]
         self._worker_deaths = {
@@ -185,14 +192,28 @@ class Story:
 
     def has_free_place(self, at: float) -> bool:
         """Say whether some worker could begin a body at a moment, as far as is known."""
-        running = Counter(each.worker for each in self.attempts if each.begun <= at < each.over)
-        there = [
-            (worker, places)
+        return not self._ready or bool(self.with_place(at, at))
+
+    def unseen_begins(self, task_id: str) -> int:
+        """Return how often a process died between a begin and its body's first line, at most."""
+        seen = {each.worker for each in self.attempts_of.get(task_id, ())}
+        return sum(
+            each["worker"] not in seen
+            and self.death(each["worker"], each["pid"], each["at"]) < each["at"] + BEGINS_SOON
+            for each in self._accepted.get(task_id, ())
+        )
+
+    def with_place(self, begun: float, over: float) -> set[str]:
+        """Return the workers that were there in a span, and could begin a body at its end."""
+        running = Counter(each.worker for each in self.attempts if each.begun <= over < each.over)
+        return {
+            worker
             for worker, (since, places) in self._ready.items()
-            if since <= at < min(self._worker_deaths.get(worker, inf), self._stops.get(worker, inf))
-            and not any(each.what == worker and each.meets(at, at) for each in self.freezes)
-        ]
-        return not self._ready or any(running[worker] < places for worker, places in there)
+            if since <= begun
+            and over < min(self._worker_deaths.get(worker, inf), self._stops.get(worker, inf))
+            and not any(each.what == worker and each.meets(begun, over) for each in self.freezes)
+            and running[worker] < places
+        }
 
     # -- what became of tasks ---------------------------------------------------------------------
 
@@ -227,16 +248,34 @@ class Story:
             for worker, pid, at, until in taken
         )
 
-    def unfinished(self) -> tuple[list[str], list[str]]:
-        """Return the tasks that were sent and have not ended: lost ones, and gone early ones."""
+    def died_with_its_primary(self, submit: Event) -> bool:
+        """Say whether a server took a task and lost its place before another server had it."""
+        taken = submit.get("taken", submit["at"])
+        return submit["id"] not in self.held and any(
+            each.what in LOSING and each.meets(submit["at"], taken + ASKED_WITHIN)
+            for each in self.outages
+        )
+
+    def unfinished(self) -> tuple[list[str], list[str], list[str]]:
+        """Return the tasks that were sent and have not ended.
+
+        The first are lost. The others are gone: early ones with their process, and those that no
+        replica had with their primary.
+        """
         lost: list[str] = []
         gone: list[str] = []
+        unheld: list[str] = []
         for task_id, submit in self.submits.items():
             if self.is_done(task_id) or task_id in self.dead_letters:
                 continue
             early_gone = not submit["late"] and self.died_with_its_process(task_id)
-            (gone if early_gone else lost).append(task_id)
-        return lost, gone
+            if early_gone:
+                gone.append(task_id)
+            elif self.died_with_its_primary(submit):
+                unheld.append(task_id)
+            else:
+                lost.append(task_id)
+        return lost, gone, unheld
 
     def lines_of(self, task_id: str) -> list[Event]:
         """Return what the ledger says of one task, and of the deaths of its processes."""

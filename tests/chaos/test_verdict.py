@@ -15,7 +15,19 @@ from redis import Redis
 from celery_fairness.config.policy import RateLimitPolicy
 from tests.chaos import ledger
 from tests.chaos.audit import leftovers
-from tests.chaos.plan import FULL, OF_REDIS, PACES, QUICK, Pace, faults, next_job, scaled
+from tests.chaos.plan import (
+    DEATHS,
+    FULL,
+    OF_CLUSTER,
+    OF_REDIS,
+    PACES,
+    QUICK,
+    Pace,
+    faults,
+    next_job,
+    on_cluster,
+    scaled,
+)
 from tests.chaos.story import Story
 from tests.chaos.verdict import (
     FROZEN,
@@ -354,11 +366,63 @@ def test_what_a_worker_asked_before_it_died_in_an_outage_may_keep_a_slot_for_a_l
         assert verdict_on(*parts, *late, other).after_worker[0].holds is holds, at
 
 
-@pytest.mark.parametrize(("begins", "holds"), [(8.9, True), (9.1, False)])
-def test_work_must_resume_in_time_after_an_outage(begins: float, holds: bool) -> None:
+@pytest.mark.parametrize(
+    ("begins", "holds", "holds_twice"),
+    [(8.9, True, True), (9.1, False, True), (13.9, False, True), (14.1, False, False)],
+)
+def test_work_must_resume_in_time_after_an_outage(
+    begins: float, holds: bool, holds_twice: bool
+) -> None:
     verdict = verdict_on(sent(0, "a"), outage(1, 4), ran(begins, begins + 1, "a"))
     assert verdict.resumes[0].seconds == pytest.approx(begins - 4)
     assert verdict.holds is holds
+    assert verdict.holds_within(2) is holds_twice
+
+
+# -- in a cluster ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "is_lost"),
+    [
+        ("kill primary", False, False),
+        ("kill primary", True, True),
+        ("failover", False, True),
+        ("pause", False, True),
+    ],
+)
+def test_only_a_task_that_no_replica_had_is_gone_with_its_primary(
+    kind: str, held: bool, is_lost: bool
+) -> None:
+    note = [{"event": "held", "at": 1.1, "ids": ["a"]}] if held else []
+    verdict = verdict_on(sent(1, "a"), note, outage(1.5, 4, kind), sent(4, "b"), ran(5, 6, "b"))
+    assert (verdict.lost == ["a"], verdict.unheld == ["a"]) == (is_lost, not is_lost)
+    assert verdict.holds is not is_lost
+    # It was sent so long before that its sender has asked.
+    assert verdict_on(sent(0, "a"), note, outage(1.5, 4, kind), ran(5, 6, "b")).lost == ["a"]
+
+
+@pytest.mark.parametrize(("kind", "holds"), [("kill primary", True), ("move", False)])
+def test_no_planned_change_may_fail_a_call(kind: str, holds: bool) -> None:
+    failed = {"event": "submit_failed", "at": 2, "failed": 2.5, "id": "a", "error": "away"}
+    parts = [sent(4, "b"), *ran(5, 6, "b")]
+    assert verdict_on(failed, outage(1, 3, kind), parts).holds is holds
+    assert not verdict_on(failed, outage(12.6, 13, kind), sent(14, "b"), ran(15, 16, "b")).holds
+
+
+@pytest.mark.parametrize(("begins", "holds"), [(13.9, True), (14.1, False)])
+def test_in_a_cluster_each_worker_works_again_in_time(begins: float, holds: bool) -> None:
+    ready: list[ledger.Event] = [
+        {"event": "ready", "at": 0, "worker": worker, "places": 1} for worker in ("w.1", "w.2")
+    ]
+    parts = [sent(0, "a"), sent(0, "b"), sent(15, "c"), outage(1, 4, "partition")]
+    parts += [*ready, ran(4.1, 4.2, "a", worker="w.2"), ran(16, 17, "c", worker="w.2")]
+    late = ran(begins, begins + 1, "b")
+    assert verdict_on(*parts, late).holds is holds
+    # What happens to the worker, or to the cluster, explains it, and so does a long body.
+    for reason in (frozen(5, 6), killed(8), outage(9, 10, "move"), ran(3, 14.05, "d")):
+        verdict = verdict_on(*parts, late, reason)
+        assert all(wait.holds for wait in verdict.workers_back), reason
 
 
 # -- the end --------------------------------------------------------------------------------------
@@ -459,6 +523,18 @@ def test_a_dead_letter_has_begun_as_often_as_it_must(deaths: int, holds: bool) -
     assert (verdict.innocents == [], verdict.lost, verdict.holds) == (holds, [], holds)
 
 
+@pytest.mark.parametrize(("killed_at", "holds"), [(11.01, True), (12, False)])
+def test_a_process_may_die_between_a_begin_and_the_first_line(
+    killed_at: float, holds: bool
+) -> None:
+    parts = [ran(1, None, "a"), killed(1.1), ran(6, None, "a", worker="w.2")]
+    parts += [killed(6.1, worker="w.2"), killed(killed_at, worker="w.3")]
+    accepted, _ = ran(11, None, "a", worker="w.3")
+    end = {"event": "dead letter", "at": 90, "id": "a", "deaths": 3}
+    verdict = verdict_on(sent(0, "a"), *parts, accepted, end, max_deliveries=3)
+    assert (verdict.innocents == [], verdict.holds) == (holds, holds)
+
+
 @pytest.mark.parametrize(("amount", "vanished"), [(1, 1), (2, 0)])
 def test_each_message_that_nobody_can_read_is_a_dead_letter_or_in_quarantine(
     amount: int, vanished: int
@@ -550,6 +626,13 @@ def test_a_start_that_a_fault_may_have_delayed_is_left_out(fault: Any, found: in
     assert len(judged(begun(101, 101.5, 102, 103), fault).rushes) == found
 
 
+@pytest.mark.parametrize(("died", "found"), [("t102", 0), ("another", 1)])
+def test_a_start_of_a_task_that_has_died_is_left_out(died: str, found: int) -> None:
+    # It waits in its worker for the one before it, so it begins long after its claim.
+    before = [ran(50, None, died, worker="w.3"), killed(51, worker="w.3")]
+    assert len(judged(begun(101, 101.5, 102, 103), *before).rushes) == found
+
+
 def test_what_a_run_looks_for_is_what_its_limits_say() -> None:
     for tenant, pace in PACES.items():
         policy = RateLimitPolicy.from_ojs(pace.policy)
@@ -575,6 +658,14 @@ def test_every_plan_has_its_amounts() -> None:
         for kind in plan.amounts:
             assert kinds.count(kind) >= (kills if kind.startswith("kill") else others)
     assert all(amount >= 1 for amount in scaled(QUICK, 0.01).amounts.values())
+
+
+def test_on_a_cluster_its_faults_replace_those_of_one_redis() -> None:
+    for plan in (FULL, QUICK):
+        amounts = on_cluster(plan).amounts
+        assert amounts.keys() == plan.amounts.keys() - set(OF_REDIS) | set(OF_CLUSTER)
+        assert all(amount >= 1 for amount in amounts.values())
+    assert on_cluster(DEATHS) == DEATHS
 
 
 def test_workers_die_without_an_outage_at_the_start_of_a_run() -> None:

@@ -12,6 +12,7 @@ from celery import Celery
 
 from tests.chaos import ledger
 from tests.chaos.app import ON
+from tests.chaos.plan import OUR_BROKERS
 
 #: What each unreadable message has instead of a readable part: headers, the body, its type.
 SHAPES: tuple[tuple[dict[str, Any], bytes, str | None], ...] = (
@@ -44,11 +45,11 @@ def _poison(app: Celery, event: ledger.Event) -> None:
     kwargs = {"tenant": event["tenant"], "whole": event["whole"]}
     task.apply_async(kwargs=kwargs, task_id=event["id"], retry=False)
     facts = {key: event[key] for key in ("id", "tenant", "late")}
-    ledger.write("submit", begins, due=begins, poison=True, **facts)
+    ledger.write("submit", begins, taken=ledger.now(), due=begins, poison=True, **facts)
 
 
 def _unreadable(app: Celery, event: ledger.Event) -> None:
-    shapes = SHAPES if ON == "fairredis" else SHAPES_OF_CELERY
+    shapes = SHAPES if ON in OUR_BROKERS else SHAPES_OF_CELERY
     headers, body, content_type = shapes[event["number"] % len(shapes)]
     whole = {"lang": "py", "task": "chaos.early", "id": uuid.uuid4().hex, "argsrepr": "()"}
     with app.producer_or_acquire() as producer:

@@ -3,7 +3,8 @@
 R1  nothing is lost that can be redelivered; no tenant is above its limit at any instant; no window
     has more starts than a rate or a throttle allows (``windows``)
 R2  the slot of a killed child is back within 2 s, that of a killed worker within a lease and 1 s
-R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s
+R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s; in a cluster each
+    worker works again within 10 s after a change, and no call of ``delay()`` fails by a planned one
 R5  when all has ended Redis knows no task any more
 R6  no early-acked task begins twice; a late-acked poison begins at most ``max_deliveries`` times;
     a dead letter has died so often; each message that nobody can read is set aside
@@ -26,14 +27,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from tests.chaos.plan import Pace
-from tests.chaos.story import Attempt, Story
+from tests.chaos.ledger import Event
+from tests.chaos.plan import OF_CLUSTER, PLANNED, Pace
+from tests.chaos.story import Attempt, Span, Story
 from tests.chaos.windows import Rush, rushes
 
 CHILD_SECONDS = 2.0
 #: How late the end of a lease may be seen: a claim that found nothing sleeps for so long.
 SLACK_SECONDS = 1.0
 RESUME_SECONDS = 5.0
+RESUME_IN_CLUSTER_SECONDS = 10.0
 #: How long after a run's end a fault may still have kept its worker from saying so.
 SETTLE_SECONDS = 1.0
 
@@ -74,9 +77,14 @@ class Wait:
     more: float = 0.0
 
     @property
+    def allowed(self) -> float:
+        """The longest time that it may take, in seconds."""
+        return self.bound + self.more
+
+    @property
     def holds(self) -> bool:
         """Whether it was in time."""
-        return self.seconds <= self.bound + self.more
+        return self.seconds <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,8 @@ class Verdict:
         parked: Attempts of tasks that were parked. None if nothing parks tasks.
         lost: Those that did not and could have been redelivered.
         gone: Early-acked ones that were given to a process which died.
+        unheld: Those that no replica had when their primary died.
+        refused: Calls of ``delay()`` that failed without an outage that nobody planned.
         excesses: While no worker was frozen and Redis was there.
         rushes: Windows with more starts than a rate or a throttle allows.
         excesses_of_outages: In or soon after an outage of Redis.
@@ -106,6 +116,7 @@ class Verdict:
         after_worker: Slots after a worker was killed.
         not_checked: Slots of killed processes that are not judged.
         resumes: Work after outages.
+        workers_back: The work of each worker after each change of a cluster.
         leftovers: What Redis and RabbitMQ know at the end.
         crashed: Workers that ended by an error with the package in its traceback.
         crashed_by_celery: The others that ended by an error; Celery has some.
@@ -116,6 +127,8 @@ class Verdict:
     parked: int | None
     lost: list[str]
     gone: list[str]
+    unheld: list[str]
+    refused: list[Event]
     excesses: list[Excess]
     rushes: list[Rush]
     excesses_of_outages: list[Excess]
@@ -133,6 +146,7 @@ class Verdict:
     after_worker: list[Wait]
     not_checked: int
     resumes: list[Wait]
+    workers_back: list[Wait]
     leftovers: Mapping[str, str]
     crashed: list[str]
     crashed_by_celery: int
@@ -140,15 +154,20 @@ class Verdict:
     @property
     def holds(self) -> bool:
         """Whether every threshold does."""
-        waits = [*self.after_child, *self.after_worker, *self.resumes]
+        return self.holds_within(1.0)
+
+    def holds_within(self, patience: float) -> bool:
+        """Whether every threshold does, if each wait may take ``patience`` times its bound."""
+        waits = [*self.after_child, *self.after_worker, *self.resumes, *self.workers_back]
         broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
+        broken = (*broken, self.refused)
         unexplained = UNEXPLAINED in self.duplicates.values()
         again = UNEXPLAINED in self.early_again.values()
         if self.judges_begins and (again or self.too_often or self.innocents or self.not_set_aside):
             return False
         # A run at a gate without a parked task shows nothing of them.
         return not any((*broken, self.crashed, unexplained, self.parked == 0)) and all(
-            wait.holds for wait in waits
+            wait.seconds <= patience * wait.allowed for wait in waits
         )
 
 
@@ -172,7 +191,7 @@ def judge(
             and R6 is not judged.
         parks: The run is at a gate that parks tasks.
     """
-    lost, gone = story.unfinished()
+    lost, gone, unheld = story.unfinished()
     frozen_apart = [
         replace(each, over=max(each.begun, min(each.over, story.frozen_too_long(each))))
         for each in story.attempts
@@ -187,6 +206,8 @@ def judge(
         parked=sum(each.promoted for each in story.attempts) if parks else None,
         lost=lost,
         gone=gone,
+        unheld=unheld,
+        refused=list(refused(story)),
         excesses=[each for each in found if each not in of_outages],
         rushes=list(rushes(story, paces or {})),
         excesses_of_outages=of_outages,
@@ -199,19 +220,38 @@ def judge(
         innocents=[
             task_id
             for task_id in story.dead_letters.keys() & story.submits.keys()
-            if len(story.attempts_of.get(task_id, ())) < (max_deliveries or 0)
+            if len(story.attempts_of.get(task_id, ())) + story.unseen_begins(task_id)
+            < (max_deliveries or 0)
         ],
         unreadable=story.unreadable,
-        not_set_aside=story.unreadable - story.set_aside,
+        # A producer that lost its connection may have sent one twice.
+        not_set_aside=max(0, story.unreadable - story.set_aside),
         judges_begins=max_deliveries is not None,
         after_child=[wait for wait in slots if wait.what == "child"],
         after_worker=[wait for wait in slots if wait.what == "worker"],
         not_checked=not_checked,
         resumes=resumes(story),
+        workers_back=list(workers_back(story)),
         leftovers=leftovers or {},
         crashed=[event["worker"] for event in crashes if event["ours"]],
         crashed_by_celery=len([event for event in crashes if not event["ours"]]),
     )
+
+
+def resume_seconds(outage: Span) -> float:
+    """Return how soon after an outage work must go on."""
+    return RESUME_IN_CLUSTER_SECONDS if outage.what in OF_CLUSTER else RESUME_SECONDS
+
+
+def refused(story: Story) -> Iterator[Event]:
+    """Yield the calls of ``delay()`` that failed, if no outage explains it that nobody planned."""
+    for call in story.failed_submits:
+        if not any(
+            outage.what not in PLANNED
+            and outage.meets(call["at"] - resume_seconds(outage), call["failed"])
+            for outage in story.outages
+        ):
+            yield call
 
 
 def excesses(attempts: list[Attempt], limits: Mapping[str, int | None]) -> Iterator[Excess]:
@@ -394,8 +434,9 @@ def _outage_after(story: Story, at: float, over: float) -> float:
     more, fell = 0.0, []
     for outage in sorted(story.outages, key=lambda each: each.begun):
         # What came shortly before may still be recovered from, and the next may come meanwhile.
-        if outage.begun <= over + more and at <= outage.over + RESUME_SECONDS:
-            more += outage.over - max(at, outage.begun) + RESUME_SECONDS
+        resumes = resume_seconds(outage)
+        if outage.begun <= over + more and at <= outage.over + resumes:
+            more += outage.over - max(at, outage.begun) + resumes
             fell.append(outage)
     deaths = [kill["at"] for kill in story.kills if kill["what"] == "worker" and kill["at"] > at]
     if any(outage.begun <= death <= outage.over for outage in fell for death in deaths):
@@ -411,7 +452,32 @@ def resumes(story: Story) -> list[Wait]:
             outage.what,
             outage.over,
             min((at for at in begins if at > outage.over), default=inf) - outage.over,
-            RESUME_SECONDS,
+            resume_seconds(outage),
         )
         for outage in story.outages
     ]
+
+
+def workers_back(story: Story) -> Iterator[Wait]:
+    """Yield how long after each change of a cluster each worker began its next body.
+
+    A late worker is judged if it had a place for half of the time, and tasks were sent. Nothing
+    else may have happened to it or to the cluster.
+    """
+    begins: dict[str, list[float]] = {}
+    for attempt in story.attempts:
+        begins.setdefault(attempt.worker, []).append(attempt.begun)
+    sent_until = max((each["at"] for each in story.submits.values()), default=0.0)
+    for outage in story.outages:
+        over, bound = outage.over, RESUME_IN_CLUSTER_SECONDS
+        if outage.what not in OF_CLUSTER or sent_until < over + bound:
+            continue
+        judged: set[str] = set()
+        if not any(over < each.begun <= over + bound for each in story.outages):
+            judged = story.with_place(outage.begun, over + bound / 2)
+            judged &= story.with_place(outage.begun, over + bound)
+        before = {worker for worker, times in begins.items() if min(times) < outage.begun}
+        for worker in sorted(before | judged):
+            seconds = min((at for at in begins.get(worker, ()) if at > over), default=inf) - over
+            if seconds <= bound or worker in judged:
+                yield Wait(f"{worker} after {outage.what}", over, seconds, bound)

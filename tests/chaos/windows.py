@@ -4,8 +4,9 @@ The ledger knows when a body began, which is after its claim; the claim is what 
 of two starts the first may have begun late and the second at once, and both look nearer than they
 were claimed. A window is therefore read shorter by BEGINS_WITHIN: with eight workers on two
 processors a body begins that soon after its claim. What may have taken longer, by a frozen worker,
-a killed process or a Redis that did not answer shortly before, is left out: who leaves out a start
-finds less, and never what was not there.
+a killed process or a Redis that did not answer shortly before, is left out, and so is a task that
+has died, which waits in its worker for the one before it: who leaves out a start finds less, and
+never what was not there.
 """
 
 from __future__ import annotations
@@ -47,10 +48,14 @@ def rushes(story: Story, paces: Mapping[str, Pace]) -> Iterator[Rush]:
 
 
 def _delayed(story: Story, attempt: Attempt) -> bool:
-    """Say whether a fault may have come between the claim and the body."""
+    """Say whether the body may have begun long after its claim."""
     since = attempt.begun - HIDES
     return (
-        any(outage.meets(since, attempt.begun) for outage in story.outages)
+        any(
+            each.outcome is None and each.over < attempt.begun
+            for each in story.attempts_of[attempt.id]
+        )
+        or any(outage.meets(since, attempt.begun) for outage in story.outages)
         or any(
             freeze.what == attempt.worker and freeze.meets(since, attempt.begun)
             for freeze in story.freezes

@@ -19,13 +19,15 @@ from redis.exceptions import ResponseError
 from celery_fairness import Fairness
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.tenants import key_part
-from celery_fairness.control import control_bus
-from celery_fairness.control.views import Check, WorkerStatus
+from celery_fairness.control.health.views import Check
+from celery_fairness.control.installation import control_bus
+from celery_fairness.control.installation.views import WorkerStatus
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import check_library
+from tests.support.kombu_channel import close_soon
 from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.shop import make_app
@@ -117,6 +119,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> str:
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker runs that could answer a status, so none needs the time to do so."""
     monkeypatch.setattr(control_bus, "REPLY_SECONDS", 0.05)
+    close_soon(monkeypatch)
 
 
 @pytest.fixture
@@ -221,10 +224,15 @@ def run(fairness: Fairness) -> Callable[..., Result]:
     """``run("tenant", "show", "42")`` on the default app, or on that of ``of=``."""
 
     def invoke(
-        *args: str, of: Any = None, app: Any = None, no_color: bool = False, terminal: bool = False
+        *args: str,
+        of: Any = None,
+        app: Any = None,
+        no_color: bool = False,
+        terminal: bool = False,
+        typed: str | None = None,
     ) -> Result:
         app = app or parts_of(of or fairness).app
         context = CLIContext(app=app, no_color=no_color, workdir=None)
-        return CliRunner().invoke(group, list(args), obj=context, color=terminal)
+        return CliRunner().invoke(group, list(args), obj=context, color=terminal, input=typed)
 
     return invoke

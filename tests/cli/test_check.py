@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_fairness.control import check as checking
+from celery_fairness.control.health import table_check
 from celery_fairness.scheduler import calls
 from celery_fairness.store.library import build
 from tests.cli.conftest import RULES, Installation, named
@@ -189,7 +189,7 @@ PLANTED = {
         {("message_without_task", "messages", "gone")},
     ),
     "a queue's limit that its key does not know": (
-        change("HSET", "queue_limits", "queue mails", "queue:mails whole 1 2|||w| "),
+        change("HSET", "queue_limits", "queue mails", "queue:mails whole 1 C2|w "),
         {
             ("queue_limit_lost", "queue_limits", "queue mails"),
             ("flag_missing", "clock", "limited"),
@@ -329,7 +329,7 @@ def test_a_repair_leaves_what_is_too_large_as_it_is(
     client.execute_command(command, installation.key(key), row)
     (name,) = {each for each in named(check()) if each[0] == expected}
     small = build({f"REPAIRED_{bound}": 1}, checks=True)
-    monkeypatch.setattr(checking, "check_library", lambda: small)
+    monkeypatch.setattr(table_check, "check_library", lambda: small)
     found = {(each.check, each.key, each.row): each for each in check(repair=True).findings}
     assert "too many for a repair" in found[name].problem
     assert not found[name].repaired

@@ -15,7 +15,7 @@ KEY = "tenant:42"
 LEASE = "t0.1.1"
 FAR = 9e15
 #: It may hold two, and no news say so.
-TWO = ("HSET", "tenant:42", "tier", "free", "concurrency", "2")
+TWO = ("HSET", "tenant:42", "tier", "free", "numbers", "C2")
 
 PLANTED = {
     "a lease that ended without a word": [("ZREM", f"leases:{KEY}", LEASE)],
@@ -30,7 +30,7 @@ PLANTED = {
         ("HSET", "tiers", "free", "2"),
     ],
     "a number without end that is no news": [
-        ("HSET", "tenant:42", "tier", "free", "concurrency", "unlimited")
+        ("HSET", "tenant:42", "tier", "free", "numbers", "C-")
     ],
     "a tier without end that is no news": [("HSET", "tiers", "free", "null")],
     "one that was paused, and is not": [("ZADD", "at_limit", -1, KEY), TWO],
@@ -60,7 +60,7 @@ NOT_A_DEFECT = {
         ("ZADD", "ends", FAR, f" {KEY}"),
     ],
     "paused, with nothing running": [
-        ("HSET", "tenant:42", "tier", "free", "concurrency", "0"),
+        ("HSET", "tenant:42", "tier", "free", "numbers", "C0"),
         ("ZADD", "at_limit", -1, KEY),
         ("ZREM", f"leases:{KEY}", LEASE),
     ],
@@ -74,7 +74,7 @@ NOT_A_DEFECT = {
         ("ZADD", "changes_end", 1, f"override {KEY}"),
     ],
     "a tier of which it has the number": [
-        ("HSET", "tenant:42", "tier", "pro", "concurrency", "1"),
+        ("HSET", "tenant:42", "tier", "pro", "numbers", "C1"),
         ("HSET", "tiers", "pro", "3"),
     ],
     "open": [TWO, ("HDEL", f"tenant_state:{KEY}", "at_limit"), ("ZREM", "at_limit", KEY)],
@@ -119,7 +119,7 @@ def test_the_tenant_of_a_service_is_asked_for(client, check):
     assert len(it.claim()) == 1
     it.claim()
     assert check().findings == ()
-    plant(it, [("HSET", "tenant:a:b", "tier", "free", "concurrency", "2")])
+    plant(it, [("HSET", "tenant:a:b", "tier", "free", "numbers", "C2")])
     assert closed(check) == ["tenant:a:b:s"]
 
 
@@ -134,7 +134,7 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, check):
     def put(it, turn):
         tenant = f"c{turn % 9}"
         it.put(tenant, f"new-{turn}", tier=("free", "pro", "")[turn % 3])
-        it.put(tenant, f"more-{turn}", limits=f"tenant:c{turn % 7}|2|||w")
+        it.put(tenant, f"more-{turn}", limits=f"tenant:c{turn % 7}|C2|w")
         if turn % 5 == 0:
             publish_tenant(it, tenant, ("pro", "free", "")[turn % 3], keep_ms=turn % 40)
         if turn % 11 == 0:
@@ -157,14 +157,14 @@ def test_nothing_is_found_while_limits_change(client, coming_and_going, check):
 
 
 def publish_tenant(it, tenant, tier, keep_ms):
-    it.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms), ""])
+    it.run(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, "", keep_ms))
 
 
 def publish_tiers(it, **limits):
-    rows = []
-    for name, limit in limits.items():
-        rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
-    it.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
+    rows = {
+        name: json.dumps({"concurrency": limit, "weight": 1.0}) for name, limit in limits.items()
+    }
+    it.run(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
 
 
 def enter_the_gate(it, tenant, lease, lease_ms):

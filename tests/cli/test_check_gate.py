@@ -17,7 +17,7 @@ from tests.support.waiting import at_most, eventually
 
 #: Server time in ms that never comes.
 FAR = 9_000_000_000_000
-API, DB, RATE = "api|1|||w", "db|1|||w", "rate||3/60000||w"
+API, DB, RATE = "api|C1|w", "db|C1|w", "rate|R3/60000|w"
 
 
 @pytest.fixture(params=["fairredis", "redis"])
@@ -106,8 +106,8 @@ PLANTED: dict[str, tuple[tuple[Any, ...], set[tuple[str, str, str]]]] = {
     "a limit at which nobody looks": (
         ("DEL", "waiters:api"),
         {
-            ("blocked_lane_lost", "blocked_lanes:tenant:expires api|#|||w QUEUE", ""),
-            ("blocked_lane_lost", "blocked_lanes:tenant:waits api|#|||w,db|#|||w QUEUE", ""),
+            ("blocked_lane_lost", "blocked_lanes:tenant:expires api|C#|w QUEUE", ""),
+            ("blocked_lane_lost", "blocked_lanes:tenant:waits api|C#|w,db|C#|w QUEUE", ""),
         },
     ),
 }

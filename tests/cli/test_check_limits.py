@@ -15,11 +15,11 @@ from tests.support.waiting import at_most, eventually
 
 def test_nothing_is_found_while_tasks_come_and_go(client, coming_and_going, check):
     words = (
-        "api|2|||w",
-        "own:{0}|1|||wp,api|2|||w",
-        "rate||3/50||w",
-        "api|1|||w,rate||9/50||w",
-        "tenant:c7|1|||w",
+        "api|C2|w",
+        "own:{0}|C1|wp,api|C2|w",
+        "rate|R3/50|w",
+        "api|C1|w,rate|R9/50|w",
+        "tenant:c7|C1|w",
         "",
     )
 
@@ -41,10 +41,10 @@ def test_nothing_is_found_while_tasks_come_and_go(client, coming_and_going, chec
     assert [each.findings for each in found] == [()] * len(found)
 
 
-API, OWN, RATE, OFF = "api|1|||w", "own:d|2|||wp", "rate||2/60000||w", "off|0|||w"
+API, OWN, RATE, OFF = "api|C1|w", "own:d|C2|wp", "rate|R2/60000|w", "off|C0|w"
 #: A class blocked in the group of its shared limit, though it has a private one.
 GROUP = shape_of(API)
-BOTH = f"0,own:b|1|||wp,{API}"
+BOTH = f"0,own:b|C1|wp,{API}"
 LANE_B = f"{BOTH} k"
 D_CLASS, D_GROUP = f"0,{OWN}", f"tenant:d 0,{shape_of(OWN)}"
 
@@ -57,7 +57,7 @@ def waiting(client):
     it.put("a", limits=API)
     assert len(it.claim(1).tasks) == 1
     for tenant in "bc":
-        it.put(tenant, kind="k", limits=f"own:{tenant}|1|||wp,{API}")
+        it.put(tenant, kind="k", limits=f"own:{tenant}|C1|wp,{API}")
         it.put(tenant, rank=5, limits=API)
     for _ in range(4):
         it.put("d", kind="k", limits=OWN)
@@ -146,58 +146,58 @@ PLANTED = {
     ),
     "a group that waits nowhere": (
         change("HDEL", "groups:q", GROUP),
-        {*LOST, ("wait_without_task", "groups_at:api|#|| q", GROUP)},
+        {*LOST, ("wait_without_task", "groups_at:api|C# q", GROUP)},
     ),
     "the groups of a queue that were deleted": (
         change("DEL", "groups:q"),
         {
             *LOST,
-            ("wait_without_task", "groups_at:api|#|| q", GROUP),
+            ("wait_without_task", "groups_at:api|C# q", GROUP),
             ("blocked_lane_lost", f"blocked_lanes:tenant:d {D_GROUP} q", ""),
-            ("wait_without_task", "groups_at:own:d|#|| q", D_GROUP),
+            ("wait_without_task", "groups_at:own:d|C# q", D_GROUP),
             ("blocked_lane_lost", f"blocked_lanes:tenant:r {shape_of(RATE)} q", ""),
-            ("wait_without_task", "groups_at:rate||#| q", shape_of(RATE)),
+            ("wait_without_task", "groups_at:rate|R# q", shape_of(RATE)),
             ("blocked_lane_lost", f"blocked_lanes:tenant:e {shape_of(OFF)} q", ""),
-            ("wait_without_task", "groups_at:off|0|| q", shape_of(OFF)),
+            ("wait_without_task", "groups_at:off|C0 q", shape_of(OFF)),
         },
     ),
     "a group without a tenant": (
         change("DEL", f"group:{D_GROUP} q"),
         {
             ("blocked_lane_lost", f"blocked_lanes:tenant:d {D_GROUP} q", ""),
-            ("wait_without_task", "groups_at:own:d|#|| q", D_GROUP),
+            ("wait_without_task", "groups_at:own:d|C# q", D_GROUP),
         },
     ),
     "a group that waits at two limits": (
-        change("ZADD", "groups_at:off|0|| q", 0, GROUP),
-        {("wait_without_task", "groups_at:off|0|| q", GROUP)},
+        change("ZADD", "groups_at:off|C0 q", 0, GROUP),
+        {("wait_without_task", "groups_at:off|C0 q", GROUP)},
     ),
     "a group that its limit does not name": (
-        change("DEL", "groups_at:api|#|| q"),
-        {*LOST, ("wait_without_task", "available:q", "api|#||")},
+        change("DEL", "groups_at:api|C# q"),
+        {*LOST, ("wait_without_task", "available:q", "api|C#")},
     ),
     "a group at a limit that is no candidate": (
-        change("ZREM", "available:q", "api|#||"),
+        change("ZREM", "available:q", "api|C#"),
         LOST,
     ),
     "a candidate at which nothing waits": (
-        change("ZADD", "available:q", 5, "api||#|"),
-        {("wait_without_task", "available:q", "api||#|")},
+        change("ZADD", "available:q", 5, "api|R#"),
+        {("wait_without_task", "available:q", "api|R#")},
     ),
     "a limit with room that is closed for ever": (
         change("ZREM", "leases:api", "t1.1.w1"),
         {
-            ("limit_left_exhausted", "available:q", "api|#||"),
+            ("limit_left_exhausted", "available:q", "api|C#"),
             ("task_not_counted", "leases:api", "t1.1.w1"),
         },
     ),
     "a limit of which another look was lost": (
-        change("ZADD", "available:q", -1, "own:d|#||"),
-        {("limit_left_exhausted", "available:q", "own:d|#||")},
+        change("ZADD", "available:q", -1, "own:d|C#"),
+        {("limit_left_exhausted", "available:q", "own:d|C#")},
     ),
     "a rate that no time opens": (
         change("ZREM", "timers", "rate"),
-        {("limit_left_exhausted", "available:q", "rate||#|")},
+        {("limit_left_exhausted", "available:q", "rate|R#")},
     ),
     "a limit that no look comes to": (
         change("DEL", "waiters:api"),
@@ -208,15 +208,19 @@ PLANTED = {
         {("flag_missing", "clock", "limited")},
     ),
     "a rate without starts": (
-        change("DEL", "starts:rate"),
+        change("HDEL", "window:rate", "60000"),
         {("starts_lost", "window:rate", "")},
     ),
-    "starts without a count": (
-        change("DEL", "window:rate"),
+    "starts without the time of the last one": (
+        change("HDEL", "window:rate", "ideal"),
         {("starts_lost", "window:rate", "")},
     ),
-    "a start that was not counted": (
-        change("HINCRBY", "window:rate", "count", -1),
+    "starts that nobody can read": (
+        change("HSET", "window:rate", "60000", "many"),
+        {("starts_lost", "window:rate", "")},
+    ),
+    "a sum without its starts": (
+        change("HSET", "window:rate", "60000", "2 5 1|"),
         {("starts_lost", "window:rate", "")},
     ),
     "a lease of a limit's key that nothing runs for": (
@@ -249,7 +253,8 @@ def test_what_is_planted_is_found_and_repaired(waiting, client, check, name):
 
 
 def test_a_repair_that_fails_is_left_to_a_person(waiting, client, check):
-    client.delete(f"{PREFIX}starts:rate", f"{PREFIX}key_expiry")
+    client.hdel(f"{PREFIX}window:rate", "60000")
+    client.delete(f"{PREFIX}key_expiry")
     client.set(f"{PREFIX}key_expiry", "of another")
     (found,) = check(repair=True).findings
     assert (found.check, found.repaired, found.advice) == ("starts_lost", "", "look at it by hand")

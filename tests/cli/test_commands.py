@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from celery_fairness.cli.tables import table
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict
+from celery_fairness.texts.status import table
 from tests.cli.conftest import RULES, Installation
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
@@ -55,7 +55,7 @@ def test_status_in_json_has_the_same_facts(installation, run):
     assert queue == {
         "queue": "celery",
         "waiting": 3,
-        "later": 1,
+        "delayed": 1,
         "running": 1,
         "dead": 1,
         "active": 1,
@@ -121,7 +121,7 @@ def test_a_worker_whose_queues_have_changed_is_listed_once_with_the_new_ones(cli
 def test_a_queue_shows_its_tenants_the_longest_wait_first_and_why_they_wait(client, run):
     installation = Installation(client)
     for number in range(3):
-        installation.put("flood", f"f{number}", limits="api|1|||w")
+        installation.put("flood", f"f{number}", limits="api|C1|w")
     installation.put("quiet", "q1")
     assert len(installation.claim(want=1)) == 1
     installation.put("paused", "p1")
@@ -140,7 +140,7 @@ def test_a_queue_shows_its_tenants_the_longest_wait_first_and_why_they_wait(clie
     ]
 
 
-def test_on_the_gate_path_status_shows_tiers_and_refusals(client, redis_url, make_fairness, run):
+def test_on_the_gate_path_status_shows_tiers_and_rejections(client, redis_url, make_fairness, run):
     client.hset("{fairness}:counters", mapping={"rejected:free": 7, "opened": 1})
     gate = make_fairness(url=redis_url)
     lines = lines_of(run("status", of=gate))
@@ -215,6 +215,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "available": 0,
         },
         "waiting_count": 2,
+        "delayed_count": 0,
         "tier": "free",
         "limit": 1,
         "in_force": {
@@ -298,7 +299,7 @@ def test_inspect_shows_leases_of_the_gate(client, redis_url, make_fairness, run)
     gate = make_fairness(url=redis_url)
     parts_of(gate).limiter.acquire(SlotRequest(Lease("l1", "tenant:42"), "42", "free"))
     lines = lines_of(run("limit", "show", "tenant:42", of=gate))
-    assert "held by ends in" in lines
+    assert "held by lease ends in" in lines
     assert "nothing waits" in lines
 
 

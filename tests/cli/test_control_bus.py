@@ -11,9 +11,9 @@ from click.testing import Result
 from redis import Redis
 
 from celery_fairness import Fairness
-from celery_fairness.control import control_bus
-from celery_fairness.control.control_bus import ControlBus
-from celery_fairness.control.workers import READ_AT_MOST
+from celery_fairness.control.installation import control_bus
+from celery_fairness.control.installation.control_bus import ControlBus
+from celery_fairness.control.installation.workers import READ_AT_MOST
 from tests.cli.conftest import Installation
 from tests.support.parts import parts_of
 

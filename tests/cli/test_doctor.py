@@ -22,13 +22,18 @@ from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID
-from celery_fairness.control.control_bus import ControlBus
-from celery_fairness.control.doctor import diagnosis, facts, fleet
-from celery_fairness.control.doctor.diagnosis import CHECKS, at_start
-from celery_fairness.control.doctor.facts import ServerFacts, backend_name, server_facts
-from celery_fairness.control.doctor.finding import Diagnosis, Symptom
-from celery_fairness.control.verdict import NOTHING_AT_A_GATE
-from celery_fairness.control.views import UnannouncedWorker, WorkerReplies, WorkerStatus
+from celery_fairness.config.tiers import Tier
+from celery_fairness.control.health.doctor import diagnosis, facts, fleet
+from celery_fairness.control.health.doctor.diagnosis import CHECKS, at_start
+from celery_fairness.control.health.doctor.facts import ServerFacts, backend_name, server_facts
+from celery_fairness.control.health.doctor.symptoms import Diagnosis, Symptom
+from celery_fairness.control.health.verdict import NOTHING_AT_A_GATE
+from celery_fairness.control.installation.control_bus import ControlBus
+from celery_fairness.control.installation.views import (
+    UnannouncedWorker,
+    WorkerReplies,
+    WorkerStatus,
+)
 from celery_fairness.limiter.types import Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Verdict
@@ -219,6 +224,11 @@ def _(scene: Scene) -> None:
     scene.info(valkey_version="7.1.9")
 
 
+@breaks("moves", "advice", "the cluster is of Valkey 8.1.5, which moves a hash slot key by key")
+def _(scene: Scene) -> None:
+    scene.info(cluster_enabled="1", valkey_version="8.1.5")
+
+
 @breaks("role", "problem", "the server is a replica")
 def _(scene: Scene) -> None:
     scene.info(role="slave")
@@ -281,6 +291,13 @@ def _(scene: Scene) -> None:
     address = parts_of(Fairness.of(scene.app)).limiter.connection
     address.client()  # It stays a client of the server itself.
     address.address = replace(address.address, master_name="mymaster")
+
+
+@breaks("replicas", "advice", "min-replicas-to-write is 0 in a cluster")
+def _(scene: Scene) -> None:
+    address = parts_of(Fairness.of(scene.app)).limiter.connection
+    address.client()  # It stays a client of the server itself.
+    address.address = replace(address.address, is_cluster=True)
 
 
 @breaks("clock", "advice", "the server's clock is 3 s ahead of the clock of this host")
@@ -416,9 +433,19 @@ def _(scene: Scene) -> None:
     scene.app.register_task(Pay())
 
 
-@breaks("tiers", "advice", "there is no tier_resolver")
+NOBODY_CHOSE = "nobody chose the tier free, and there is no tier_resolver and no published tier"
+
+
+@breaks("tiers", "advice", NOBODY_CHOSE)
 def _(scene: Scene) -> None:
     del scene.fairness["tier_resolver"]
+
+
+@breaks("tiers", "advice", f"{NOBODY_CHOSE[:40]}")
+def _(scene: Scene) -> None:
+    # No tenant has the tier that was chosen.
+    del scene.fairness["tier_resolver"]
+    scene.fairness["tiers"] = {"pro": {"concurrency": 9}}
 
 
 @breaks("library", "problem", "the user may not load functions")
@@ -548,7 +575,7 @@ def _(scene: Scene) -> None:
 
 @breaks("paused", "advice", "the limit api is paused or 0")
 def _(scene: Scene) -> None:
-    scene.installation.put("42", "t1", limits="api|1|||w")
+    scene.installation.put("42", "t1", limits="api|C1|w")
     Fairness.of(scene.app).limits.pause("api")
     scene.installation.claim(want=1)
 
@@ -577,7 +604,7 @@ def _(scene: Scene) -> None:
 @breaks("partitions", "advice", "1 task waits in queue celery without a value for repo")
 def _(scene: Scene) -> None:
     scene.fairness["queues"] = {"celery": {"global_limit": 1, "by_args": ["repo"]}}
-    scene.installation.put("42", "t1", limits="queue:celery:|1|||w")
+    scene.installation.put("42", "t1", limits="queue:celery:|C1|w")
 
 
 @breaks("unreached", "advice", "2 limits were never reached since")
@@ -678,7 +705,7 @@ def test_no_check_finds_anything_in_a_sound_installation(scene: Scene, path: str
 def a_limit_that_was_reached(scene: Scene) -> None:
     scene.task["limits"] = [RateLimitPolicy("api", concurrency=1)]
     for tag in ("t1", "t2"):
-        scene.installation.put(tag, tag, limits="api|1|||w")
+        scene.installation.put(tag, tag, limits="api|C1|w")
     assert len(scene.installation.claim()) == 1
     _age(scene, days=8)
 
@@ -692,6 +719,29 @@ def a_limit_that_is_young(scene: Scene) -> None:
 def a_published_tenant(scene: Scene) -> None:
     del scene.fairness["tier_resolver"]
     Fairness.of(scene.app).tenants.set_tier("42", "pro")
+
+
+def a_tier_table_in_the_database(scene: Scene) -> None:
+    del scene.fairness["tier_resolver"]
+    tenants = Fairness.of(scene.app).tenants
+    tenants.publish_tiers([Tier("free", 1), Tier("pro", 9)], "database")
+
+
+def turns_without_limits(scene: Scene) -> None:
+    scene.fairness = {"tiers": "unlimited"}
+
+
+def a_number_of_the_default_tier(scene: Scene) -> None:
+    scene.fairness = {"tiers": {"free": {"concurrency": 1}}}
+
+
+def a_variable_of_the_default_tier(scene: Scene) -> None:
+    scene.fairness = {}
+    scene.environ["FAIRNESS_FREE_LIMIT"] = "1"
+
+
+def another_default_tier(scene: Scene) -> None:
+    scene.fairness = {"default_tier": "pro"}
 
 
 def tasks_without_tenants(scene: Scene) -> None:
@@ -774,6 +824,11 @@ def a_worker_of_an_older_version(scene: Scene) -> None:
         a_limit_that_was_reached,
         a_limit_that_is_young,
         a_published_tenant,
+        a_tier_table_in_the_database,
+        turns_without_limits,
+        a_number_of_the_default_tier,
+        a_variable_of_the_default_tier,
+        another_default_tier,
         tasks_without_tenants,
         options_that_another_class_knows,
         a_chosen_order,
@@ -839,7 +894,7 @@ def test_the_way_to_the_server_and_its_clock_are_measured(redis_server: RedisSer
     with Proxy(redis_server.port, delay_seconds=0.03) as network:
         app = Celery(broker=f"fairredis://127.0.0.1:{network.port}/0", set_as_current=False)
         fairness = Fairness(app, {})
-        facts = server_facts(parts_of(fairness).installation.redis, with_config=False)
+        facts = server_facts(parts_of(fairness).installation.limiter, with_config=False)
         fairness.close()
         app.close()
     assert facts.ping_seconds >= 0.06
@@ -956,8 +1011,23 @@ def test_without_a_resolver_a_worker_that_observes_reports_what_would_hold(scene
     del scene.fairness["tier_resolver"]
     scene.fairness["enabled"] = "observe"
     (found,) = (each for each in at_start(_installation(scene)) if each.check == "tiers")
-    assert found.consequence == (
-        "with enabled=true every tenant would run at most 1 task at a time, by the tier free"
+    assert found.consequence == "with enabled=true every tenant would run at most 1 task at once"
+
+
+@pytest.mark.parametrize(
+    ("path", "without"),
+    [("dispatch", "tenants only take turns"), ("gate", "no tenant has a limit")],
+)
+def test_defaults_that_nobody_chose_are_named_with_the_two_ways_out(
+    scene: Scene, path: str, without: str
+) -> None:
+    scene.fairness = {}
+    if path == "gate":
+        scene.on_gate()
+    (found,) = (each for each in at_start(_installation(scene)) if each.check == "tiers")
+    assert str(found) == (
+        f"{NOBODY_CHOSE}: every tenant runs at most 1 task at once; set tiers to 'unlimited', so "
+        f"that {without}, or set tiers and tier_resolver for limits of your own"
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.event_types import TYPES
+from celery_fairness.control.health.event_types import TYPES
 from celery_fairness.limiter.types import Job, Lease, Parking, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
@@ -56,7 +56,7 @@ class Causes:
         self.installation.run(calls.NEXT_OUTCOME, calls.next_outcome_args("", RULES))
 
     def exceeded(self):
-        limits = write_limits([Limit(KEY, 1)])
+        limits = write_limits([Limit(KEY, concurrency=1)])
         waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
         self.installation.run(calls.PUT, calls.put_args(waiting))
         (self.first,) = self.installation.claim()
@@ -69,7 +69,7 @@ class Causes:
         assert len(self.installation.claim()) == 1
 
     def dropped(self):
-        limits = write_limits([Limit(KEY, 1, on_limit="drop")])
+        limits = write_limits([Limit(KEY, concurrency=1, on_limit="drop")])
         waiting = Waiting("celery", "first", "8", message="{}", limits=limits)
         self.installation.run(calls.PUT, calls.put_args(waiting))
         assert len(self.installation.claim()) == 1
@@ -150,7 +150,7 @@ class Causes:
             self.installation.run(calls.ANNOUNCE, args)
 
     def unpublished(self):
-        limiter, words = parts_of(self.fairness).limiter, write_limits([Limit(KEY, 1)])
+        limiter, words = parts_of(self.fairness).limiter, write_limits([Limit(KEY, concurrency=1)])
         first = SlotRequest(Lease("first.1", KEY), "", "", Copy("first"), "n1", words)
         limiter.acquire(first)
         job = Job("4fd6", "shop.pay", "celery")
@@ -211,11 +211,18 @@ TOLD = {
     "fairness.cool_down_cleared": {"key": KEY},
     "fairness.paused": {"key": KEY, "by": "ada"},
     "fairness.resumed": {"key": KEY, "by": "ada"},
-    "fairness.override_set": {"key": KEY, "numbers": "2||-"},
+    "fairness.override_set": {"key": KEY, "numbers": {"concurrency": 2, "rate": None}},
     "fairness.override_ended": {"key": KEY},
-    "fairness.queue_limit_set": {"key": "queue:celery", "numbers": "2|5/1000||d|"},
+    "fairness.queue_limit_set": {
+        "key": "queue:celery",
+        "numbers": {
+            "concurrency": 2,
+            "rate": {"limit": 5, "period": "PT1S"},
+            "on_limit": "drop",
+        },
+    },
     "fairness.queue_limit_cleared": {"key": "queue:celery"},
-    "fairness.tier_set": {"key": "tenant:42", "tier": "pro", "concurrency": 7},
+    "fairness.tier_set": {"key": "tenant:42", "tier": "pro", "numbers": {"concurrency": 7}},
     "fairness.tier_cleared": {"key": "tenant:42"},
     "fairness.tiers_published": {"source": "database"},
     "fairness.expired": TASK,
@@ -317,7 +324,7 @@ def test_before_anything_has_happened_there_is_no_cursor(fairness, shop):
 
 
 def test_a_page_is_read_in_pieces(fairness, shop, monkeypatch):
-    monkeypatch.setattr("celery_fairness.control.events.TOGETHER", 2)
+    monkeypatch.setattr("celery_fairness.control.health.events_api.TOGETHER", 2)
     keys = [f"k{number}" for number in range(4)]
     stop_all(fairness, keys)
     page = fairness.events.read(types=["fairness.resumed"])
@@ -433,7 +440,7 @@ def test_events_of_both_streams_have_ids_of_their_own(fairness, shop):
 
 
 def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monkeypatch):
-    monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("celery_fairness.control.health.events_api.WATCH_AGAIN_SECONDS", 0.0)
     followed = fairness.events.follow(types=["trace.started", *TASKS])
     assert next(followed).type == "trace.started"
 
@@ -453,7 +460,7 @@ def test_who_follows_tasks_watches_them_for_as_long(fairness, shop, causes, monk
 def test_a_slow_follower_goes_on_watching_and_hears_where_it_missed_some(
     fairness, shop, causes, monkeypatch
 ):
-    monkeypatch.setattr("celery_fairness.control.events.WATCH_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("celery_fairness.control.health.events_api.WATCH_AGAIN_SECONDS", 0.0)
     followed = fairness.events.follow(types=["task.put"])
     # Others of its batch are still to come.
     for number in range(2):

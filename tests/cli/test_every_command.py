@@ -23,7 +23,7 @@ from celery_fairness.cli.nouns import nouns
 from celery_fairness.config.limit_spec import Limit, write_limits
 from tests.cli.clearing import bury, send
 
-API = write_limits((Limit("api", 1),))
+API = write_limits((Limit("api", concurrency=1),))
 PASSWORD = "correct-horse-battery"
 VERBS = dict(verbs(nouns))
 
@@ -91,15 +91,27 @@ SCENES = {
         Scene("mails", 2, ""),
     ],
     "queue migrate": [
-        Scene("celery --to redis", 0, "^celery: 2 tasks moved"),
+        Scene("celery --to redis", 0, "^celery: 1 task moved"),
         Scene("other --to redis", 1, "^other: "),
         Scene("celery", 2, ""),
+    ],
+    "task list": [
+        Scene("", 0, "^second +shop.work +waiting +concurrency of api "),
+        Scene("--tenant nobody", 0, "^no tasks$"),
+        Scene("--state later", 2, ""),
+        Scene("--cursor x", 2, ""),
     ],
     "task explain": [Scene("second", 0, "second"), Scene("stranger", 1, "")],
     "task cancel": [
         Scene("second", 0, "^task second: cancelled"),
         Scene("first", 1, "^task first: runs at "),
         Scene("stranger", 1, ""),
+        Scene("--tenant 42 --yes", 0, "^1 task cancelled$"),
+        Scene("--tenant nobody --yes", 0, "^0 tasks cancelled$"),
+        Scene("--tenant 42", 2, ""),
+        Scene("second --tenant 42", 2, ""),
+        Scene("--state waiting --yes", 2, ""),
+        Scene("", 2, ""),
     ],
     "task dead": [Scene("", 0, "^celery +shop.work +buried")],
     "task requeue": [Scene("buried", 0, "^task buried: waits again"), Scene("first", 1, "")],
@@ -112,6 +124,11 @@ SCENES = {
         Scene("--delete cf_000000000000", 0, "^deleted cf_000000000000$"),
         Scene("--delete cf_none", 1, ""),
     ],
+    "uninstall": [
+        Scene("", 0, "^nothing is deleted; --yes deletes the keys$"),
+        Scene("--yes", 1, "^nothing is deleted$"),
+        Scene("--yes --with-tasks", 0, r"^namespace fairness on .*: \d+ keys deleted$"),
+    ],
     "check": [Scene("", 1, "^1 finding in "), Scene("--repair", 0, "^ *repaired: ")],
 }
 #: Commands without ``--json``.
@@ -121,6 +138,12 @@ OTHERS = {
     "worker": "mail",
     "schema": "",
 }
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_leases(monkeypatch):
+    """The task that runs does not end, so a migration would wait for a lease and a half."""
+    monkeypatch.setattr("celery_fairness.transport.migration.LEASES_WAITED", 0)
 
 
 @pytest.fixture

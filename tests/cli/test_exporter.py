@@ -18,8 +18,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from celery_fairness import SettingsError, exporter
-from celery_fairness.control import metric_table as table
-from celery_fairness.control.metrics import Family, Sample
+from celery_fairness.control.health import metric_table as table
+from celery_fairness.control.health.metrics import Family, Sample
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.exporter.collector import Exposition, FairnessCollector
 from celery_fairness.exporter.scrape import Scraper
@@ -60,7 +60,7 @@ def get(url, accept="*/*"):
         return answer.headers["Content-Type"], answer.read().decode()
 
 
-def refused(url):
+def rejected(url):
     with pytest.raises(urllib.error.HTTPError) as error:
         get(url)
     with error.value as answer:
@@ -91,7 +91,7 @@ def test_a_scrape_an_outage_and_the_end(start, installation, redis_server):
     found = values(get(url)[1])
     assert set(found) == {("fairness_up",), ("fairness_scrape_age_seconds",)}
     assert found["fairness_up",] == 0
-    status, body = refused(url.replace("/metrics", "/autoscale"))
+    status, body = rejected(url.replace("/metrics", "/autoscale"))
     assert status == 503
     assert "error" in json.loads(body)
     redis_server.restart()
@@ -158,7 +158,7 @@ def test_the_load_of_one_queue_and_of_all(serve, installation, client):
 
 
 def test_another_path_is_not_found(serve):
-    assert refused(f"{serve}/other")[0] == 404
+    assert rejected(f"{serve}/other")[0] == 404
 
 
 @pytest.mark.parametrize("target", ["http://[/metrics", "/autoscale?queue=%ff%00", "http://a]b/"])
@@ -231,5 +231,5 @@ def test_the_age_grows_while_redis_is_away():
 
 def test_without_the_client_library_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(exporter, "find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match=r"pip install 'celery-fairness\[metrics\]'"):
+    with pytest.raises(SettingsError, match=r"pip install 'prometheus-client[<>=\d.,]+'$"):
         exporter.expect_client()

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from celery_fairness.config.tiers import Tier
-from celery_fairness.control.holding import person
+from celery_fairness.control.key.stops import person
 from tests.cli.clearing import send
 
 KEY = "api.stripe.com"
@@ -18,7 +18,7 @@ KEY = "api.stripe.com"
 def shop(installation, client):
     """The installation, with one task of the tenant 42 under one limit."""
     client.flushdb()
-    send(installation, "42", "first", limits=f"{KEY}|5|||w")
+    send(installation, "42", "first", limits=f"{KEY}|C5|w")
     return installation
 
 
@@ -163,7 +163,7 @@ def test_a_tenant_that_is_paused_in_all_its_services_is_resumed_with_the_tenant_
 @pytest.mark.parametrize(
     "name", ["42:", "42:x y", "42:b|c", "42:é", ":pdf", "42:\n", "4:" + "x" * 101]
 )
-def test_a_key_of_a_service_that_cannot_be_is_refused(make_fairness, name):
+def test_a_key_of_a_service_that_cannot_be_is_rejected(make_fairness, name):
     of = make_fairness(fairness={"tier_scope": "service"})
     expected = "key: expected tenant:{tenant}:{service}, or tenant:{tenant} of all its services"
     for said in (of.limits.pause, of.limits.resume):
@@ -223,8 +223,8 @@ def test_blanks_around_the_types_of_events_are_no_part_of_them(run, shop):
     ],
 )
 def test_a_misspelled_name_is_answered_with_the_nearest_one(run, shop, line, meant):
-    shop.put("acme", "t", queue="mail", limits="api.example.com|1|||w")
-    shop.put("acme", "t2", queue="mail", limits="api.example.com|1|||w")
+    shop.put("acme", "t", queue="mail", limits="api.example.com|C1|w")
+    shop.put("acme", "t2", queue="mail", limits="api.example.com|C1|w")
     shop.claim(queue="mail")
     done = run(*line.split())
     assert f"id you mean '{meant}'?" in done.stderr, done.output

@@ -1,6 +1,6 @@
 """The commands on a Redis at its memory limit, where an operator needs them.
 
-Redis refuses to queue what is to be run as one there; Valkey 9 does not.
+Redis rejects to queue what is to be run as one there; Valkey 9 does not.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ ASKED = (
 
 @pytest.fixture
 def full(installation, client):
-    """The installation with a few tasks, on a server that refuses whatever could need memory."""
+    """The installation with a few tasks, on a server that rejects whatever could need memory."""
     client.flushdb()
-    limits = f"{KEY}|1|5/60000||w"
+    limits = f"{KEY}|C1;R5/60000|w"
     send(installation, "42", "first", limits=limits)
     send(installation, "42", "second", limits=limits)
     send(installation, "43", "third", limits=limits)

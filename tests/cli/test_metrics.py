@@ -9,19 +9,19 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control import metric_table as table
-from celery_fairness.control import metrics
-from celery_fairness.control.backlog import CALL_TENANTS, NOT_CHECKED, TENANTS, backlogs
-from celery_fairness.control.metrics import POWERS, QUEUES
-from celery_fairness.control.stats import MINUTE_MS
-from celery_fairness.control.views import WorkerStatus
+from celery_fairness.control.health import metric_table as table
+from celery_fairness.control.health import metrics
+from celery_fairness.control.health.metrics import POWERS, QUEUES
+from celery_fairness.control.health.stats_api import MINUTE_MS
+from celery_fairness.control.installation.views import WorkerStatus
+from celery_fairness.control.queue.backlog import CALL_TENANTS, NOT_CHECKED, TENANTS, backlogs
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from tests.cli.conftest import RULES
 from tests.support.parts import parts_of
 
-API = write_limits([Limit("api", 2)])
+API = write_limits([Limit("api", concurrency=2)])
 #: Fields of the totals; claims and gates count the others as those of one queue.
 TOTAL_FIELDS_AT_MOST = 2000
 
@@ -106,7 +106,7 @@ def test_tasks_that_waited_at_a_limit_are_startable_once_it_is_open(shop, fairne
 def test_a_queue_limit_a_pause_and_a_cool_down_have_their_own_reasons(shop, make_fairness):
     fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 1}}})
     parts_of(fairness).limiter.limit_queue(
-        "set", "celery", parts_of(fairness).settings.queues["celery"].numbers
+        "set", "celery", parts_of(fairness).settings.queues["celery"].limit
     )
     for number in range(3):
         shop.put("42", f"t{number}", tier="enterprise")
@@ -123,8 +123,8 @@ def test_a_queue_limit_a_pause_and_a_cool_down_have_their_own_reasons(shop, make
 
 
 def test_a_rate_and_a_throttle_hold_back_what_they_do(shop, fairness):
-    rated = write_limits([Limit("rated", rates=((3, 60_000),))])
-    spaced = write_limits([Limit("spaced", throttle=(3, 60_000))])
+    rated = write_limits([Limit("rated", rate=((3, 60_000),))])
+    spaced = write_limits([Limit("spaced", throttle=((3, 60_000),))])
     for number in range(5):
         shop.put("42", f"r{number}", tier="enterprise", queue="rated", limits=rated)
         shop.put("42", f"s{number}", tier="enterprise", queue="spaced", limits=spaced)
@@ -165,7 +165,7 @@ def test_running_tasks_have_the_default_tier_once_the_tier_of_their_tenant_has_e
 ):
     limiter, now = parts_of(fairness).limiter, int(time.time() * 1000)
     for tenant, ends_ms in (("42", now - 1), ("43", now + 3_600_000)):
-        limiter.publish_tenant(tenant, "pro", "", ends_ms=ends_ms)
+        limiter.publish_tenant(tenant, "pro", ends_ms=ends_ms)
         shop.put(tenant, tenant, tier="pro")
     assert len(shop.claim()) == 2
     assert read(fairness, table.RUNNING) == {("celery", "free"): 1, ("celery", "pro"): 1}
@@ -209,7 +209,7 @@ def test_without_a_place_the_load_is_the_number_of_tasks(shop, fairness):
 def test_s50_s51_slots_and_waiting_tasks_of_declared_keys(shop, make_fairness):
     fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 7}}})
     parts_of(fairness).limiter.limit_queue(
-        "set", "celery", parts_of(fairness).settings.queues["celery"].numbers
+        "set", "celery", parts_of(fairness).settings.queues["celery"].limit
     )
     for number in range(4):
         shop.put(f"4{number}", f"t{number}", tier="free")
@@ -236,7 +236,7 @@ def test_s50_s51_slots_and_waiting_tasks_of_declared_keys(shop, make_fairness):
 def test_s52_rejections_by_key_and_strategy(shop, make_fairness):
     fairness = make_fairness(fairness={"queues": {"celery": {"global_limit": 1}}})
     parts_of(fairness).limiter.limit_queue(
-        "set", "celery", parts_of(fairness).settings.queues["celery"].numbers
+        "set", "celery", parts_of(fairness).settings.queues["celery"].limit
     )
     for tenant in ("42", "43"):
         for number in range(2):
@@ -410,7 +410,7 @@ def test_a_reader_adds_the_oldest_minutes_and_no_more_than_a_bound(shop, fairnes
 
 def test_the_time_in_which_a_limit_was_used_up_is_counted_by_announcements(shop, fairness):
     """The app declares the key `narrow` with a concurrency of 1."""
-    word, now = Limit("narrow", 1).text, int(time.time() * 1000) - 120_000
+    word, now = Limit("narrow", concurrency=1).text, int(time.time() * 1000) - 120_000
     rules = Rules(default_limit=None)
 
     def saturated():
@@ -418,7 +418,7 @@ def test_the_time_in_which_a_limit_was_used_up_is_counted_by_announcements(shop,
 
     assert saturated() == 0
     announce(shop, now, word)
-    fields = _waiting("42", "t1", "", write_limits([Limit("narrow", 1)]))
+    fields = _waiting("42", "t1", "", write_limits([Limit("narrow", concurrency=1)]))
     shop.run(calls.PUT, calls.put_args(fields, str(now)))
     announce(shop, now + 2000, word)
     assert saturated() == 0
@@ -431,7 +431,7 @@ def test_the_time_in_which_a_limit_was_used_up_is_counted_by_announcements(shop,
     announce(shop, now + 6000, word)
     assert saturated() == 4
     # An announcement of an app without the key does not look.
-    announce(shop, now + 7500, Limit("other", 1).text)
+    announce(shop, now + 7500, Limit("other", concurrency=1).text)
     announce(shop, now + 8000, word)
     assert saturated() == 6
     # Nobody has looked for longer than a lease.
@@ -443,13 +443,13 @@ def test_the_time_in_which_a_limit_was_used_up_is_counted_by_announcements(shop,
 
 
 def test_a_paused_limit_counts_as_used_up_and_one_that_is_not_enforced_does_not(shop, fairness):
-    word, now = Limit("narrow", 1).text, int(time.time() * 1000)
+    word, now = Limit("narrow", concurrency=1).text, int(time.time() * 1000)
     fairness.limits.pause("narrow")
     for step in range(2):
         announce(shop, now + step * 2000, word)
     assert read(fairness, table.LIMIT_SATURATED_SECONDS)["narrow",] == 2
     fairness.limits.resume("narrow")
-    shop.put("42", "t1", limits=write_limits([Limit("narrow", 1)]))
+    shop.put("42", "t1", limits=write_limits([Limit("narrow", concurrency=1)]))
     assert len(shop.claim(rules=Rules(default_limit=None))) == 1
     observing = Rules(enforcement="observe")
     for step in (3, 5):
@@ -459,7 +459,7 @@ def test_a_paused_limit_counts_as_used_up_and_one_that_is_not_enforced_does_not(
 
 
 def test_the_time_of_a_limit_goes_on_after_the_servers_clock_went_back(shop, fairness):
-    word, now = Limit("narrow", 1).text, int(time.time() * 1000)
+    word, now = Limit("narrow", concurrency=1).text, int(time.time() * 1000)
     fairness.limits.pause("narrow")
     for at in (0, -10_000, -7_000):
         announce(shop, now + at, word)
@@ -469,7 +469,9 @@ def test_the_time_of_a_limit_goes_on_after_the_servers_clock_went_back(shop, fai
 def test_the_keys_whose_time_is_counted_have_a_bound(shop, client):
     now = int(time.time() * 1000)
     for group in range(11):
-        announce(shop, now, *(Limit(f"k{group}-{number}", 1).text for number in range(101)))
+        announce(
+            shop, now, *(Limit(f"k{group}-{number}", concurrency=1).text for number in range(101))
+        )
     names = client.hkeys("{fairness}:saturated")
     assert len(names) == 1000
     assert "k0-99" in names
@@ -616,7 +618,7 @@ def test_the_table_has_each_metric_once_in_prometheus_form():
 
 
 def _limit(key):
-    return write_limits([Limit(key, 2)])
+    return write_limits([Limit(key, concurrency=2)])
 
 
 def _waiting(tenant, tag, tier, limits=""):

@@ -6,17 +6,14 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from celery import Celery
 
-from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.control import stats
-from celery_fairness.control.stats import KEPT, MINUTE_MS
-from celery_fairness.control.views import MinuteCount, WaitCount
+from celery_fairness.control.health import stats_api as stats
+from celery_fairness.control.health.stats_api import KEPT, MINUTE_MS
+from celery_fairness.control.health.views import MinuteCount, WaitCount
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
-from celery_fairness.testing.fake_limiter import FakeLimiter
 from tests.support.parts import parts_of
 
 #: Fields of a minute. Claims and gates count more queues as one.
@@ -44,7 +41,7 @@ def now(monkeypatch) -> int:
     return now
 
 
-def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness, now):
+def test_starts_and_rejections_are_counted_by_minute_tier_and_queue(shop, fairness, now):
     for tenant in ("41", "42", "42", "43"):
         shop.put(tenant, f"{tenant}-{time.monotonic_ns()}", tier="free")
     shop.put("", "system", queue="a b")
@@ -57,7 +54,7 @@ def test_starts_and_refusals_are_counted_by_minute_tier_and_queue(shop, fairness
     assert fairness.stats.minutes(1) == (second,)
 
 
-def test_what_would_be_refused_is_counted_too(shop, fairness):
+def test_what_would_be_rejected_is_counted_too(shop, fairness):
     now = int(time.time()) * 1000
     for number in range(2):
         shop.put("42", f"t{number}")
@@ -146,10 +143,3 @@ def test_claims_and_gates_of_one_installation_are_counted_together(
     started = [(each.at, one.started) for each in fairness.stats.minutes() for one in each.counts]
     assert sum(number for _, number in started) == 2
     assert make_fairness(url=redis_url).stats.minutes() == fairness.stats.minutes()
-
-
-def test_a_limiter_without_a_redis_keeps_no_minutes():
-    fake = Fairness(Celery(), limiter=FakeLimiter())
-    with pytest.raises(ValueError, match="limiter: expected one in Redis"):
-        fake.stats.minutes()
-    fake.close()

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_fairness.control import observed as module
-from celery_fairness.control import stats
-from celery_fairness.control.observed import HOUR_MS
-from celery_fairness.control.views import ObservedTenant, ObservedTier, WorkerStatus
+from celery_fairness.control.health import observed as module
+from celery_fairness.control.health import stats_api as stats
+from celery_fairness.control.health.observed import HOUR_MS
+from celery_fairness.control.health.views import ObservedTenant, ObservedTier
+from celery_fairness.control.installation.views import WorkerStatus
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
 

@@ -16,17 +16,14 @@ from celery_fairness import RateLimitPolicy, SettingsError
 from celery_fairness.cli import top
 from celery_fairness.cli.top_screen import KEYS, Ask, Box, TopScreen
 from celery_fairness.config.limit_spec import write_limits
-from celery_fairness.control.views import (
-    BlockingLimit,
+from celery_fairness.control.health.views import Status, Verdict
+from celery_fairness.control.installation.views import (
     OwnerStatus,
-    QueueStatus,
-    Status,
-    TenantShare,
     UnannouncedWorker,
-    Verdict,
     WorkerReplies,
     WorkerStatus,
 )
+from celery_fairness.control.queue.views import BlockingLimit, QueueStatus, TenantShare
 from tests.support.waiting import at_most, eventually
 
 API = "api.stripe.com"
@@ -50,7 +47,7 @@ def share(key, waiting, **others):
 
 
 def a_queue(name, waiting, **others):
-    counts = {"later": 1, "running": 2, "dead": 0, "active": 1, "blocked": 1}
+    counts = {"delayed": 1, "running": 2, "dead": 0, "active": 1, "blocked": 1}
     return QueueStatus(name, waiting, **counts, **others)
 
 
@@ -185,7 +182,7 @@ def test_an_impossible_time_is_wrong_usage(every, run):
 
 def test_without_textual_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(top, "find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match=r"pip install 'celery-fairness\[top\]'"):
+    with pytest.raises(SettingsError, match=r"pip install 'textual[<>=\d.,]+', or"):
         top.expect_textual()
 
 

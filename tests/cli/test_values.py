@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Iterator
+from datetime import datetime
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.control.events import EventsApi
-from celery_fairness.control.limits import LimitsApi
-from celery_fairness.control.queues import QueuesApi
-from celery_fairness.control.stats import StatsApi
-from celery_fairness.control.tasks import TasksApi
-from celery_fairness.control.tenants import TenantsApi
+from celery_fairness.control.health.events_api import EventsApi
+from celery_fairness.control.health.stats_api import StatsApi
+from celery_fairness.control.key.limits_api import LimitsApi
+from celery_fairness.control.queue.queues_api import QueuesApi
+from celery_fairness.control.task.tasks_api import TasksApi
+from celery_fairness.control.tenant.tenants_api import TenantsApi
 from celery_fairness.util.value import Value
 from tests.cli.clearing import bury, send
 
-API = write_limits((Limit("api", 1),))
+API = write_limits((Limit("api", concurrency=1),))
 METHODS = {
     f"{of.__name__}.{name}": method
     for of in (LimitsApi, TenantsApi, QueuesApi, TasksApi, EventsApi, StatsApi)
@@ -142,8 +143,8 @@ def test_a_cool_down_until_a_time_has_the_same_form(shop, fairness):
 
 
 def test_what_no_command_prints_is_plain_too(shop, fairness):
-    (refused,) = map(check, fairness.stats.rejections().keys)
-    assert refused == {"key": "api", "strategy": "concurrency", "total": 1}
+    (rejected,) = map(check, fairness.stats.rejections().keys)
+    assert rejected == {"key": "api", "strategy": "concurrency", "total": 1}
     *_, minute = map(check, fairness.stats.minutes())
     assert minute["at"].endswith(":00Z")
     assert minute["counts"][0]["queue"] == "celery"
@@ -163,9 +164,9 @@ def test_values_are_equal_by_what_they_say_and_may_stand_in_a_set(shop, fairness
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_answers_with_a_value_or_with_what_json_says_as_it_is(name):
+def test_a_method_answers_with_a_value_or_with_a_plain_type(name):
     returned = get_type_hints(METHODS[name])["return"]
     if get_origin(returned) in (tuple, Iterator):
         returned = get_args(returned)[0]
-    plain = (bool, int, type(None), dict[str, int])
+    plain = (bool, int, type(None), dict[str, int], datetime | None)
     assert returned in plain or issubclass(returned, Value)

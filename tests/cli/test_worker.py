@@ -1,4 +1,4 @@
-"""``celery fairness worker SERVICE``: what it starts, and what it refuses."""
+"""``celery fairness worker SERVICE``: what it starts, and what it rejects."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_other_brokers_have_a_worker_for_each_queue(start):
     ],
 )
 @pytest.mark.parametrize("stock", [False, True])
-def test_what_cannot_be_meant_is_refused(start, options, problem, stock):
+def test_what_cannot_be_meant_is_rejected(start, options, problem, stock):
     done = start(*options, stock=stock)
     assert done.exit_code == 2
     assert problem in done.stderr
@@ -143,7 +143,7 @@ def test_what_cannot_be_meant_is_refused(start, options, problem, stock):
         (["--logfile", "/tmp/a"], "--logfile: expected a path with %n"),
     ],
 )
-def test_what_several_pools_cannot_have_is_refused(start, options, problem):
+def test_what_several_pools_cannot_have_is_rejected(start, options, problem):
     done = start("analysis", "-c", "8", *options, stock=True)
     assert done.exit_code == 2
     assert problem in done.stderr

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.numbers import write_numbers
 from celery_fairness.config.settings import build_settings
-from celery_fairness.control.holding import override_text
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.scheduler import calls
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
@@ -36,13 +36,13 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture
-def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., RedisLimiter]]:
+def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., Limiter]]:
     """A factory of limiters on the frozen clock: ``make_limiter(**settings)``."""
-    made: list[RedisLimiter] = []
+    made: list[Limiter] = []
 
-    def make(**values: object) -> RedisLimiter:
+    def make(**values: object) -> Limiter:
         connection = Connection(address_from_url(redis_url))
-        made.append(RedisLimiter(connection, build_settings(values), clock))
+        made.append(Limiter(connection, build_settings(values), clock))
         return made[-1]
 
     yield make
@@ -51,7 +51,7 @@ def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., R
 
 
 @pytest.fixture
-def stop(limiter: RedisLimiter, clock: FrozenClock) -> Callable[..., None]:
+def stop(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
     """``stop("pause", key)``, or "resume", "cool" with seconds, "clear": what a person does."""
 
     def change(how: str, key: str, wait_seconds: float = 0.0) -> None:
@@ -61,7 +61,7 @@ def stop(limiter: RedisLimiter, clock: FrozenClock) -> Callable[..., None]:
 
 
 @pytest.fixture
-def override(limiter: RedisLimiter, clock: FrozenClock) -> Callable[..., None]:
+def override(limiter: Limiter, clock: FrozenClock) -> Callable[..., None]:
     """``override(key, lasts_ms, concurrency=1)``: what a person does; None has no end."""
 
     def change(key: str, lasts_ms: int | None, **numbers: Any) -> None:
@@ -71,18 +71,18 @@ def override(limiter: RedisLimiter, clock: FrozenClock) -> Callable[..., None]:
 
 
 def override_key(
-    limiter: RedisLimiter, clock: FrozenClock, key: str, lasts_ms: int | None, **numbers: Any
+    limiter: Limiter, clock: FrozenClock, key: str, lasts_ms: int | None, **numbers: Any
 ) -> None:
     """Put numbers in the place of a key's own; without any, clear them."""
     ends_ms = None if lasts_ms is None else clock.now_ms + lasts_ms
-    text = override_text(Limit(key, **numbers), numbers) if numbers else ""
+    text = write_numbers(numbers)
     now_text = str(clock.now_ms)
     args = calls.override_args(key, text, 0, ends_ms, "", 15_000, "on", now_text)
     limiter.connection.run(calls.OVERRIDE, limiter.prefix, args)
 
 
 def stop_key(
-    limiter: RedisLimiter, clock: FrozenClock, how: str, key: str, wait_seconds: float = 0.0
+    limiter: Limiter, clock: FrozenClock, how: str, key: str, wait_seconds: float = 0.0
 ) -> None:
     """Stop a key of limits, or let it go on."""
     wait_ms = milliseconds(wait_seconds)
@@ -91,5 +91,5 @@ def stop_key(
 
 
 @pytest.fixture
-def limiter(make_limiter: Callable[..., RedisLimiter]) -> RedisLimiter:
+def limiter(make_limiter: Callable[..., Limiter]) -> Limiter:
     return make_limiter()

@@ -11,8 +11,7 @@ import pytest
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
-from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from tests.contract.conftest import FrozenClock
@@ -31,7 +30,7 @@ def admitted(answer: Admitted | Rejected) -> Admitted:
     return answer
 
 
-def refused(answer: Admitted | Rejected) -> Rejected:
+def rejected(answer: Admitted | Rejected) -> Rejected:
     assert isinstance(answer, Rejected), answer
     return answer
 
@@ -40,10 +39,10 @@ def held(limiter: Limiter, tenant: str = "42") -> int:
     return limiter.leases_of(tier_key(tenant)).held
 
 
-def test_under_the_limit_is_admitted_and_over_it_refused(limiter: Limiter) -> None:
+def test_under_the_limit_is_admitted_and_over_it_rejected(limiter: Limiter) -> None:
     first = admitted(limiter.acquire(ask()))
     assert (first.held, first.limit, first.tier) == (1, 1, "free")
-    answer = refused(limiter.acquire(ask()))
+    answer = rejected(limiter.acquire(ask()))
     assert answer.reason is Reason.AT_CONCURRENCY_LIMIT
     assert (answer.held, answer.limit, answer.tier) == (1, 1, "free")
     assert answer.retry_after_seconds is None
@@ -66,7 +65,7 @@ def test_tenants_are_independent_and_tiers_mix(limiter: Limiter) -> None:
 @pytest.mark.parametrize("tier", ["gold", "", "__proto__"])
 def test_an_unknown_tier_is_free(limiter: Limiter, tier: str) -> None:
     assert admitted(limiter.acquire(ask(tier=tier))).tier == "free"
-    assert refused(limiter.acquire(ask(tier=tier))).tier == "free"
+    assert rejected(limiter.acquire(ask(tier=tier))).tier == "free"
     assert set(limiter.counts()) == {"rejected:free"}
 
 
@@ -93,7 +92,7 @@ def test_a_release_that_nobody_waits_for_frees_the_slot(limiter: Limiter) -> Non
 def test_a_release_by_another_lease_id_changes_nothing(limiter: Limiter) -> None:
     limiter.acquire(ask())
     assert limiter.release([ask().lease]) == 0
-    refused(limiter.acquire(ask()))
+    rejected(limiter.acquire(ask()))
 
 
 @pytest.mark.parametrize("tier", ["free", "pro"])
@@ -109,7 +108,7 @@ def test_the_same_lease_again_is_admitted_without_a_second_slot(
 def test_a_lease_ends_when_nobody_renews_it(limiter: Limiter, clock: FrozenClock) -> None:
     limiter.acquire(ask())
     for _ in range(3):
-        refused(limiter.acquire(ask()))
+        rejected(limiter.acquire(ask()))
         clock.advance(5)
         limiter.renew([])
     admitted(limiter.acquire(ask()))
@@ -122,7 +121,7 @@ def test_a_renewed_lease_stays(limiter: Limiter, clock: FrozenClock) -> None:
     for _ in range(20):
         clock.advance(5)
         assert limiter.renew([request.lease]).gone == ()
-    refused(limiter.acquire(ask()))
+    rejected(limiter.acquire(ask()))
 
 
 def test_a_renewal_says_which_leases_are_gone(limiter: Limiter) -> None:
@@ -152,10 +151,10 @@ def test_an_outage_or_a_jump_of_the_clock_ends_no_lease(
     request = ask()
     limiter.acquire(request)
     clock.advance(jump_seconds)
-    refused(limiter.acquire(ask()))
+    rejected(limiter.acquire(ask()))
     assert limiter.renew([request.lease]).gone == ()
     clock.advance(5)
-    refused(limiter.acquire(ask()))
+    rejected(limiter.acquire(ask()))
 
 
 def test_after_a_clock_set_back_a_dead_lease_still_ends(
@@ -181,12 +180,12 @@ def test_a_lease_of_a_lost_memory_is_entered_again(
     assert (entered.gone, entered.entered) == ((), (request.lease,))
     again = other.renew([request.lease], epoch)
     assert (again.gone, again.entered) == ((), ()), "it is there"
-    refused(other.acquire(ask()))
+    rejected(other.acquire(ask()))
 
 
 def test_a_limit_of_zero_pauses(make_limiter: Callable[..., Limiter]) -> None:
     limiter = make_limiter(tiers={"free": {"concurrency": 0}})
-    answer = refused(limiter.acquire(ask()))
+    answer = rejected(limiter.acquire(ask()))
     assert (answer.reason, answer.retry_after_seconds) == (Reason.PAUSED, None)
 
 
@@ -196,21 +195,21 @@ def test_no_limit_admits_everything(make_limiter: Callable[..., Limiter]) -> Non
     assert (answers[-1].held, answers[-1].limit) == (50, None)
 
 
-def test_observe_counts_and_refuses_nothing(limiter: Limiter) -> None:
+def test_observe_counts_and_rejects_nothing(limiter: Limiter) -> None:
     answers = [admitted(limiter.acquire(ask(), Enforcement.OBSERVE)) for _ in range(3)]
     assert [a.over_limit for a in answers] == [False, True, True]
     assert limiter.counts() == {"rejected:free": 2}
     assert held(limiter) == 3
 
 
-def test_off_refuses_and_counts_nothing_but_holds_leases(limiter: Limiter) -> None:
+def test_off_rejects_and_counts_nothing_but_holds_leases(limiter: Limiter) -> None:
     answers = [admitted(limiter.acquire(ask(), Enforcement.OFF)) for _ in range(3)]
     assert [a.over_limit for a in answers] == [False] * 3
     assert limiter.counts() == {}
-    assert refused(limiter.acquire(ask())).held == 3
+    assert rejected(limiter.acquire(ask())).held == 3
 
 
-def test_refusals_are_counted_by_tier(limiter: Limiter) -> None:
+def test_rejections_are_counted_by_tier(limiter: Limiter) -> None:
     for _ in range(3):
         limiter.acquire(ask("a", "free"))
     for _ in range(4):
@@ -244,41 +243,41 @@ def test_settings_do_not_replace_the_database_table(limiter: Limiter) -> None:
     assert limiter.published_tiers() == ("database", {"free": Tier("free", 7)})
 
 
-def test_a_published_tenant_has_its_tier_and_its_number(limiter: RedisLimiter) -> None:
+def test_a_published_tenant_has_its_tier_and_its_number(limiter: Limiter) -> None:
     limiter.publish_tiers(DEFAULT_TIERS.values(), "settings")
-    limiter.publish_tenant("42", "pro", "")
+    limiter.publish_tenant("42", "pro")
     assert limiter.published_tenant("42") == "pro"
     assert admitted(limiter.acquire(ask())).limit == 3
-    limiter.publish_tenant("42", "pro", 7)
+    limiter.publish_tenant("42", "pro", {"concurrency": 7})
     assert limiter.look(tier_key("42"), "42", "free").get("entitled") == 7
-    limiter.publish_tenant("42", "pro", None)
+    limiter.publish_tenant("42", "pro", {"concurrency": None})
     assert limiter.look(tier_key("42"), "42", "free").get("entitled") is None
-    limiter.publish_tenant("42", None, "")
+    limiter.publish_tenant("42", None)
     assert limiter.published_tenant("42") is None
     assert limiter.look(tier_key("42"), "42", "free").get("entitled") == 1
 
 
 def test_a_published_tenant_of_an_unpublished_tier_is_of_the_default_tier(
-    limiter: RedisLimiter,
+    limiter: Limiter,
 ) -> None:
-    limiter.publish_tenant("42", "gold", "")
+    limiter.publish_tenant("42", "gold")
     found = limiter.look(tier_key("42"), "42", "pro")
     assert (found["tier"], found["entitled"]) == ("free", 1)
 
 
 def test_the_same_tenant_again_is_no_news(limiter: Limiter) -> None:
-    limiter.publish_tenant("42", "pro", 7)
+    limiter.publish_tenant("42", "pro", {"concurrency": 7})
     version = limiter.config_version()
-    limiter.publish_tenant("42", "pro", 7)
-    limiter.publish_tenant("43", None, "")
+    limiter.publish_tenant("42", "pro", {"concurrency": 7})
+    limiter.publish_tenant("43", None)
     assert limiter.config_version() == version
 
 
 def test_every_publication_is_news(limiter: Limiter) -> None:
     versions = [limiter.config_version()]
-    limiter.publish_tenant("42", "pro", "")
+    limiter.publish_tenant("42", "pro")
     versions.append(limiter.config_version())
-    limiter.publish_tenant("42", None, "")
+    limiter.publish_tenant("42", None)
     versions.append(limiter.config_version())
     assert versions == sorted(set(versions))
     assert admitted(limiter.acquire(ask())).config_version == versions[-1]
@@ -298,7 +297,7 @@ def test_a_lowered_limit_kills_nothing_and_grants_nothing_until_under(limiter: L
 
 
 def test_inspection_shows_the_leases_and_changes_nothing(
-    limiter: RedisLimiter, clock: FrozenClock
+    limiter: Limiter, clock: FrozenClock
 ) -> None:
     first, second = ask("a", "pro"), ask("a", "pro")
     limiter.acquire(first)
@@ -321,7 +320,7 @@ def test_counters_add_up(limiter: Limiter) -> None:
 
 
 class TestCopies:
-    """Of all copies of a refused message that a broker may hold, one runs."""
+    """Of all copies of a rejected message that a broker may hold, one runs."""
 
     @pytest.fixture(autouse=True)
     def _one_slot(self, limiter: Limiter) -> None:
@@ -332,9 +331,9 @@ class TestCopies:
     def free(self) -> None:
         self.limiter.release([self.blocker.lease])
 
-    def refuse(self, serial: str, next_serial: str) -> Rejected:
+    def reject(self, serial: str, next_serial: str) -> Rejected:
         request = dataclasses.replace(ask(copy=Copy("m1", serial)), next_serial=next_serial)
-        return refused(self.limiter.acquire(request))
+        return rejected(self.limiter.acquire(request))
 
     def run(self, serial: str) -> Admitted | Rejected:
         """Let the copy start, and end at once."""
@@ -347,73 +346,73 @@ class TestCopies:
         answer = self.run(serial)
         return isinstance(answer, Rejected) and answer.reason is Reason.SUPERSEDED
 
-    def test_a_message_that_was_never_refused_runs_as_often_as_it_is_delivered(self) -> None:
+    def test_a_message_that_was_never_rejected_runs_as_often_as_it_is_delivered(self) -> None:
         self.free()
         admitted(self.run(""))
         admitted(self.run(""))
 
     def test_the_next_copy_runs_and_then_the_old_one_is_dropped(self) -> None:
-        self.refuse("", "s1")
+        self.reject("", "s1")
         self.free()
         admitted(self.run("s1"))
         assert self.is_dropped("")
         assert self.limiter.counts()["superseded"] == 1
 
     def test_the_old_copy_delivered_again_runs_and_then_the_next_is_dropped(self) -> None:
-        self.refuse("", "s1")
+        self.reject("", "s1")
         self.free()
         admitted(self.run(""))
         assert self.is_dropped("s1")
 
-    def test_a_refusal_of_the_next_copy_drops_the_old_one(self) -> None:
-        self.refuse("", "s1")
-        assert self.refuse("s1", "s2").reason is Reason.AT_CONCURRENCY_LIMIT
+    def test_a_rejection_of_the_next_copy_drops_the_old_one(self) -> None:
+        self.reject("", "s1")
+        assert self.reject("s1", "s2").reason is Reason.AT_CONCURRENCY_LIMIT
         assert self.is_dropped("")
         self.free()
         admitted(self.run("s2"))
 
-    def test_two_refusals_of_one_copy_leave_one_successor(self) -> None:
-        self.refuse("", "s1")
-        self.refuse("", "s2")
+    def test_two_rejections_of_one_copy_leave_one_successor(self) -> None:
+        self.reject("", "s1")
+        self.reject("", "s2")
         self.free()
         assert self.is_dropped("s1")
         admitted(self.run("s2"))
 
     def test_a_publish_that_may_have_arrived_is_superseded_by_the_next_try(self) -> None:
-        self.refuse("", "s1")
+        self.reject("", "s1")
         assert self.limiter.supersede(Copy("m1"), "s2")
         self.free()
         assert self.is_dropped("s1")
         admitted(self.run("s2"))
 
     def test_a_publish_that_did_arrive_needs_no_next_try(self) -> None:
-        self.refuse("", "s1")
-        self.refuse("s1", "s2")
+        self.reject("", "s1")
+        self.reject("s1", "s2")
         assert not self.limiter.supersede(Copy("m1"), "s3")
         self.free()
         assert self.is_dropped("s3")
         admitted(self.run("s2"))
 
     def test_a_copy_that_started_is_not_superseded(self) -> None:
-        self.refuse("", "s1")
+        self.reject("", "s1")
         self.free()
         admitted(self.run("s1"))
         assert not self.limiter.supersede(Copy("m1"), "s2")
         assert self.is_dropped("s2")
 
     def test_the_copy_that_started_may_be_delivered_again(self) -> None:
-        self.refuse("", "s1")
+        self.reject("", "s1")
         self.free()
         admitted(self.run("s1"))
         admitted(self.run("s1"))
 
-    def test_a_started_copy_that_is_redelivered_and_refused_goes_on_as_the_next(self) -> None:
-        self.refuse("", "s1")
+    def test_a_started_copy_that_is_redelivered_and_rejected_goes_on_as_the_next(self) -> None:
+        self.reject("", "s1")
         self.free()
         admitted(self.run("s1"))
         other = ask()
         admitted(self.limiter.acquire(other))
-        assert self.refuse("s1", "s2").reason is Reason.AT_CONCURRENCY_LIMIT
+        assert self.reject("s1", "s2").reason is Reason.AT_CONCURRENCY_LIMIT
         self.limiter.release([other.lease])
         admitted(self.run("s2"))
 
@@ -423,7 +422,7 @@ class TestCopies:
         admitted(self.limiter.acquire(ask(copy=Copy("m9", "s1"))))
 
     def test_other_messages_are_not_touched(self) -> None:
-        self.refuse("", "s1")
+        self.reject("", "s1")
         self.free()
         admitted(self.run("s1"))
         admitted(self.limiter.acquire(ask(copy=Copy("m2"))))

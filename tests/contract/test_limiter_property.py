@@ -21,10 +21,10 @@ import pytest
 from redis import Redis
 
 from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit, write_limits
-from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
+from celery_fairness.config.queue_limits import CLEARED, SET
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Parking, Reason, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Rules
@@ -46,10 +46,13 @@ TENANTS = ("a", "b", "{c}")
 #: The limits beside the tier's that a task of each number has.
 LIMITS = (
     (),
-    (Limit("api", 2),),
-    (Limit("db", 3, rates=((4, 7_000),)), Limit("api", 1, on_limit="reschedule")),
-    (Limit("mail", throttle=(3, 10_000)), Limit("db", rates=((2, 3_000), (5, 20_000)))),
-    (Limit("once", rates=((1, 4_000),), on_limit="drop"), Limit("api", 2)),
+    (Limit("api", concurrency=2),),
+    (
+        Limit("db", concurrency=3, rate=((4, 7_000),)),
+        Limit("api", concurrency=1, on_limit="reschedule"),
+    ),
+    (Limit("mail", throttle=((3, 10_000),)), Limit("db", rate=((2, 3_000), (5, 20_000)))),
+    (Limit("once", rate=((1, 4_000),), on_limit="drop"), Limit("api", concurrency=2)),
     # These have no number until an operator sets one.
     (Limit("key"),),
     (Limit("queue:q", of=OF_QUEUE), Limit("key", on_limit="reschedule")),
@@ -59,8 +62,8 @@ KEYS = ("api", "db", "mail", "once", "key", "queue:q", "queue:q:7")
 STOPPED = (*KEYS, *map(tier_key, TENANTS))
 NUMBERS = {
     "concurrency": (None, 0, 1, 3),
-    "rates": ((), ((2, 3_000),)),
-    "throttle": (None, (1, 1_000)),
+    "rate": (None, ((2, 3_000),)),
+    "throttle": (None, ((1, 1_000),)),
 }
 
 
@@ -79,7 +82,7 @@ class Gates:
         self.clock = FrozenClock()
         # The broker delivers old copies again during the whole sequence.
         connection = Connection(address_from_url(url))
-        self.limiter = RedisLimiter(connection, values, self.clock, redelivery_seconds=1e6)
+        self.limiter = Limiter(connection, values, self.clock, redelivery_seconds=1e6)
         self.numbers = itertools.count(1)
         #: Every request of a message that a broker may deliver again, the newest last.
         self.copies: dict[str, list[SlotRequest]] = {}
@@ -200,19 +203,20 @@ class Gates:
         override_key(self.limiter, self.clock, self.random.choice(STOPPED), lasts_ms, **numbers)
 
     def an_operator_limits_a_queue(self):
-        numbers = QueueNumbers(
-            self.random.choice([None, 0, 1, 2]),
-            self.random.choice(NUMBERS["rates"]),
-            self.random.choice(NUMBERS["throttle"]),
-            self.random.choice(["wait", "reschedule", "drop"]),
-            self.random.choice([None, 1, 2]),
+        numbers = Limit(
+            "",
+            concurrency=self.random.choice([None, 0, 1, 2]),
+            rate=self.random.choice(NUMBERS["rate"]),
+            throttle=self.random.choice(NUMBERS["throttle"]),
+            on_limit=self.random.choice(["wait", "reschedule", "drop"]),
+            local_limit=self.random.choice([None, 1, 2]),
         )
         said = self.random.choice([(SET, "q", numbers), (CLEARED, "q")])
         self.limiter.limit_queue(*said)
 
     def a_tenant_gets_a_number(self):
-        number = self.random.choice(["", "", 0, 1, 3, None])
-        self.limiter.publish_tenant(self.random.choice(TENANTS), "free", number)
+        numbers = self.random.choice([{}, {}, *({"concurrency": most} for most in (0, 1, 3, None))])
+        self.limiter.publish_tenant(self.random.choice(TENANTS), "free", numbers)
 
     def everything_starts_once_nothing_holds_it(self):
         for key in STOPPED:
@@ -221,7 +225,7 @@ class Gates:
             override_key(self.limiter, self.clock, key, None)
         self.limiter.limit_queue(CLEARED, "q")
         for tenant in TENANTS:
-            self.limiter.publish_tenant(tenant, None, "")
+            self.limiter.publish_tenant(tenant, None)
         for _ in range(ROUNDS):
             if not self.parked:
                 return

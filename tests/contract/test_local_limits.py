@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Parking, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.message.partition import queue_limits_text
@@ -38,7 +39,7 @@ def starts(limiter: Limiter, worker: str, words: str = WHOLE, times: int = 5) ->
     return [each.lease for each in answers if isinstance(each, Admitted)]
 
 
-def refused(limiter: Limiter, worker: str, words: str = WHOLE, tenant: str = "") -> Rejected:
+def rejected(limiter: Limiter, worker: str, words: str = WHOLE, tenant: str = "") -> Rejected:
     answer = limiter.acquire(ask(worker, words, tenant))
     assert isinstance(answer, Rejected)
     return answer
@@ -46,12 +47,12 @@ def refused(limiter: Limiter, worker: str, words: str = WHOLE, tenant: str = "")
 
 def waits(limiter: Limiter, worker: str, times: int) -> list[float]:
     """Return how long tasks wait that are put back; each equals the wait without its jitter."""
-    answers = [refused(limiter, worker).retry_after_seconds for _ in range(times)]
+    answers = [rejected(limiter, worker).retry_after_seconds for _ in range(times)]
     return [Jittered(each) for each in answers if each is not None]
 
 
 def limit(limiter: Limiter, local: int | None, most: int | None = None, **said: str) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(most, local=local, **said))
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=most, local_limit=local, **said))
 
 
 def test_rlr005_so_many_run_in_one_worker_and_two_workers_run_more(limiter: Limiter) -> None:
@@ -66,12 +67,12 @@ def test_rlr005_so_many_run_in_one_worker_and_two_workers_run_more(limiter: Limi
 
 
 @pytest.mark.parametrize("on_limit", ["wait", "drop", "reschedule"])
-def test_a_task_that_its_worker_refuses_goes_back_whatever_the_queue_says(
+def test_a_task_that_its_worker_rejects_goes_back_whatever_the_queue_says(
     limiter: Limiter, on_limit: str
 ) -> None:
     limit(limiter, 1, on_limit=on_limit)
     assert len(starts(limiter, "w1", times=1)) == 1
-    answer = refused(limiter, "w1")
+    answer = rejected(limiter, "w1")
     assert answer.reason is Reason.AT_LOCAL_LIMIT
     assert (answer.key, answer.action) == ("queue:emails", "reschedule")
     assert answer.retry_after_seconds is not None
@@ -97,11 +98,11 @@ def test_what_a_worker_puts_back_comes_as_many_a_second_as_it_may_run(
 def test_the_smaller_of_both_limits_holds_and_the_global_one_parks(limiter: Limiter) -> None:
     limit(limiter, 3, 2)
     assert len(starts(limiter, "w1")) == 2
-    answer = refused(limiter, "w1")
+    answer = rejected(limiter, "w1")
     assert (answer.reason, answer.action) == (Reason.AT_CONCURRENCY_LIMIT, "wait")
 
 
-def test_a_promoted_task_that_its_worker_refuses_gives_its_slots_back(
+def test_a_promoted_task_that_its_worker_rejects_gives_its_slots_back(
     limiter: Limiter,
 ) -> None:
     limit(limiter, 1, 2)
@@ -113,7 +114,7 @@ def test_a_promoted_task_that_its_worker_refuses_gives_its_slots_back(
     limiter.release(other)
     (promoted,) = limiter.promote(9).tasks
     limiter.end_promotion(promoted, "sent")
-    # Nobody else has its slots, until its worker refuses it.
+    # Nobody else has its slots, until its worker rejects it.
     assert starts(limiter, "w2") == []
     lease = Lease("w1@again", request.lease.key)
     again = replace(request, lease=lease, copy=promoted.copy, next_serial="later")
@@ -128,7 +129,7 @@ def test_a_promoted_task_that_its_worker_refuses_gives_its_slots_back(
     assert isinstance(limiter.acquire(last), Admitted)
 
 
-def test_a_promoted_task_that_its_worker_refuses_lets_another_one_go(limiter: Limiter) -> None:
+def test_a_promoted_task_that_its_worker_rejects_lets_another_one_go(limiter: Limiter) -> None:
     limit(limiter, 1, 2)
     assert len(starts(limiter, "w1", times=1)) == 1
     other = starts(limiter, "w2", times=1)
@@ -146,34 +147,34 @@ def test_a_promoted_task_that_its_worker_refuses_lets_another_one_go(limiter: Li
     assert promoted.copy.message == second.copy.message
 
 
-def test_what_is_refused_takes_no_slot(limiter: Limiter) -> None:
+def test_what_is_rejected_takes_no_slot(limiter: Limiter) -> None:
     limit(limiter, 1)
     starts(limiter, "w1", times=1)
-    refused(limiter, "w1", f"api|1|||w,{WHOLE}", tenant="42")
+    rejected(limiter, "w1", f"api|C1|w,{WHOLE}", tenant="42")
     for key in ("api", "tenant:42"):
         assert limiter.leases_of(key).held == 0
-    assert isinstance(limiter.acquire(ask("w2", f"api|1|||w,{WHOLE}", tenant="42")), Admitted)
-    # What another limit refuses counts for no worker either.
-    refused(limiter, "w3", f"api|1|||w,{WHOLE}")
+    assert isinstance(limiter.acquire(ask("w2", f"api|C1|w,{WHOLE}", tenant="42")), Admitted)
+    # What another limit rejects counts for no worker either.
+    rejected(limiter, "w3", f"api|C1|w,{WHOLE}")
     assert len(starts(limiter, "w3")) == 1
 
 
-def test_where_the_tier_refuses_too_the_tier_says_what_becomes_of_the_task(
+def test_where_the_tier_rejects_too_the_tier_says_what_becomes_of_the_task(
     limiter: Limiter,
 ) -> None:
     limit(limiter, 1)
     assert isinstance(limiter.acquire(ask("w1", tenant="42")), Admitted)
-    answer = refused(limiter, "w1", tenant="42")
+    answer = rejected(limiter, "w1", tenant="42")
     assert (answer.reason, answer.key) == (Reason.AT_CONCURRENCY_LIMIT, "")
     assert limiter.counts() == {"rejected:free": 1}
 
 
 def test_each_partition_counts_apart_in_each_worker(limiter: Limiter) -> None:
-    limiter.limit_queue(DECLARED, "emails", QueueNumbers(local=1), parts=True)
+    limiter.limit_queue(DECLARED, "emails", Limit("", local_limit=1), parts=True)
     assert len(starts(limiter, "w1", ONE)) == 1
     assert len(starts(limiter, "w1", TWO)) == 1
     assert len(starts(limiter, "w2", ONE)) == 1
-    assert refused(limiter, "w1", ONE).key == "queue:emails:1"
+    assert rejected(limiter, "w1", ONE).key == "queue:emails:1"
 
 
 def test_new_numbers_hold_at_the_next_question_for_what_runs_already(limiter: Limiter) -> None:
@@ -231,7 +232,7 @@ def test_the_same_lease_again_is_admitted_and_counts_once(limiter: Limiter) -> N
 
 def test_a_policy_with_the_queue_s_key_does_not_hide_it(limiter: Limiter) -> None:
     limit(limiter, 1)
-    assert len(starts(limiter, "w1", f"queue:emails|9|||w,{WHOLE}")) == 1
+    assert len(starts(limiter, "w1", f"queue:emails|C9|w,{WHOLE}")) == 1
 
 
 def test_a_lease_that_names_no_worker_has_no_limit_of_one(limiter: Limiter) -> None:
@@ -240,7 +241,7 @@ def test_a_lease_that_names_no_worker_has_no_limit_of_one(limiter: Limiter) -> N
     assert len(starts(limiter, "w1")) == 1
 
 
-def test_who_enforces_nothing_refuses_nothing_and_counts_what_runs(limiter: Limiter) -> None:
+def test_who_enforces_nothing_rejects_nothing_and_counts_what_runs(limiter: Limiter) -> None:
     limit(limiter, 1)
     answers = [limiter.acquire(ask("w1"), Enforcement.OBSERVE) for _ in range(2)]
     assert [getattr(each, "over_limit", None) for each in answers] == [False, True]

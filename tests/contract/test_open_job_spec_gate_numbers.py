@@ -13,10 +13,11 @@ import pytest
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, SlotRequest
 from tests.contract.conftest import FrozenClock
-from tests.contract.test_open_job_spec_gate import TWO, admitted, ask, held, refused, starts
+from tests.contract.test_open_job_spec_gate import TWO, admitted, ask, held, rejected, starts
+from tests.support.limits import changed
 
 #: More than any limit here lets start.
 MANY = 9
@@ -52,43 +53,43 @@ def test_s18_a_concurrency_that_is_absent_or_null_is_unlimited(
     words = [write_limits((each.limit(),)) for each in (policy, hourly)]
     for number in range(30):
         admitted(limiter.acquire(SlotRequest(Lease(f"t{number}", "api"), "", "", limits=words[0])))
-    # None is refused, and each is counted for those who have a number.
+    # None is rejected, and each is counted for those who have a number.
     assert held(limiter, "api") == 30
     assert limiter.counts() == {}
-    assert refused(limiter.acquire(ask(Limit("api", 30)))).reason is FULL
+    assert rejected(limiter.acquire(ask(Limit("api", concurrency=30)))).reason is FULL
     # Without a number for those that run, a rate is as it says.
     asked = [SlotRequest(Lease(f"r{n}", "api"), "", "", limits=words[1]) for n in range(21)]
     for request in asked[:20]:
         admitted(limiter.acquire(request))
-    assert refused(limiter.acquire(asked[20])).reason is RATE
+    assert rejected(limiter.acquire(asked[20])).reason is RATE
 
 
 # -- 6.2: rate and throttle together --------------------------------------------------------------
 
 
-def test_s22_where_the_throttle_is_open_a_rate_that_is_shut_refuses(
+def test_s22_where_the_throttle_is_open_a_rate_that_is_shut_rejects(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    both = Limit("api", rates=((2, 60_000),), throttle=(1, 1_000))
+    both = Limit("api", rate=((2, 60_000),), throttle=((1, 1_000),))
     admitted(limiter.acquire(ask(both)))
     passes(limiter, clock, 1.0)
     admitted(limiter.acquire(ask(both)))
     passes(limiter, clock, 9.0)
-    answer = refused(limiter.acquire(ask(both)))
+    answer = rejected(limiter.acquire(ask(both)))
     assert (answer.reason, answer.retry_after_seconds) == (RATE, 50.001)
     passes(limiter, clock, 50.0)
-    assert refused(limiter.acquire(ask(both))).reason is RATE
+    assert rejected(limiter.acquire(ask(both))).reason is RATE
     passes(limiter, clock, 0.001)
     admitted(limiter.acquire(ask(both)))
 
 
-def test_s22_where_the_rate_is_open_a_throttle_that_is_shut_refuses(
+def test_s22_where_the_rate_is_open_a_throttle_that_is_shut_rejects(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    both = Limit("api", rates=((3, 60_000),), throttle=(1, 5_000))
+    both = Limit("api", rate=((3, 60_000),), throttle=((1, 5_000),))
     for _ in range(3):
         admitted(limiter.acquire(ask(both)))
-        answer = refused(limiter.acquire(ask(both)))
+        answer = rejected(limiter.acquire(ask(both)))
         # Of two that are shut the rate is named, and that is the third time.
         assert answer.reason is (THROTTLE if held(limiter, "api") < 3 else RATE)
         passes(limiter, clock, 5.0)
@@ -100,13 +101,13 @@ def test_s22_where_the_rate_is_open_a_throttle_that_is_shut_refuses(
 @pytest.mark.parametrize(
     ("limit", "before", "opens"),
     [
-        (Limit("api", rates=((3, 10_000),)), (0.0, 1.0, 1.0), 8.001),
+        (Limit("api", rate=((3, 10_000),)), (0.0, 1.0, 1.0), 8.001),
         # Longer than a snooze is.
-        (Limit("api", rates=((1, 40_000),)), (0.0,), 40.001),
+        (Limit("api", rate=((1, 40_000),)), (0.0,), 40.001),
         # A throttle makes up for a tenth of its interval, and the first start counts as late.
-        (Limit("api", throttle=(1, 8_000)), (0.0,), 7.2),
-        (Limit("api", rates=((1, 9_000),), throttle=(1, 8_000)), (0.0,), 9.001),
-        (Limit("api", rates=((2, 5_000),), throttle=(1, 8_000)), (0.0,), 7.2),
+        (Limit("api", throttle=((1, 8_000),)), (0.0,), 7.2),
+        (Limit("api", rate=((1, 9_000),), throttle=((1, 8_000),)), (0.0,), 9.001),
+        (Limit("api", rate=((2, 5_000),), throttle=((1, 8_000),)), (0.0,), 7.2),
     ],
 )
 def test_s25_a_task_that_is_put_back_comes_when_the_window_opens(
@@ -119,16 +120,18 @@ def test_s25_a_task_that_is_put_back_comes_when_the_window_opens(
     for seconds in before:
         passes(limiter, clock, seconds)
         admitted(limiter.acquire(ask(limit)))
-    answer = refused(limiter.acquire(ask(limit._replace(on_limit="reschedule"))))
+    answer = rejected(limiter.acquire(ask(changed(limit, on_limit="reschedule"))))
     comes = answer.retry_after_seconds
     assert (answer.action, answer.key) == ("reschedule", "api")
     assert comes is not None
-    longest_ms = max(period_ms for _, period_ms in (*limit.rates, limit.throttle or (1, 0)))
+    longest_ms = max(
+        period_ms for _, period_ms in (*(limit["rate"] or ()), *(limit["throttle"] or ((1, 0),)))
+    )
     # In whole ms: 8.001 + 0.1 is less than 8.101 as a float.
     assert 0 <= round(1000 * (comes - opens)) <= longest_ms / 100
     # And that is when it opens: a moment before it is shut, and then nothing is in its way.
     passes(limiter, clock, opens - 0.001)
-    refused(limiter.acquire(ask(limit)))
+    rejected(limiter.acquire(ask(limit)))
     passes(limiter, clock, comes - opens + 0.001)
     admitted(limiter.acquire(ask(limit)))
 
@@ -139,21 +142,31 @@ def test_s25_a_task_that_is_put_back_comes_when_the_window_opens(
 @pytest.mark.parametrize(
     ("limit", "numbers", "started", "reason"),
     [
-        (Limit("api", 2, rates=((4, 60_000),)), {}, 2, FULL),
-        (Limit("api", 2, rates=((4, 60_000),)), {"concurrency": 1}, 1, FULL),
-        (Limit("api", 2, rates=((4, 60_000),)), {"concurrency": 3}, 3, FULL),
-        (Limit("api", 2, rates=((4, 60_000),)), {"concurrency": 5}, 4, RATE),
-        (Limit("api", 2, rates=((4, 60_000),)), {"concurrency": None}, 4, RATE),
-        (Limit("api", 2, rates=((4, 60_000),)), {"rates": ((1, 60_000),)}, 1, RATE),
-        (Limit("api", 2, rates=((4, 60_000),)), {"rates": ((5, 60_000),)}, 2, FULL),
-        (Limit("api", 2, rates=((1, 60_000),)), {"rates": ()}, 2, FULL),
-        (Limit("api", 2, rates=((4, 60_000),)), {"throttle": (1, 60_000)}, 1, THROTTLE),
-        (Limit("api", 9, rates=((4, 60_000),)), {"rates": ((6, 60_000),)}, 6, RATE),
-        (Limit("api", 2), {"concurrency": None, "rates": ((3, 60_000),)}, 3, RATE),
-        (Limit("api", 2, ((1, 60_000),)), {"concurrency": None, "rates": ()}, MANY, None),
-        (Limit("api", 2, (), (1, 60_000)), {"throttle": None}, 2, FULL),
-        (Limit("api", None, (), (1, 60_000)), {"concurrency": 3}, 1, THROTTLE),
-        (Limit("api", None, (), (1, 60_000)), {"concurrency": 3, "throttle": None}, 3, FULL),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {}, 2, FULL),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {"concurrency": 1}, 1, FULL),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {"concurrency": 3}, 3, FULL),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {"concurrency": 5}, 4, RATE),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {"concurrency": None}, 4, RATE),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {"rate": ((1, 60_000),)}, 1, RATE),
+        (Limit("api", concurrency=2, rate=((4, 60_000),)), {"rate": ((5, 60_000),)}, 2, FULL),
+        (Limit("api", concurrency=2, rate=((1, 60_000),)), {"rate": None}, 2, FULL),
+        (
+            Limit("api", concurrency=2, rate=((4, 60_000),)),
+            {"throttle": ((1, 60_000),)},
+            1,
+            THROTTLE,
+        ),
+        (Limit("api", concurrency=9, rate=((4, 60_000),)), {"rate": ((6, 60_000),)}, 6, RATE),
+        (Limit("api", concurrency=2), {"concurrency": None, "rate": ((3, 60_000),)}, 3, RATE),
+        (
+            Limit("api", concurrency=2, rate=((1, 60_000),)),
+            {"concurrency": None, "rate": None},
+            MANY,
+            None,
+        ),
+        (Limit("api", concurrency=2, throttle=((1, 60_000),)), {"throttle": None}, 2, FULL),
+        (Limit("api", throttle=((1, 60_000),)), {"concurrency": 3}, 1, THROTTLE),
+        (Limit("api", throttle=((1, 60_000),)), {"concurrency": 3, "throttle": None}, 3, FULL),
     ],
 )
 def test_s44_rlr004_d04_an_override_says_single_numbers_and_the_others_are_as_before(
@@ -168,10 +181,10 @@ def test_s44_rlr004_d04_an_override_says_single_numbers_and_the_others_are_as_be
         override("api", None, **numbers)
     assert start_many(limiter, limit) == started
     if reason is not None:
-        assert refused(limiter.acquire(ask(limit))).reason is reason
+        assert rejected(limiter.acquire(ask(limit))).reason is reason
     # Nobody else's.
-    assert start_many(limiter, limit._replace(key="db", rates=(), throttle=None)) == min(
-        MANY, limit.concurrency or MANY
+    assert start_many(limiter, changed(limit, key="db", rate=None, throttle=None)) == min(
+        MANY, limit["concurrency"] or MANY
     )
 
 
@@ -181,22 +194,22 @@ def test_s44_rlr004_d04_it_lowers_and_raises_what_runs_already_is_checked_by(
     leases = [admitted(limiter.acquire(ask(TWO))).lease for _ in range(2)]
     override("api", None, concurrency=1)
     limiter.release(leases[:1])
-    refused(limiter.acquire(ask(TWO)))
+    rejected(limiter.acquire(ask(TWO)))
     assert held(limiter, "api") == 1, "what runs above it runs on"
     override("api", None, concurrency=4)
     assert start_many(limiter, TWO) == 3
     override("api", None)
-    refused(limiter.acquire(ask(TWO)))
+    rejected(limiter.acquire(ask(TWO)))
     limiter.release(leases[1:])
     # Three run, and the task's own number is two.
-    refused(limiter.acquire(ask(TWO)))
+    rejected(limiter.acquire(ask(TWO)))
 
 
 def test_s44_rlr004_no_window_has_more_starts_than_the_override_s_rate_and_all_of_it_is_used(
     limiter: Limiter, override: Override, clock: FrozenClock
 ) -> None:
-    override("api", None, rates=((2, 1_000),))
-    seen = starts(limiter, clock, Limit("api", 5, rates=((9, 1_000),)), 4_000)
+    override("api", None, rate=((2, 1_000),))
+    seen = starts(limiter, clock, Limit("api", concurrency=5, rate=((9, 1_000),)), 4_000)
     assert all(later - first >= 1_000 for first, later in zip(seen, seen[2:], strict=False))
     assert len(seen) >= 7
 
@@ -204,8 +217,8 @@ def test_s44_rlr004_no_window_has_more_starts_than_the_override_s_rate_and_all_o
 def test_s44_rlr004_starts_are_spaced_by_the_override_s_throttle(
     limiter: Limiter, override: Override, clock: FrozenClock
 ) -> None:
-    override("api", None, throttle=(4, 1_000))
-    seen = starts(limiter, clock, Limit("api", throttle=(1, 60_000)), 3_000)
+    override("api", None, throttle=((4, 1_000),))
+    seen = starts(limiter, clock, Limit("api", throttle=((1, 60_000),)), 3_000)
     assert min(later - first for first, later in itertools.pairwise(seen)) >= 0.9 * 250
     assert len(seen) >= 10
 
@@ -213,10 +226,10 @@ def test_s44_rlr004_starts_are_spaced_by_the_override_s_throttle(
 def test_s44_rlr004_where_an_override_s_window_ends_the_task_s_own_holds(
     limiter: Limiter, override: Override, clock: FrozenClock
 ) -> None:
-    once, twice = Limit("api", rates=((1, 60_000),)), Limit("api", rates=((2, 60_000),))
-    override("api", 8_000, rates=((3, 60_000),))
+    once, twice = Limit("api", rate=((1, 60_000),)), Limit("api", rate=((2, 60_000),))
+    override("api", 8_000, rate=((3, 60_000),))
     assert start_many(limiter, once) == 3
     passes(limiter, clock, 8.0)
-    answer = refused(limiter.acquire(ask(twice)))
+    answer = rejected(limiter.acquire(ask(twice)))
     # The starts of an override are the key's.
     assert (answer.reason, answer.retry_after_seconds) == (RATE, 52.001)

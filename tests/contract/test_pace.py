@@ -11,16 +11,16 @@ from collections.abc import Callable
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
-from celery_fairness.config.queue_limits import SET, QueueNumbers
+from celery_fairness.config.queue_limits import SET
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Rejected, SlotRequest
 from tests.contract.conftest import FrozenClock
-from tests.contract.test_open_job_spec_gate import admitted, ask, refused
+from tests.contract.test_open_job_spec_gate import admitted, ask, rejected
 from tests.support.jitter import Jittered
 
-ONE = Limit("api", 1, on_limit="reschedule")
-TWO = Limit("api", 2, on_limit="reschedule")
+ONE = Limit("api", concurrency=1, on_limit="reschedule")
+TWO = Limit("api", concurrency=2, on_limit="reschedule")
 SNOOZE = 30.0
 
 
@@ -55,7 +55,7 @@ class Gate:
 
     def waits(self, *limits: Limit) -> float:
         """Return how long a task waits that is put back; it equals the wait without its jitter."""
-        answer = refused(self.limiter.acquire(ask(*limits)))
+        answer = rejected(self.limiter.acquire(ask(*limits)))
         assert answer.action == "reschedule"
         assert answer.retry_after_seconds is not None
         return Jittered(answer.retry_after_seconds)
@@ -152,7 +152,7 @@ def test_d10_an_attempt_that_asks_again_has_begun_when_it_asked_first(gate: Gate
 def test_d10_who_meets_the_tier_waits_its_snooze(gate: Gate) -> None:
     admitted(gate.limiter.acquire(ask(tenant="42", tier="free")))
     for _ in range(2):
-        answer = refused(gate.limiter.acquire(ask(ONE, tenant="42", tier="free")))
+        answer = rejected(gate.limiter.acquire(ask(ONE, tenant="42", tier="free")))
         assert (answer.key, answer.action, answer.retry_after_seconds) == ("", "wait", None)
     # It has taken nobody's turn at the limit.
     gate.start(ONE)
@@ -171,7 +171,7 @@ def test_d10_where_nothing_is_enforced_leases_are_watched_and_nobody_takes_a_tur
 
 
 def test_d10_those_over_a_rate_come_one_by_one_too(gate: Gate) -> None:
-    rate = Limit("api", rates=((2, 10_000),), on_limit="reschedule")
+    rate = Limit("api", rate=((2, 10_000),), on_limit="reschedule")
     for _ in range(2):
         gate.start(rate)
     assert [gate.waits(rate) for _ in range(3)] == [10.001, 15.151, 20.301]
@@ -180,14 +180,14 @@ def test_d10_those_over_a_rate_come_one_by_one_too(gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("limit", "jitter"),
     [
-        (Limit("api", rates=((2, 10_000),), on_limit="reschedule"), 0.100),
-        (Limit("api", rates=((2, 10_000), (4, 6_000)), on_limit="reschedule"), 0.060),
-        (Limit("api", throttle=(2, 10_000), on_limit="reschedule"), 0.050),
-        (Limit("api", 1, throttle=(2, 10_000), on_limit="reschedule"), 0.050),
-        (Limit("api", rates=((2, 10_000),), throttle=(1, 5_000), on_limit="reschedule"), 0.050),
-        (Limit("api", 1, on_limit="reschedule"), 0.250),
+        (Limit("api", rate=((2, 10_000),), on_limit="reschedule"), 0.100),
+        (Limit("api", rate=((2, 10_000), (4, 6_000)), on_limit="reschedule"), 0.060),
+        (Limit("api", throttle=((2, 10_000),), on_limit="reschedule"), 0.050),
+        (Limit("api", concurrency=1, throttle=((2, 10_000),), on_limit="reschedule"), 0.050),
+        (Limit("api", rate=((2, 10_000),), throttle=((1, 5_000),), on_limit="reschedule"), 0.050),
+        (Limit("api", concurrency=1, on_limit="reschedule"), 0.250),
         # Nobody comes later than that by chance, however long the period is.
-        (Limit("api", rates=((2, 18_000_000),), on_limit="reschedule"), 0.0),
+        (Limit("api", rate=((2, 18_000_000),), on_limit="reschedule"), 0.0),
     ],
 )
 def test_d10_the_jitter_under_a_rate_is_a_small_part_of_its_period(
@@ -208,20 +208,20 @@ def test_d10_the_jitter_under_a_rate_is_a_small_part_of_its_period(
 
 
 def test_d10_those_over_a_rate_for_longer_than_the_snooze_come_when_it_opens(gate: Gate) -> None:
-    hourly = Limit("api", rates=((1, 3_600_000),), on_limit="reschedule")
+    hourly = Limit("api", rate=((1, 3_600_000),), on_limit="reschedule")
     gate.start(hourly)
     assert [gate.waits(hourly) for _ in range(2)] == [3600.001] * 2
 
 
-def test_d10_of_several_that_refuse_the_last_to_open_says_how_soon(gate: Gate) -> None:
-    rate = Limit("mail", rates=((1, 20_000),))
+def test_d10_of_several_that_reject_the_last_to_open_says_how_soon(gate: Gate) -> None:
+    rate = Limit("mail", rate=((1, 20_000),))
     gate.start(ONE, rate)
     assert [gate.waits(ONE, rate) for _ in range(2)] == [20.001, 21.001]
     assert gate.waits(ONE) == 22.001
 
 
 def test_d10_keys_do_not_know_of_each_other(gate: Gate) -> None:
-    other = Limit("db", 1, on_limit="reschedule")
+    other = Limit("db", concurrency=1, on_limit="reschedule")
     gate.run(8.0, other)
     gate.start(ONE)
     gate.start(other)
@@ -231,7 +231,7 @@ def test_d10_keys_do_not_know_of_each_other(gate: Gate) -> None:
 @pytest.mark.parametrize("key", ["queue:q", "queue:q:one"])
 def test_d10_so_it_is_of_the_limit_of_a_queue_and_of_its_partitions(gate: Gate, key: str) -> None:
     of_queue = Limit(key, of=OF_QUEUE)
-    numbers = QueueNumbers(1, (), None, "reschedule", None)
+    numbers = Limit("", concurrency=1, on_limit="reschedule")
     gate.limiter.limit_queue(SET, "q", numbers, parts=key.endswith("one"))
     gate.run(8.0, of_queue)
     gate.start(of_queue)
@@ -274,7 +274,7 @@ def test_d10_nor_when_a_pause_has_ended(gate: Gate, stop: Callable[..., None]) -
 
 
 def test_d10_nor_when_a_queue_has_other_numbers(gate: Gate) -> None:
-    one, two = (QueueNumbers(most, (), None, "reschedule", None) for most in (1, 2))
+    one, two = (Limit("", concurrency=most, on_limit="reschedule") for most in (1, 2))
     of_queue = Limit("queue:q", of=OF_QUEUE)
     gate.limiter.limit_queue(SET, "q", one)
     crowd(gate, of_queue)

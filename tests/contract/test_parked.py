@@ -9,12 +9,11 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
+from celery_fairness.config.queue_limits import CLEARED, SET
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import Tier
-from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import (
     Admitted,
     Lease,
@@ -31,8 +30,8 @@ from tests.contract.conftest import FrozenClock, override_key, stop_key
 
 _serials = itertools.count(1)
 
-ONE, TWO = Limit("api", 1), Limit("api", 2)
-OTHER = Limit("db", 1)
+ONE, TWO = Limit("api", concurrency=1), Limit("api", concurrency=2)
+OTHER = Limit("db", concurrency=1)
 
 
 def ask(name: str, *limits: Limit, tenant: str = "", copy: Copy | None = None) -> SlotRequest:
@@ -44,7 +43,7 @@ def ask(name: str, *limits: Limit, tenant: str = "", copy: Copy | None = None) -
 
 
 def park(limiter: Limiter, request: SlotRequest, expires_ms: int = 0) -> None:
-    """What a gate does with a task that is refused."""
+    """What a gate does with a task that is rejected."""
     assert isinstance(limiter.acquire(request), Rejected)
     assert request.copy is not None
     message = f"message of {request.copy.message}"
@@ -78,13 +77,13 @@ def end_unstarted(limiter: Limiter, promoted: Promoted) -> None:
     limiter.release([Lease(promoted.copy.serial, "")])
 
 
-def cancel(limiter: RedisLimiter, *tags: str) -> int:
+def cancel(limiter: Limiter, *tags: str) -> int:
     """What a person does; return how many of them waited."""
     args = calls.cancel_args(tags, 15_000, limiter._now_text())
     return sum(calls.read_done(limiter.connection.run(calls.CANCEL, limiter.prefix, args)))
 
 
-def outcome(limiter: RedisLimiter) -> tuple[str, str]:
+def outcome(limiter: Limiter) -> tuple[str, str]:
     """Return the tag and the state of the task whose result is written next; "" for none."""
     found = limiter.next_outcome("")
     return (found.tag, found.state) if found else ("", "")
@@ -129,7 +128,7 @@ def test_s24_s27_who_was_parked_first_is_promoted_first_and_one_for_each_slot(
     assert names(promote(limiter)) == ["b"]
 
 
-def test_nothing_that_ends_between_refusal_and_parking_is_missed(limiter: Limiter) -> None:
+def test_nothing_that_ends_between_rejection_and_parking_is_missed(limiter: Limiter) -> None:
     held = take(limiter, ONE)
     request = ask("a", ONE)
     assert isinstance(limiter.acquire(request), Rejected)
@@ -138,9 +137,9 @@ def test_nothing_that_ends_between_refusal_and_parking_is_missed(limiter: Limite
     assert names(promote(limiter)) == ["a"]
 
 
-def test_a_limit_that_drops_by_then_has_its_say(limiter: RedisLimiter) -> None:
+def test_a_limit_that_drops_by_then_has_its_say(limiter: Limiter) -> None:
     take(limiter, ONE)
-    drops = Limit("db", 1, on_limit="drop")
+    drops = Limit("db", concurrency=1, on_limit="drop")
     request = ask("a", ONE, drops)
     answer = limiter.acquire(request)
     assert isinstance(answer, Rejected)
@@ -176,8 +175,8 @@ def test_a_newcomer_takes_neither_what_is_promised_nor_the_place_of_others(
 def test_a_newcomer_stands_behind_others_at_the_second_of_two_limits_with_one_key(
     limiter: Limiter,
 ) -> None:
-    both = Limit("queue:emails", 9), Limit("queue:emails", OF_QUEUE)
-    limiter.limit_queue(SET, "emails", QueueNumbers(1))
+    both = Limit("queue:emails", concurrency=9), Limit("queue:emails", of=OF_QUEUE)
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=1))
     held = take(limiter, *both)
     park(limiter, ask("a", *both))
     limiter.release([held])
@@ -189,8 +188,8 @@ def test_a_newcomer_stands_behind_others_at_the_second_of_two_limits_with_one_ke
 def test_a_newcomer_stands_behind_others_of_a_queue_whose_limit_is_cleared(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    emails = Limit("queue:emails", OF_QUEUE)
-    limiter.limit_queue(SET, "emails", QueueNumbers(1))
+    emails = Limit("queue:emails", of=OF_QUEUE)
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=1))
     take(limiter, emails)
     park(limiter, ask("a", emails))
     limiter.limit_queue(CLEARED, "emails")
@@ -212,7 +211,7 @@ def test_who_is_not_to_wait_does_not_stand_behind_others(limiter: Limiter) -> No
     take(limiter, TWO)
     park(limiter, ask("a", TWO))
     limiter.release([held])
-    drops = Limit("api", 2, on_limit="drop")
+    drops = Limit("api", concurrency=2, on_limit="drop")
     assert isinstance(limiter.acquire(ask("b", drops)), Admitted)
 
 
@@ -259,7 +258,7 @@ def test_a_promoter_that_died_is_followed_by_another_and_one_copy_starts(
 
 
 def test_what_a_dead_promoter_had_waits_again_in_its_place(
-    limiter: RedisLimiter, clock: FrozenClock
+    limiter: Limiter, clock: FrozenClock
 ) -> None:
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE))
@@ -309,7 +308,7 @@ def test_a_task_that_needs_two_limits_moves_from_one_to_the_other_with_its_age(
 
 
 def test_a_rate_promises_no_more_starts_than_it_has(limiter: Limiter, clock: FrozenClock) -> None:
-    rate = Limit("api", rates=((2, 1_000),))
+    rate = Limit("api", rate=((2, 1_000),))
     for _ in range(2):
         limiter.release([take(limiter, rate)])
     for name in "abcde":
@@ -323,7 +322,7 @@ def test_a_rate_promises_no_more_starts_than_it_has(limiter: Limiter, clock: Fro
 def test_a_throttle_promises_one_start_after_the_other(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    spaced = Limit("api", throttle=(2, 1_000))
+    spaced = Limit("api", throttle=((2, 1_000),))
     limiter.release([take(limiter, spaced)])
     for name in "abc":
         park(limiter, ask(name, spaced))
@@ -352,7 +351,7 @@ def test_what_is_stopped_is_parked_and_comes_when_it_is_let_go_on(
     limiter: Limiter, clock: FrozenClock, stop: Callable[..., None], how: str
 ) -> None:
     stop(how, "api", 0.0 if how == "pause" else 9.0)
-    park(limiter, ask("a", Limit("api", 1, on_limit="reschedule")))
+    park(limiter, ask("a", Limit("api", concurrency=1, on_limit="reschedule")))
     clock.advance(1)
     assert promote(limiter) == []
     stop("resume" if how == "pause" else "clear", "api")
@@ -382,9 +381,7 @@ def test_a_lease_that_ended_makes_room_within_a_second(
     assert names(promote(limiter)) == ["a"]
 
 
-def test_what_expires_ends_whatever_its_limits_say(
-    limiter: RedisLimiter, clock: FrozenClock
-) -> None:
+def test_what_expires_ends_whatever_its_limits_say(limiter: Limiter, clock: FrozenClock) -> None:
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE), clock.now_ms + 4_000)
     park(limiter, ask("b", ONE))
@@ -396,7 +393,7 @@ def test_what_expires_ends_whatever_its_limits_say(
     assert names(promote(limiter)) == ["b"]
 
 
-def test_a_promoted_task_still_expires(limiter: RedisLimiter, clock: FrozenClock) -> None:
+def test_a_promoted_task_still_expires(limiter: Limiter, clock: FrozenClock) -> None:
     held = take(limiter, ONE)
     park(limiter, ask("a", ONE), clock.now_ms + 20_000)
     limiter.release([held])
@@ -406,7 +403,7 @@ def test_a_promoted_task_still_expires(limiter: RedisLimiter, clock: FrozenClock
     assert (promote(limiter), outcome(limiter)) == ([], ("a", "expired"))
 
 
-def test_what_waits_is_cancelled_and_what_is_promoted_is_not(limiter: RedisLimiter) -> None:
+def test_what_waits_is_cancelled_and_what_is_promoted_is_not(limiter: Limiter) -> None:
     held = take(limiter, ONE)
     for name in "abc":
         park(limiter, ask(name, ONE))
@@ -457,7 +454,7 @@ def test_a_promoter_that_says_late_what_it_published_is_too_late(
 
 
 def test_a_task_that_waits_again_may_be_cancelled_though_nobody_said_that_it_was_published(
-    limiter: RedisLimiter, stop: Callable[..., None]
+    limiter: Limiter, stop: Callable[..., None]
 ) -> None:
     request, promoted = promoted_one(limiter)
     stop("pause", "api", 0.0)
@@ -493,18 +490,18 @@ def test_a_tier_parks_where_its_setting_says_so(
 
 @pytest.mark.parametrize("change", ["its tier", "the table of tiers", "a resume", "an override"])
 def test_a_task_that_its_tier_parked_starts_within_a_second_of_a_change_of_its_tenant(
-    make_limiter: Callable[..., RedisLimiter], clock: FrozenClock, change: str
+    make_limiter: Callable[..., Limiter], clock: FrozenClock, change: str
 ) -> None:
     limiter = make_limiter(tier_on_limit="wait")
     take(limiter, tenant="42")
     if change == "a resume":
-        limiter.publish_tenant("42", "pro", None)
+        limiter.publish_tenant("42", "pro", {"concurrency": None})
         stop_key(limiter, clock, "pause", "tenant:42")
     park(limiter, ask("a", tenant="42"))
     clock.advance(1)
     assert promote(limiter) == []
     if change == "its tier":
-        limiter.publish_tenant("42", "pro", None)
+        limiter.publish_tenant("42", "pro", {"concurrency": None})
     elif change == "the table of tiers":
         limiter.publish_tiers([Tier("free", 2)], "settings")
     elif change == "a resume":
@@ -545,7 +542,7 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
     limiter.release([held])
     (promoted,) = promote(limiter)
     end_unstarted(limiter, promoted)
-    held_by_others = take(limiter, Limit("api", 2, on_limit="drop"))
+    held_by_others = take(limiter, Limit("api", concurrency=2, on_limit="drop"))
     park(limiter, again(request, promoted))
     limiter.end_promotion(promoted, "sent")
     limiter.release([held_by_others])
@@ -554,7 +551,7 @@ def test_what_is_parked_again_before_its_promoter_says_so_stays(limiter: Limiter
 
 @pytest.mark.parametrize("how", ["unsent", "rejected"])
 def test_what_could_not_be_published_comes_after_a_growing_pause_and_reserves_nothing(
-    limiter: RedisLimiter, clock: FrozenClock, how: PromotionEnd
+    limiter: Limiter, clock: FrozenClock, how: PromotionEnd
 ) -> None:
     _, given = promoted_one(limiter)
     pauses = []
@@ -589,7 +586,7 @@ def test_two_promotions_of_a_task_have_two_names(limiter: Limiter, clock: Frozen
     assert second.copy.serial != first.copy.serial
 
 
-def test_no_copy_of_a_cancelled_task_starts(limiter: RedisLimiter, clock: FrozenClock) -> None:
+def test_no_copy_of_a_cancelled_task_starts(limiter: Limiter, clock: FrozenClock) -> None:
     request, promoted = promoted_one(limiter)
     let_a_lease_end(limiter, clock)
     assert cancel(limiter, "a") == 1
@@ -601,7 +598,7 @@ def test_no_copy_of_a_cancelled_task_starts(limiter: RedisLimiter, clock: Frozen
 def test_a_promotion_reserves_a_start_until_its_lease_ends_or_its_copy_starts(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    rate = Limit("api", rates=((1, 1_000),))
+    rate = Limit("api", rate=((1, 1_000),))
     limiter.release([take(limiter, rate)])
     first = ask("a", rate)
     park(limiter, first)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Parking, SlotRequest
-from celery_fairness.worker.gate import short_wait_seconds
+from celery_fairness.worker.gate.gate import short_wait_seconds
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import again, ask
 from tests.support.services import only_in_ci
@@ -21,15 +21,15 @@ _serials = itertools.count(1)
 @pytest.mark.parametrize(
     ("limit", "most", "period_ms", "broker_ms", "seconds"),
     [
-        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 1, 5),
-        (Limit("api", throttle=(20, 1_000)), 20, 1_000, 10, 5),
+        (Limit("api", throttle=((20, 1_000),)), 20, 1_000, 1, 5),
+        (Limit("api", throttle=((20, 1_000),)), 20, 1_000, 10, 5),
         # The claim of 20 a second, with five times the calls.
-        pytest.param(Limit("api", throttle=(100, 1_000)), 100, 1_000, 8, 2, marks=only_in_ci),
-        pytest.param(Limit("api", throttle=(100, 1_000)), 100, 1_000, 2, 2, marks=only_in_ci),
-        (Limit("api", throttle=(2, 1_000)), 2, 1_000, 8, 20),
-        (Limit("api", rates=((40, 1_000),)), 40, 1_000, 10, 5),
-        (Limit("api", rates=((5, 100),)), 5, 100, 4, 5),
-        (Limit("api", rates=((1, 100),)), 1, 100, 4, 5),
+        pytest.param(Limit("api", throttle=((100, 1_000),)), 100, 1_000, 8, 2, marks=only_in_ci),
+        pytest.param(Limit("api", throttle=((100, 1_000),)), 100, 1_000, 2, 2, marks=only_in_ci),
+        (Limit("api", throttle=((2, 1_000),)), 2, 1_000, 8, 20),
+        (Limit("api", rate=((40, 1_000),)), 40, 1_000, 10, 5),
+        (Limit("api", rate=((5, 100),)), 5, 100, 4, 5),
+        (Limit("api", rate=((1, 100),)), 1, 100, 4, 5),
     ],
 )
 def test_parked_tasks_use_a_rate_and_a_throttle(
@@ -87,4 +87,4 @@ def test_parked_tasks_use_a_rate_and_a_throttle(
     assert len(starts) >= 0.95 * allowed
     for first, last in zip(starts, starts[most:], strict=False):
         # Throttled starts may make up for a tenth of their interval.
-        assert last - first > period_ms - (period_ms / most / 10 + 1 if limit.throttle else 0)
+        assert last - first > period_ms - (period_ms / most / 10 + 1 if limit["throttle"] else 0)

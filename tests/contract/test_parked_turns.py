@@ -13,7 +13,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.tiers import Tier
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Rejected, SlotRequest
 from tests.contract.conftest import FrozenClock
 from tests.contract.test_parked import (
@@ -28,7 +28,7 @@ from tests.contract.test_parked import (
     take,
 )
 
-API = Limit("api", 1)
+API = Limit("api", concurrency=1)
 #: Who waits at the shared limit itself may come first.
 IN_TURN = ("ABABAB", "BABABA")
 
@@ -70,7 +70,7 @@ def test_who_has_a_limit_of_its_own_beside_the_shared_one_has_no_more_turns(
     limiter: Limiter, clock: FrozenClock, own: str
 ) -> None:
     """An end frees both keys, and the one that comes first in the alphabet is looked at first."""
-    mine, others = Limit(f"{own}:A", 1), Limit(f"{own}:B", 1)
+    mine, others = Limit(f"{own}:A", concurrency=1), Limit(f"{own}:B", concurrency=1)
     gate = Gate(limiter, clock, take(limiter, mine, API, tenant="A"))
     gate.wait("A", 6, mine, API)
     gate.wait("B", 3, others, API)
@@ -80,9 +80,9 @@ def test_who_has_a_limit_of_its_own_beside_the_shared_one_has_no_more_turns(
 def test_of_two_that_are_due_at_once_the_one_that_waits_longer_is_before(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    mine = Limit("account:A", 1)
+    mine = Limit("account:A", concurrency=1)
     gate = Gate(limiter, clock, take(limiter, mine, API, tenant="A"))
-    gate.wait("B", 3, Limit("account:B", 1), API)
+    gate.wait("B", 3, Limit("account:B", concurrency=1), API)
     gate.wait("A", 3, mine, API)
     assert gate.serve(6) == "BABABA"
 
@@ -92,7 +92,7 @@ def test_who_waits_at_its_tier_has_no_more_turns_at_a_shared_limit(
     make_limiter: Callable[..., Limiter], clock: FrozenClock, shared: str
 ) -> None:
     limiter = make_limiter(tier_on_limit="wait", tiers={"free": {"concurrency": 1}})
-    limit = Limit(shared, 1)
+    limit = Limit(shared, concurrency=1)
     gate = Gate(limiter, clock, take(limiter, limit, tenant="A"))
     gate.wait("A", 6, limit)
     gate.wait("B", 3, limit)
@@ -105,7 +105,7 @@ def test_turns_are_taken_however_many_numbers_a_key_has(
 ) -> None:
     gate = Gate(limiter, clock, take(limiter, API, tenant="X"))
     for number in range(places):
-        closed = Limit("api", 0, throttle=(number + 1, 1_000))
+        closed = Limit("api", concurrency=0, throttle=((number + 1, 1_000),))
         park(limiter, ask(f"never{number}", closed, tenant="Z"))
     gate.wait("A", 6, API)
     gate.wait("B", 3, API)
@@ -117,7 +117,7 @@ def test_a_tenant_with_tasks_of_other_numbers_has_no_more_turns_at_their_key(
 ) -> None:
     gate = Gate(limiter, clock, take(limiter, API, tenant="X"))
     gate.wait("A", 3, API)
-    gate.wait("A", 3, Limit("api", 1, rates=((1_000, 1_000),)))
+    gate.wait("A", 3, Limit("api", concurrency=1, rate=((1_000, 1_000),)))
     gate.wait("B", 3, API)
     assert gate.serve(9) == "ABABABAAA"
 
@@ -126,7 +126,7 @@ def test_tenants_with_one_shared_limit_and_another_for_some_share_both(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
     """A needs both, B the one and C the other: nobody starves, and nothing moves without an end."""
-    other = Limit("mail", 1)
+    other = Limit("mail", concurrency=1)
     gate = Gate(limiter, clock, take(limiter, API, other, tenant="X"))
     gate.wait("A", 6, API, other)
     gate.wait("B", 6, API)
@@ -138,7 +138,7 @@ def test_tenants_with_one_shared_limit_and_another_for_some_share_both(
 
 def test_d03_older_numbers_of_a_key_keep_nobody_back(limiter: Limiter) -> None:
     held = take(limiter, ONE)
-    park(limiter, ask("never", Limit("api", 0)))
+    park(limiter, ask("never", Limit("api", concurrency=0)))
     park(limiter, ask("old", ONE))
     assert promote(limiter) == []
     newest = ask("newest", TWO)
@@ -153,35 +153,35 @@ def test_d03_older_numbers_of_a_key_keep_nobody_back(limiter: Limiter) -> None:
 
 def test_d03_a_retry_and_a_copy_declare_no_numbers(limiter: Limiter) -> None:
     held = take(limiter, TWO)
-    old = replace(ask("retry", Limit("api", 9)), is_new=False)
+    old = replace(ask("retry", Limit("api", concurrency=9)), is_new=False)
     assert isinstance(limiter.acquire(old), Admitted)
     assert isinstance(
-        limiter.acquire(replace(ask("copy", Limit("api", 9)), is_new=False)), Rejected
+        limiter.acquire(replace(ask("copy", Limit("api", concurrency=9)), is_new=False)), Rejected
     )
     limiter.release([held, old.lease])
     # Where nobody has declared any they hold.
-    first = replace(ask("first", Limit("mail", 1)), is_new=False)
+    first = replace(ask("first", Limit("mail", concurrency=1)), is_new=False)
     assert isinstance(limiter.acquire(first), Admitted)
-    second = replace(ask("second", Limit("mail", 9)), is_new=False)
+    second = replace(ask("second", Limit("mail", concurrency=9)), is_new=False)
     assert isinstance(limiter.acquire(second), Rejected)
 
 
 def test_d03_a_newcomer_stands_behind_those_of_its_key_and_no_others(limiter: Limiter) -> None:
     take(limiter, ONE)
     park(limiter, ask("old", ONE))
-    assert isinstance(limiter.acquire(ask("wide", Limit("api", 3))), Rejected)
+    assert isinstance(limiter.acquire(ask("wide", Limit("api", concurrency=3))), Rejected)
     # A number that is 0 stops one task alone, and another kind of number waits on its own.
-    assert isinstance(limiter.acquire(ask("rated", Limit("api", rates=((5, 1_000),)))), Admitted)
-    assert isinstance(limiter.acquire(ask("never", Limit("api", 0))), Rejected)
+    assert isinstance(limiter.acquire(ask("rated", Limit("api", rate=((5, 1_000),)))), Admitted)
+    assert isinstance(limiter.acquire(ask("never", Limit("api", concurrency=0))), Rejected)
     assert names(promote(limiter)) == ["old"]
 
 
 def test_of_one_key_the_eldest_is_promoted_first_whatever_its_numbers(limiter: Limiter) -> None:
-    numbers = [Limit("api", n) for n in (4, 3, 2, 5)]
-    held = [take(limiter, Limit("api", 5)) for _ in range(5)]
+    numbers = [Limit("api", concurrency=n) for n in (4, 3, 2, 5)]
+    held = [take(limiter, Limit("api", concurrency=5)) for _ in range(5)]
     for name, limit in zip("abcdefgh", numbers * 2, strict=True):
         park(limiter, ask(name, limit))
-    limiter.acquire(ask("last", Limit("api", 5)))
+    limiter.acquire(ask("last", Limit("api", concurrency=5)))
     limiter.release(held)
     # As many as the newest number allows, and no more.
     assert names(promote(limiter)) == ["a", "b", "c", "d", "e"]
@@ -190,7 +190,7 @@ def test_of_one_key_the_eldest_is_promoted_first_whatever_its_numbers(limiter: L
 def test_a_key_with_many_numbers_is_looked_at_a_bounded_number_at_a_time(
     limiter: Limiter, clock: FrozenClock
 ) -> None:
-    limits = [Limit("api", 0, throttle=(1, 1_000 + n)) for n in range(30)]
+    limits = [Limit("api", concurrency=0, throttle=((1, 1_000 + n),)) for n in range(30)]
     for n, limit in enumerate(limits):
         park(limiter, ask(f"never{n}", limit))
     held = take(limiter, ONE)

@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
-from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET, QueueNumbers
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.limiter.protocol import Limiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.partition import queue_limits_text
 from tests.contract.conftest import FrozenClock
@@ -32,17 +33,17 @@ def starts(limiter: Limiter, words: str, times: int = 9) -> list[Lease]:
     return [each.lease for each in answers if isinstance(each, Admitted)]
 
 
-def refused(limiter: Limiter, words: str) -> Rejected:
+def rejected(limiter: Limiter, words: str) -> Rejected:
     answer = limiter.acquire(ask(words))
     assert isinstance(answer, Rejected)
     return answer
 
 
 def test_s30_rlr005_a_queue_s_limit_holds_for_all_its_tasks(limiter: Limiter) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(2))
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=2))
     leases = starts(limiter, WHOLE)
     assert len(leases) == 2
-    answer = refused(limiter, WHOLE)
+    answer = rejected(limiter, WHOLE)
     assert (answer.reason, answer.key, answer.action) == (
         Reason.AT_CONCURRENCY_LIMIT,
         "queue:emails",
@@ -54,51 +55,51 @@ def test_s30_rlr005_a_queue_s_limit_holds_for_all_its_tasks(limiter: Limiter) ->
 
 def test_new_numbers_hold_at_the_next_question(limiter: Limiter) -> None:
     assert len(starts(limiter, WHOLE, 3)) == 3
-    limiter.limit_queue(DECLARED, "emails", QueueNumbers(4))
+    limiter.limit_queue(DECLARED, "emails", Limit("", concurrency=4))
     assert len(starts(limiter, WHOLE)) == 1
-    limiter.limit_queue(SET, "emails", QueueNumbers(6))
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=6))
     assert len(starts(limiter, WHOLE)) == 2
     limiter.limit_queue(CLEARED, "emails")
-    assert refused(limiter, WHOLE).key == "queue:emails"
+    assert rejected(limiter, WHOLE).key == "queue:emails"
 
 
 @pytest.mark.parametrize("action", ["wait", "reschedule", "drop"])
 def test_what_becomes_of_a_task_is_the_queue_s_to_say(limiter: Limiter, action: str) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(1, on_limit=action))
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=1, on_limit=action))
     starts(limiter, WHOLE, 1)
-    assert refused(limiter, WHOLE).action == action
+    assert rejected(limiter, WHOLE).action == action
 
 
 def test_a_rate_of_a_queue_is_kept(limiter: Limiter, clock: FrozenClock) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(rates=((3, 1_000),)))
+    limiter.limit_queue(SET, "emails", Limit("", rate=((3, 1_000),)))
     assert len(starts(limiter, WHOLE)) == 3
-    answer = refused(limiter, WHOLE)
+    answer = rejected(limiter, WHOLE)
     assert (answer.reason, answer.retry_after_seconds) == (Reason.AT_RATE_LIMIT, 1.001)
     clock.advance(1.001)
     assert len(starts(limiter, WHOLE)) == 3
 
 
 def test_s32_the_queue_s_limit_and_the_task_s_both_hold(limiter: Limiter) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(2))
-    assert len(starts(limiter, f"api|1|||w,{WHOLE}")) == 1
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=2))
+    assert len(starts(limiter, f"api|C1|w,{WHOLE}")) == 1
     assert len(starts(limiter, WHOLE)) == 1
-    assert refused(limiter, f"api|5|||w,{WHOLE}").key == "queue:emails"
+    assert rejected(limiter, f"api|C5|w,{WHOLE}").key == "queue:emails"
 
 
 def test_s32_a_policy_with_the_queue_s_key_counts_a_start_once(limiter: Limiter) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(rates=((4, 60_000),)))
-    assert len(starts(limiter, f"queue:emails|9|||w,{WHOLE}")) == 4
+    limiter.limit_queue(SET, "emails", Limit("", rate=((4, 60_000),)))
+    assert len(starts(limiter, f"queue:emails|C9|w,{WHOLE}")) == 4
 
 
 def test_each_partition_has_the_numbers_for_itself(limiter: Limiter) -> None:
-    limiter.limit_queue(DECLARED, "emails", QueueNumbers(1), parts=True)
+    limiter.limit_queue(DECLARED, "emails", Limit("", concurrency=1), parts=True)
     assert len(starts(limiter, ONE)) == 1
     assert len(starts(limiter, TWO)) == 1
-    assert refused(limiter, ONE).key == "queue:emails:1"
+    assert rejected(limiter, ONE).key == "queue:emails:1"
 
 
-def test_who_enforces_nothing_refuses_nothing(limiter: Limiter) -> None:
-    limiter.limit_queue(SET, "emails", QueueNumbers(1))
+def test_who_enforces_nothing_rejects_nothing(limiter: Limiter) -> None:
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=1))
     for _ in range(3):
         assert isinstance(limiter.acquire(ask(WHOLE), Enforcement.OBSERVE), Admitted)
     assert len(limiter.queue_rows()) == 1

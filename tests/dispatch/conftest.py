@@ -94,6 +94,13 @@ def assert_nothing_left(memory: Redis, timeout_seconds: float = at_most(5.0)) ->
     eventually(nothing, timeout_seconds)
 
 
+def cut_all(memory: Redis) -> None:
+    """Cut every connection to the broker's database."""
+    for client in memory.client_list():
+        if client["db"] == "0" and client["id"] != str(memory.client_id()):
+            memory.client_kill_filter(_id=client["id"])
+
+
 def waiting_in(memory: Redis, queue: str = "celery") -> list[str]:
     """Return the ids of the tasks that wait in a queue, in the order of each lane."""
     lanes = sorted(memory.scan_iter(f"{PREFIX}lane:* {queue}"))

@@ -36,7 +36,7 @@ TOO_MUCH: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-class Based(Task[Any, Any]):
+class Based(Task):
     """A user's base class."""
 
     abstract = True
@@ -60,7 +60,7 @@ class OwnRequest(Request):
         super().acknowledge()
 
 
-class Requested(Task[Any, Any]):
+class Requested(Task):
     """Tasks with a request class of the user's own."""
 
     abstract = True
@@ -79,21 +79,21 @@ class BrokenRequest(Request):
     def time_limits(self, value: Any) -> None: ...
 
 
-class Broken(Task[Any, Any]):
+class Broken(Task):
     """Tasks that never reach a pool."""
 
     abstract = True
     Request = BrokenRequest
 
 
-class RequestedByName(Task[Any, Any]):
+class RequestedByName(Task):
     """The same, by its name as Celery's own is given."""
 
     abstract = True
     Request = "tests.dispatch.kinds:OwnRequest"
 
 
-class Classy(Task[Any, Any]):
+class Classy(Task):
     """A task that is a class."""
 
     name = "kinds.classy"

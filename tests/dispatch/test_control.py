@@ -23,6 +23,7 @@ from tests.dispatch.conftest import assert_nothing_left, send, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.local_process import ROOT, clean_environment
 from tests.support.nodes import WorkerNode
+from tests.support.services import and_in_ci
 from tests.support.waiting import at_most, eventually
 
 KINDS = "tests.dispatch.kinds"
@@ -58,7 +59,7 @@ def test_inspection_shows_what_runs_and_that_nothing_is_prefetched(
     assert [result.get(timeout=RESULT_SECONDS) for result in results] == ["done"] * 5
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork"], "gevent"))
 def test_workers_hear_of_each_other(fair_shop: Shop, pool: str) -> None:
     first = fair_shop.worker(app=KINDS, pool=pool, alone=False)
 
@@ -116,7 +117,7 @@ def test_a_pool_that_grows_or_shrinks_claims_for_its_places(fair_shop: Shop, poo
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
-@pytest.mark.parametrize("multiplier", [None, 0, 3])
+@pytest.mark.parametrize("multiplier", and_in_ci([None, 3], 0))
 def test_a_worker_whose_pool_has_no_process_claims_nothing(
     make_fair_shop: Callable[..., Shop], memory: Redis, pool: str, multiplier: int | None
 ) -> None:
@@ -200,7 +201,7 @@ def test_tasks_are_claimed_ahead_only_where_the_user_asks_for_it(
     assert len(shop.ledger("start")) == 6
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork", "gevent"], "threads", "solo"))
 def test_a_rate_limit_holds_is_reached_and_loses_nothing(
     fair_shop: Shop, memory: Redis, pool: str
 ) -> None:
@@ -353,6 +354,7 @@ def test_what_beat_sends_runs_as_a_system_task_or_in_the_scheduled_queue(
     eventually(lambda: not worker.alive, RESULT_SECONDS)
 
 
+@pytest.mark.one_redis("a database")
 def test_another_limiter_s_address_is_ignored_with_one_warning(
     make_fair_shop: Callable[..., Shop], redis_url: str
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from celery_fairness import MessageUnreadable
-from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states
+from tests.dispatch.conftest import PREFIX, assert_nothing_left, cut_all, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
@@ -31,13 +31,6 @@ def two_bodies(shop: Shop, gate: Any) -> list[Any]:
     results = [send(shop, f"kinds.{name}", name, gate=str(gate)) for name in ("early", "late")]
     eventually(lambda: len(shop.ledger("start")) == 2)
     return results
-
-
-def cut_all(memory: Redis) -> None:
-    """Cut every connection to the broker's database."""
-    for client in memory.client_list():
-        if client["db"] == "0" and client["id"] != str(memory.client_id()):
-            memory.client_kill_filter(_id=client["id"])
 
 
 @pytest.mark.parametrize("pool", POOLS)

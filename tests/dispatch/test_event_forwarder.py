@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.control.events import EventsApi
-from celery_fairness.control.scan import Reader, server_now
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.control.health.events_api import EventsApi
+from celery_fairness.control.installation.reader import Reader, server_now
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.worker.event_forwarder import (
@@ -63,7 +63,7 @@ class Workers:
 @pytest.fixture
 def workers(redis_url, memory):
     connection = Connection(address_from_url(redis_url))
-    yield Workers(Reader(RedisLimiter(connection, build_settings({}))), memory)
+    yield Workers(Reader(Limiter(connection, build_settings({}))), memory)
     connection.close()
 
 

@@ -12,11 +12,10 @@ from redis import Redis
 
 from tests.dispatch.conftest import assert_nothing_left
 from tests.integration.conftest import Shop
-from tests.integration.test_exits import POOLS, leave_all
+from tests.integration.test_exits import POOLS_AND_LATE, leave_all
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize(("pool", "late"), POOLS_AND_LATE)
 def test_the_slot_is_free_after_every_exit(
     make_fair_shop: Callable[..., Shop], memory: Redis, pool: str, late: bool
 ) -> None:

@@ -155,7 +155,7 @@ def test_a_tenant_does_not_cool_down(fairness: Fairness) -> None:
 
 
 @pytest.mark.parametrize("key", ["_system", "", "a b", "a\nb", "x" * 256])
-def test_what_is_no_limit_s_key_is_refused(fairness: Fairness, key: str) -> None:
+def test_what_is_no_limit_s_key_is_rejected(fairness: Fairness, key: str) -> None:
     for change in (
         lambda: fairness.limits.pause(key),
         lambda: fairness.limits.resume(key),

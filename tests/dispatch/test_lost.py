@@ -29,7 +29,7 @@ from tests.support.waiting import at_most, eventually
 KINDS = "tests.dispatch.kinds"
 LEASE_SECONDS = 1.0
 #: How late the result of a lost task may be, beside the length of a lease: a claim sees within one
-#: second that it ended, a outcome_reporter asks within another, and both may wait for a processor.
+#: second that it ended, a collector asks within another, and both may wait for a processor.
 TOLD_SECONDS = 3.0
 
 

@@ -19,9 +19,10 @@ from celery_fairness import DeliveriesExhausted
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, send, states, waiting_in
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.nodes import WorkerNode
+from tests.support.services import and_in_ci
 from tests.support.waiting import eventually
 
-POOLS = ["prefork", "threads", "gevent", "solo"]
+POOLS = and_in_ci(["prefork", "threads"], "gevent", "solo")
 KINDS = "tests.dispatch.kinds"
 LEASE_SECONDS = 1.0
 
@@ -72,7 +73,7 @@ def deaths_of(memory: Redis) -> list[int]:
     return [int(head.split(" ")[2]) for head in memory.hvals(f"{PREFIX}tasks")]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork", "threads"], "gevent"))
 def test_a_body_that_kills_its_worker_takes_no_innocent_with_it(
     make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
 ) -> None:
@@ -96,7 +97,7 @@ def test_a_body_that_kills_its_worker_takes_no_innocent_with_it(
     assert shop.runs() == {poison.id: 3, **{each.id: 2 for each in innocent}}
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork", "gevent"], "threads"))
 def test_a_suspect_that_waits_goes_back_without_a_death_when_its_worker_stops(
     make_fair_shop: Callable[..., Shop], memory: Redis, pool: str
 ) -> None:

@@ -88,6 +88,10 @@ def test_a_warm_shutdown_lets_bodies_end_and_claims_no_more(
     assert_nothing_left(memory)
 
 
+def _began(shop: Shop, task_id: str) -> None:
+    assert task_id in shop.runs()
+
+
 @pytest.mark.parametrize("name", ["kinds.early", "kinds.late"])
 def test_what_a_stopped_pool_has_not_begun_waits_again_at_once(
     make_fair_shop: Callable[..., Shop], memory: Redis, name: str
@@ -100,6 +104,8 @@ def test_what_a_stopped_pool_has_not_begun_waits_again_at_once(
     gate = shop.gate_file()
     runs, waits = (send(shop, name, "42", gate=str(gate)) for _ in range(2))
     worker.wait_for_log(f"{waits.id}] received")
+    # A body that has not begun by then waits again too.
+    eventually(lambda: _began(shop, runs.id))
     worker.signal(signal.SIGTERM)
     worker.wait_for_log("Stopping Pool...")
     gate.touch()
@@ -118,10 +124,12 @@ def test_what_a_process_has_and_has_not_begun_when_the_worker_stops_runs_once(
         app="tests.dispatch.kinds", pool="prefork", concurrency=1, args=TELLS_STEPS
     )
     (child,) = worker.children()
+    # The pool writes only to a process that has reported its start.
+    eventually(lambda: _writes(shop, worker)["inqueues"]["total"] == 1)
     os.kill(child, signal.SIGSTOP)
     result = send(shop, name, "42")
     worker.wait_for_log(f"{result.id}] received")
-    eventually(lambda: _written(shop, worker) == 1)
+    eventually(lambda: int(_writes(shop, worker)["total"]) == 1)
     worker.signal(signal.SIGTERM)
     worker.wait_for_log("Stopping Pool...")
     os.kill(child, signal.SIGCONT)
@@ -131,10 +139,9 @@ def test_what_a_process_has_and_has_not_begun_when_the_worker_stops_runs_once(
     assert_nothing_left(memory)
 
 
-def _written(shop: Shop, worker: WorkerNode) -> int:
-    """Return how many tasks the worker's main process has written to its children."""
-    stats = shop.ask(worker, "stats")
-    return int(stats["pool"]["writes"]["total"])
+def _writes(shop: Shop, worker: WorkerNode) -> Any:
+    """Return what the worker's main process has written to its children, and to how many it can."""
+    return shop.ask(worker, "stats")["pool"]["writes"]
 
 
 def test_a_cold_shutdown_puts_late_acked_tasks_back_in_their_places(

@@ -11,6 +11,7 @@ from redis import Redis
 from tests.dispatch.conftest import assert_nothing_left, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.proxy import Proxy
+from tests.support.services import only_in_ci
 from tests.support.waiting import at_most, eventually
 
 KINDS = "tests.dispatch.kinds"
@@ -34,7 +35,8 @@ def make_proxied(
 
 
 @pytest.mark.parametrize(
-    ("pool", "times"), [("prefork", {}), ("threads", TIMES), ("gevent", TIMES)]
+    ("pool", "times"),
+    [("prefork", {}), ("threads", TIMES), pytest.param("gevent", TIMES, marks=only_in_ci)],
 )
 def test_a_worker_goes_on_when_all_of_its_connections_go_silent(
     make_proxied: Callable[..., tuple[Shop, Proxy]],

@@ -17,7 +17,7 @@ from tests.support.services import only_in_ci
 from tests.support.waiting import at_most, eventually
 
 FLOOD = f"{ADMIN}/limitkey/tenant_3Aflood/change/"
-API = "api.stripe.com|1|2/3600000||w"
+API = "api.stripe.com|C1;R2/3600000|w"
 
 
 @pytest.mark.browser
@@ -50,6 +50,22 @@ def test_a_tenant_is_paused_and_resumed_while_tasks_wait(
         "not stopped: tasks start as its limits allow"
     )
     eventually(finished(paused_at + 3), timeout_seconds=at_most(20))
+
+
+@pytest.mark.browser
+def test_a_button_is_on_while_it_has_something_to_end(
+    page_of: Callable[[str], Page], shop: Installation
+) -> None:
+    send(shop, "flood", "waits")
+    page, other = page_of("boss"), page_of("boss")
+    page.goto(FLOOD)
+    resume = page.get_by_role("button", name="Resume")
+    expect(resume).to_be_disabled()
+    other.goto(FLOOD)
+    other.get_by_label("Reason").fill("incident 17")
+    other.get_by_role("button", name="Pause").click()
+    expect(resume).to_be_enabled(timeout=SOON_MS)
+    expect(page.get_by_role("button", name="End override")).to_be_disabled()
 
 
 @pytest.mark.browser
@@ -143,12 +159,16 @@ def test_a_task_is_found_by_its_id_and_starts_while_the_page_is_open(
 
 #: The pages about Redis.
 PATHS = (
+    "tenant/",
     "limitkey/",
     "limitkey/api.stripe.com/change/",
     "limitkey/tenant_3Aflood/change/",
     "limitkey/tenant_3Aflood/purge/",
     "queue/",
     "queue/celery/change/",
+    "task/",
+    "task/?tenant=flood",
+    "task/cancel-all/?tenant=flood",
     "task/?id=t3",
     "task/?id=gone",
     "task/t3/cancel/",

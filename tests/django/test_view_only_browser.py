@@ -19,6 +19,7 @@ from tests.support.services import only_in_ci
 QUEUE = f"{ADMIN}/queue/celery/change/"
 #: Pages on which the administrator is offered an action.
 WITH_ACTIONS = (
+    f"{ADMIN}/tenant/",
     f"{ADMIN}/limitkey/tenant_3Aflood/change/",
     f"{ADMIN}/limitkey/api.stripe.com/change/",
     f"{ADMIN}/task/?id=t1",
@@ -109,9 +110,13 @@ answer = [str(list(model.objects.order_by("pk").values())) for model in models]
 
 
 def tables_of(server: RedisServer) -> dict[bytes, bytes | None]:
-    """Return all that Redis has, except the clock, which every look moves."""
+    """Return all that Redis has but the clock and Celery's control bus, which every look moves."""
     with server.client() as client:
-        return {key: client.dump(key) for key in client.scan_iter() if not key.endswith(b":clock")}
+        return {
+            key: client.dump(key)
+            for key in client.scan_iter()
+            if not key.endswith(b":clock") and not key.startswith(b"_kombu.")
+        }
 
 
 @pytest.fixture
@@ -120,7 +125,7 @@ def busy(live_site: LiveSite, shop: Installation) -> Installation:
     assert live_site.run(CHANGED) == [1, 1, 1, 1]
     bury(shop, "42", "dead")
     for number in range(2):
-        send(shop, "flood", f"t{number}", limits="api.stripe.com|1|2/3600000||w")
+        send(shop, "flood", f"t{number}", limits="api.stripe.com|C1;R2/3600000|w")
     shop.claim()
     return shop
 
@@ -152,7 +157,7 @@ def test_no_action_is_accepted_from_who_may_only_look(
     live_site: LiveSite,
     redis_server: RedisServer,
 ) -> None:
-    """The administrator's forms, sent by the other person, are refused and change nothing."""
+    """The administrator's forms, sent by the other person, are rejected and change nothing."""
     boss, clerk = page_of("boss"), page_of("clerk")
     orders: list[Any] = []
     for path in (*WITH_ACTIONS, *QUESTIONS):
@@ -162,12 +167,17 @@ def test_no_action_is_accepted_from_who_may_only_look(
         assert bool(found) == ("/task/?id=" not in path and path != QUEUE), path
         orders += found
     clerk.goto(DASHBOARD)
-    rows, tables = live_site.run(_ROWS), tables_of(redis_server)
-    for address, fields in orders:
-        status = clerk.evaluate(_SEND, [address, fields])
-        # Django ignores an action that it does not offer, and shows the list.
-        ignored = {"confirmed", "action"} <= dict(fields).keys()
-        assert status == (200 if ignored else 403), (address, fields)
+    # The site outlives the memory of the test before, and notes once that it is gone.
+    for _ in range(2):
+        losses = busy.client.hget("{fairness}:counters", "memory_lost")
+        rows, tables = live_site.run(_ROWS), tables_of(redis_server)
+        for address, fields in orders:
+            status = clerk.evaluate(_SEND, [address, fields])
+            # Django ignores an action that it does not offer, and shows the list.
+            ignored = {"confirmed", "action"} <= dict(fields).keys()
+            assert status == (200 if ignored else 403), (address, fields)
+        if busy.client.hget("{fairness}:counters", "memory_lost") == losses:
+            break
     assert live_site.run(_ROWS) == rows
     assert tables_of(redis_server) == tables
     # The same orders are good ones.

@@ -37,7 +37,7 @@ def test_a_starting_worker_heals_a_redis_that_forgot(
         assert free["concurrency"] == 2
         assert client.hget("{fairness}:clock", "tiers_source") == "database"
         acme = client.hgetall("{fairness}:tenant:acme")
-        assert acme == {"tier": "pro", "concurrency": "6"}
+        assert acme == {"tier": "pro", "numbers": "C6"}
 
 
 def test_the_command_says_when_redis_is_away(

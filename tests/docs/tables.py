@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import configparser
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from celery_fairness.config.environment import VARIABLES
+from celery_fairness.config.numbers import HOLDERS, NUMBERS
 from celery_fairness.config.settings import Settings, expected
 from celery_fairness.config.worker_shares import PARTS, SLOTS
-from celery_fairness.control.doctor.diagnosis import CHECKS
-from celery_fairness.control.event_types import TYPES
-from celery_fairness.control.metric_table import METRICS
+from celery_fairness.control.health.doctor.diagnosis import CHECKS
+from celery_fairness.control.health.event_types import TYPES
+from celery_fairness.control.health.metric_table import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Each file with the tables that it has.
@@ -26,8 +28,9 @@ FILES = {
     ROOT / "docs" / "reference" / "settings.md": ("settings", "variables"),
     ROOT / "docs" / "reference" / "events.md": ("events",),
     ROOT / "docs" / "reference" / "metrics.md": ("metrics",),
-    ROOT / "docs" / "reference" / "doctor.md": ("doctor",),
-    ROOT / "docs" / "reference" / "versions.md": ("versions",),
+    ROOT / "docs" / "reference" / "commands.md": ("doctor",),
+    ROOT / "docs" / "reference" / "limits.md": ("numbers",),
+    ROOT / "docs" / "reference" / "versions.md": ("rows", "versions"),
 }
 
 
@@ -42,6 +45,20 @@ def settings_table() -> str:
             default = f"`{value!r}`"
         rows.append((f"`{name}`", expected(name), default, str(field.description)))
     return _table(("setting", "takes", "default", "effect"), rows)
+
+
+def numbers_table() -> str:
+    """Every number: its name, what has it and by which word, what it takes, its meaning."""
+    rows = []
+    for name, each in NUMBERS.items():
+        words = ((holder, word) for holder in HOLDERS for word in _words(holder, name))
+        has = (holder if word == name else f"{holder} (`{word}`)" for holder, word in words)
+        rows.append((f"`{name}`", ", ".join(has), each.kind.rule.expected, each.help))
+    return _table(("number", "of", "takes", "meaning"), rows)
+
+
+def _words(holder: str, name: str) -> list[str]:
+    return [word for word, known in HOLDERS[holder].items() if known == name]
 
 
 def variables_table() -> str:
@@ -83,7 +100,7 @@ def doctor_table() -> str:
 
 
 #: What users of the package install with it; `dev` is for those who change it.
-EXTRAS = ("embedded", "django", "cli", "metrics", "top", "otel")
+EXTRAS = ("embedded", "django", "metrics", "top", "otel")
 
 
 def versions_table() -> str:
@@ -108,12 +125,25 @@ def versions_table() -> str:
     return _table(("package", "lowest", "installed in CI"), rows)
 
 
+def rows_table() -> str:
+    """Every row of versions that the quick tests run with, and when it ran."""
+    names = ("name", "python", "celery", "kombu", "redis", "others")
+    rows = tomllib.loads((ROOT / "scripts" / "versions.toml").read_text("utf-8"))["row"]
+    texts = [
+        [each[name] for name in names] + ["each change" if each["ci"] else each["ran"] or "not yet"]
+        for each in rows
+    ]
+    return _table(("row", "Python", "Celery", "kombu", "redis-py", "other packages", "ran"), texts)
+
+
 TABLES = {
     "settings": settings_table,
+    "numbers": numbers_table,
     "variables": variables_table,
     "events": events_table,
     "metrics": metrics_table,
     "doctor": doctor_table,
+    "rows": rows_table,
     "versions": versions_table,
 }
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.metric_table import METRICS, Metric
-from celery_fairness.control.metrics import OTHER, PARKED, QueueLoad
+from celery_fairness.control.health.metric_table import METRICS, Metric
+from celery_fairness.control.health.metrics import OTHER, PARKED, QueueLoad
 from tests.docs.test_docs import COMMANDS, ROOT, anchors, blocks
 from tests.support.servers import NotInstalled, find_program
 from tests.support.services import missing

@@ -34,6 +34,8 @@ def made_run(mode: Mode, jobs: Iterable[Job], ended_seconds: float = 100.0) -> R
     """A run from second 0 to `ended_seconds`."""
     run = Run(mode, began_seconds=0.0, ended_seconds=ended_seconds)
     run.book.jobs = {job.id: job for job in jobs}
+    if mode == "turns":
+        run.limits = dict.fromkeys(LIMITS)
     if mode == "fair":
         run.limits = dict(LIMITS)
         run.snooze_seconds = run.snooze_jitter_seconds = 1.0
@@ -41,10 +43,17 @@ def made_run(mode: Mode, jobs: Iterable[Job], ended_seconds: float = 100.0) -> R
 
 
 def a_good_comparison() -> Comparison:
-    """On plain Celery the others wait for the flood; with the package they do not."""
+    """On plain Celery the others wait for the flood. With the package they do not."""
     plain = [made_job("fred", 0.0, n, n + 4.0) for n in range(10)]
     plain += [made_job("paul", 1.0, 11.0, 11.5), made_job("emma", 2.0, 12.0, 12.5)]
     fair = [made_job("fred", 0.0, 2.0 * n, 2.0 * n + 1.0, refusals=n) for n in range(10)]
     fair += [made_job("paul", 1.0, 1.5, 2.0), made_job("emma", 2.0, 2.25, 3.0)]
     fair += [made_job(None, 3.0, 3.5, 4.0)]
-    return Comparison(made_run("plain", plain, 20.0), made_run("fair", fair, 20.0), seed=7)
+    turns = [made_job("fred", 0.0, n + 1.0, n + 4.0) for n in range(10)]
+    turns += [made_job("paul", 1.0, 3.0, 3.5), made_job("emma", 2.0, 3.5, 4.0)]
+    return Comparison(
+        made_run("plain", plain, 20.0),
+        made_run("fair", fair, 20.0),
+        seed=7,
+        turns=made_run("turns", turns, 20.0),
+    )

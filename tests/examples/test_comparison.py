@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from examples.code_analysis.comparison import Comparison
 from examples.code_analysis.replay import Snooze
@@ -17,6 +18,15 @@ def test_the_sentence_holds_the_numbers_of_both_runs() -> None:
         "instead of 10.0 s; fred had at most 1 running at once instead of 4, and took 19 s "
         "instead of 13 s."
     )
+
+
+def test_the_run_with_turns_alone_has_a_sentence_of_its_own() -> None:
+    comparison = a_good_comparison()
+    assert comparison.turns_sentence == (
+        "With turns alone they started within 2.0 s; fred had at most 3 running at once, and "
+        "took 13 s."
+    )
+    assert replace(comparison, turns=None).turns_sentence == ""
 
 
 def test_what_longer_snoozes_would_give() -> None:
@@ -52,3 +62,5 @@ def test_the_summary_for_programs_is_json() -> None:
     fred = next(user for user in summary["runs"]["fair"]["users"] if user["user"] == "fred")
     assert (fred["jobs"], fred["most_at_once"], fred["limit"], fred["flood"]) == (10, 1, 1, True)
     assert summary["runs"]["plain"]["quiet_wait_p95_seconds"] == 10.0
+    assert summary["runs"]["turns"]["quiet_wait_p95_seconds"] == 2.0
+    assert all(user["limit"] is None for user in summary["runs"]["turns"]["users"])

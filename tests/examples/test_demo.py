@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 from xml.etree import ElementTree
@@ -31,6 +31,14 @@ pytestmark = pytest.mark.redis
 
 #: Processes that run at least, besides the demo: Redis, two workers and the sender.
 CHILDREN = 4
+
+#: The same demo with packages that are parsed quickly, which all come within three seconds.
+QUICK = """
+import sys
+from examples.code_analysis import __main__, catalogue, load
+catalogue.SMALLEST_BYTES, catalogue.LARGEST_BYTES, load.WINDOW_SECONDS = 20_000, 50_000, 3.0
+sys.exit(__main__.main())
+"""
 
 StartDemo = Callable[..., "subprocess.Popen[str]"]
 
@@ -58,12 +66,14 @@ def marked(mark: str) -> dict[int, str]:
 def start_demo(tmp_path: Path) -> Iterator[StartDemo]:
     started: list[tuple[subprocess.Popen[str], str]] = []
 
-    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    def start(
+        *arguments: str, code: Sequence[str] = ("-m", "examples.code_analysis"), **variables: str
+    ) -> subprocess.Popen[str]:
         # A demo that is killed leaves its files: here.
         env = environment(TMPDIR=str(tmp_path), **variables)
         report = tmp_path / "report.html"
         process = subprocess.Popen(
-            [sys.executable, "-m", "examples.code_analysis", "--report", str(report), *arguments],
+            [sys.executable, *code, "--report", str(report), *arguments],
             cwd=ROOT,
             env=env,
             stdout=subprocess.PIPE,
@@ -90,7 +100,9 @@ def mark_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("way", ["fairredis", pytest.param("gate", marks=only_in_ci)])
 def test_a_short_demo_from_start_to_end(start_demo: StartDemo, tmp_path: Path, way: str) -> None:
-    process = start_demo("--jobs", "12", "--seed", "5", "--json", "--path", way)
+    pictured = ("--picture", str(tmp_path / "picture.svg"))
+    words = ("--jobs", "12", "--seed", "5", "--json", "--path", way, *pictured)
+    process = start_demo(*words, code=("-c", QUICK))
     output, errors = process.communicate(timeout=at_most(170))
     summary = json.loads(output)
 
@@ -104,20 +116,24 @@ def test_a_short_demo_from_start_to_end(start_demo: StartDemo, tmp_path: Path, w
     assert summary["path"] == way
     told = "snoozed for 1 s + 1 s;" if way == "gate" else "waited in Redis (fairredis)"
     assert told in summary["waiting"]
-    for mode in ("plain", "fair"):
+    modes = list(summary["runs"])
+    assert modes == (["plain", "gate"] if way == "gate" else ["plain", "turns", "fair"])
+    for mode in modes:
         users = {user["user"]: user for user in summary["runs"][mode]["users"]}
         assert users["fred"]["jobs"] == users["fred"]["done"] == 12
         assert all(user["jobs"] == user["done"] > 0 for user in users.values()), mode
-    plain, fair = (
-        next(user for user in summary["runs"][mode]["users"] if user["flood"])
-        for mode in ("plain", "fair")
+    plain, *turns, fair = (
+        next(user for user in summary["runs"][mode]["users"] if user["flood"]) for mode in modes
     )
+    assert all(each["most_at_once"] > 1 and each["limit"] is None for each in turns)
     assert plain["most_at_once"] > fair["most_at_once"] == fair["limit"] == 1
     assert plain["refusals"] == 0
     assert (fair["refusals"] > 0) == (way == "gate")
-    assert summary["runs"]["fair"]["refusals_by_tier"].get("free", 0) >= fair["refusals"]
+    assert summary["runs"][modes[-1]]["refusals_by_tier"].get("free", 0) >= fair["refusals"]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert ElementTree.fromstring(page.partition("\n")[2]).tag == "html"
+    picture = ElementTree.parse(tmp_path / "picture.svg").getroot()
+    assert picture.tag.endswith("svg")
     assert marked(mark_of(process)) == {}
 
 
@@ -162,12 +178,12 @@ def test_the_exit_code_tells_whether_something_was_found(
     comparison = a_good_comparison()
     for job in [made_job("paul", 0.0) for _ in range(lost)]:
         comparison.fair.book.jobs[job.id] = job
-    monkeypatch.setattr(demo, "run_both", lambda *_: comparison)
+    monkeypatch.setattr(demo, "run_all", lambda *_: comparison)
 
     assert demo.main(["--report", str(tmp_path / "report.html")]) == code
 
     output = capsys.readouterr().out
-    assert ("FOUND: celery_fairness: 1 job lost" in output) == bool(lost)
+    assert ("FOUND: limits and turns: 1 job lost" in output) == bool(lost)
     assert output.replace("\n", "").isprintable()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from examples.code_analysis.chart import mean_running, scale_to
 from examples.code_analysis.comparison import Comparison
+from examples.code_analysis.picture import draw
 from examples.code_analysis.report import render
 from tests.examples.made_runs import a_good_comparison, made_job, made_run
 
@@ -34,17 +36,37 @@ def test_it_is_well_formed_and_needs_nothing_else(comparison: Comparison) -> Non
     assert "prefers-color-scheme: dark" in page
 
 
-def test_both_runs_are_drawn_side_by_side() -> None:
-    root = parsed(render(a_good_comparison()))
+LABELS = ["plain Celery", "turns alone", "limits and turns"]
+
+
+@pytest.mark.parametrize("turns", [True, False], ids=["fairredis", "gate"])
+def test_the_runs_are_drawn_side_by_side(turns: bool) -> None:
+    comparison = a_good_comparison()
+    labels, dots = LABELS, [12, 12, 13]
+    if not turns:
+        comparison = replace(comparison, turns=None)
+        labels, dots = [LABELS[0], LABELS[2]], [12, 13]
+    root = parsed(render(comparison))
     figures = root.findall(".//figure")
 
-    assert [figure.findtext("figcaption") for figure in figures] == [
-        "plain Celery",
-        "celery_fairness",
-    ] * 2
-    assert len(figures[0].findall(".//circle")) == 12
-    assert len(figures[1].findall(".//circle")) == 13
-    assert len(root.findall(".//tbody/tr")) == 11
+    assert [figure.findtext("figcaption") for figure in figures] == labels * 2
+    assert [len(each.findall(".//circle")) for each in figures[: len(dots)]] == dots
+    rows = root.findall(".//tbody/tr")
+    assert len(rows) == 11
+    assert {sum(int(cell.get("colspan", "1")) for cell in row) for row in rows} == {
+        3 + 3 * len(dots) + 1
+    }
+
+
+def test_the_picture_has_the_first_row_of_the_page() -> None:
+    comparison = a_good_comparison()
+    picture = draw(comparison)
+    assert not re.search(r"@import|url\(|href", picture)
+    root = ElementTree.fromstring(picture)
+    name = "{http://www.w3.org/2000/svg}"
+    charts = root.findall(f"{name}g")
+    assert [chart.findtext(f"{name}text") for chart in charts] == LABELS
+    assert [len(chart.findall(f"{name}circle")) for chart in charts] == [12, 12, 13]
 
 
 def test_it_says_what_was_found() -> None:

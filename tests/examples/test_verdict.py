@@ -90,7 +90,7 @@ def test_a_planted_violation_is_the_one_finding(
     (finding,) = comparison.findings
 
     assert words in finding
-    assert finding.startswith("celery_fairness: ")
+    assert finding.startswith("limits and turns: ")
 
 
 def test_the_flood_and_plain_celery_may_wait_and_exceed() -> None:
@@ -116,7 +116,7 @@ def test_a_run_that_was_stopped_says_so() -> None:
     comparison = a_good_comparison()
     comparison.fair.stopped = "stopped after 75 s"
 
-    assert comparison.findings == ["celery_fairness: stopped after 75 s"]
+    assert comparison.findings == ["limits and turns: stopped after 75 s"]
 
 
 def test_a_job_lost_on_plain_celery_is_found_too() -> None:
@@ -127,6 +127,17 @@ def test_a_job_lost_on_plain_celery_is_found_too() -> None:
     (finding,) = comparison.findings
 
     assert finding.startswith("plain Celery: ")
+
+
+def test_with_turns_alone_a_quiet_user_may_exceed_and_may_not_wait() -> None:
+    comparison = a_good_comparison()
+    assert comparison.turns is not None
+    jobs = [made_job("paul", 0.0, 6.1, 7.0) for _ in range(4)]
+    comparison.turns.book.jobs.update({job.id: job for job in jobs})
+
+    (finding,) = comparison.findings
+
+    assert finding == "turns alone: paul (pro) waited 6.1 s at p95, expected at most 6 s"
 
 
 @pytest.mark.parametrize(("waited_seconds", "found"), [(25.0, 0), (25.2, 1)])

@@ -19,7 +19,7 @@ from tests.foreign.plugin import OUTCOMES, outcomes_of
 from tests.foreign.source import ROOT, fetch, pinned_version
 
 SUITE = "t/integration"
-#: The quick run: the files with most tests, on both paths, without what takes a minute.
+#: The quick run: the files with most tests, on both paths, without the slow ones.
 QUICK_MODES = ("fairredis", "gate")
 QUICK_FILES = ("test_canvas.py", "test_tasks.py")
 #: Processes of one mode. Most of the time their tests wait.

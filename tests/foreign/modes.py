@@ -41,6 +41,7 @@ class Mode:
 MODES = {
     "stock": Mode(settings=None),
     "fairredis": Mode("fairredis"),
+    "faircluster": Mode("faircluster"),
     "gate": Mode(fair_tasks=True),
     "fairredis-limit-1": Mode("fairredis", _ONE_TENANT, True, concurrency=3, rejects=True),
     "gate-limit-1": Mode("redis", {**_ONE_TENANT, **_SOON}, True, concurrency=3, rejects=True),

@@ -30,6 +30,7 @@ from tests.foreign.modes import (
     current_mode,
     read_exceptions,
 )
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
 #: From the best to the worst; of all that is reported of a test the worst counts.
@@ -42,8 +43,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the server, and say where it is."""
     server = RedisServer().start()
     atexit.register(server.stop)
-    os.environ["TEST_BROKER"] = server.url.replace("redis", current_mode().scheme, 1)
-    os.environ["TEST_BACKEND"] = server.url
+    scheme = current_mode().scheme
+    if scheme == "faircluster":
+        cluster = RedisCluster().start()
+        atexit.register(cluster.stop)
+        os.environ["TEST_BROKER"], os.environ["TEST_BACKEND"] = cluster.url(scheme), cluster.url()
+    else:
+        os.environ["TEST_BROKER"] = server.url.replace("redis", scheme, 1)
+        os.environ["TEST_BACKEND"] = server.url
+    # The tests also have a client of their own.
     os.environ["REDIS_HOST"], os.environ["REDIS_PORT"] = "127.0.0.1", str(server.port)
     # As Celery runs it: some tests read what the worker logs.
     os.environ["WORKER_LOGLEVEL"] = "INFO"

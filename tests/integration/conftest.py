@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +17,9 @@ from kombu import pools
 
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.control.ojs_views import Inspection
+from celery_fairness.control.key.views import Inspection
 from tests.support.fork_server import ForkServer
+from tests.support.kombu_channel import close_soon
 from tests.support.local_process import clean_environment
 from tests.support.nodes import WorkerNode
 from tests.support.shop import make_app
@@ -190,12 +192,14 @@ class Shop:
 def make_shop(
     request: pytest.FixtureRequest,
     redis_url: str,
+    stock_redis_url: str,
     start_worker: Callable[..., WorkerNode],
     fork_server: Callable[[str], ForkServer],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Shop]]:
     """A factory of shops: ``make_shop(broker, conf=…, fairness=…, variables=…)``."""
+    close_soon(monkeypatch)
     shops: list[Shop] = []
 
     def make(
@@ -206,16 +210,19 @@ def make_shop(
     ) -> Shop:
         settings, celery = dict(fairness or {}), dict(conf or {})
         env = {
-            "CELERY_BROKER_URL": redis_url,
-            "CELERY_RESULT_BACKEND": redis_url.removesuffix("/0") + "/1",
+            "CELERY_BROKER_URL": stock_redis_url,
+            # A cluster has one database.
+            "CELERY_RESULT_BACKEND": re.sub(r"^(redis:.*)/0$", r"\1/1", redis_url),
             "SHOP_LEDGER": str(tmp_path / f"ledger{len(shops)}"),
             **(variables or {}),
         }
         if broker == "fairredis":
             env["CELERY_BROKER_URL"] = f"fair{redis_url}"
-        elif broker != "redis":
-            env["CELERY_BROKER_URL"] = request.getfixturevalue("rabbit_url")
-            settings.setdefault("redis_url", redis_url)
+        else:
+            if broker != "redis":
+                env["CELERY_BROKER_URL"] = request.getfixturevalue("rabbit_url")
+            if env["CELERY_BROKER_URL"] != redis_url:
+                settings.setdefault("redis_url", redis_url)
         if broker == "rabbitmq_quorum":
             # Celery delays messages of quorum queues in the broker, through topic exchanges.
             celery.setdefault("task_default_queue_type", "quorum")

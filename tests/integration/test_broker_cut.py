@@ -1,4 +1,4 @@
-"""A broker that goes away while tasks are being refused: none is lost, none runs twice."""
+"""A broker that goes away while tasks are being rejected: none is lost, none runs twice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def proxied(
         proxy.stop()
 
 
-def told(worker: WorkerNode, what: str, since: int) -> set[str]:
+def logged(worker: WorkerNode, what: str, since: int) -> set[str]:
     """Return the ids of which the log says ``what`` behind its first ``since`` characters."""
     return set(re.findall(rf"task shop\.work\[(\S+)\] {what}", worker.log_text()[since:]))
 
@@ -64,7 +64,7 @@ def received(worker: WorkerNode, since: int) -> set[str]:
 
 @pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
 @pytest.mark.parametrize("broker", BROKERS)
-def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
+def test_a_broker_cut_while_rejecting_loses_and_doubles_nothing(
     proxied: Callable[..., tuple[Shop, Proxy]], broker: str, late: bool
 ) -> None:
     shop, proxy = proxied(broker, late=late)
@@ -74,40 +74,40 @@ def test_a_broker_cut_while_refusing_loses_and_doubles_nothing(
     results = [shop.send("work", user="42") for _ in range(TASKS)]
     worker = shop.worker(pool="threads", concurrency=8)
 
-    def await_refusals(more: int) -> None:
+    def await_rejections(more: int) -> None:
         wanted = sum(shop.fairness.stats.rejections().tiers.values()) + more
 
-        def refused() -> None:
+        def rejected() -> None:
             assert sum(shop.fairness.stats.rejections().tiers.values()) >= wanted
 
-        eventually(refused, RESULT_SECONDS)
+        eventually(rejected, RESULT_SECONDS)
 
-    await_refusals(20)
+    await_rejections(20)
     proxy.cut()
-    await_refusals(40)
+    await_rejections(40)
     for _ in range(5):
         before = len(worker.log_text())
         proxy.refuse()
 
         def felt(at: int = before) -> None:
-            # Once the consumer has lost its connection no other task comes to be refused.
+            # Once the consumer has lost its connection no other task comes to be rejected.
             lost = "Cannot connect to" in worker.log_text()[at:]
-            assert lost or told(worker, "is rejected and the broker", at)
+            assert lost or logged(worker, "is rejected and the broker", at)
 
         eventually(felt, RESULT_SECONDS)
-        met = bool(told(worker, "is rejected and the broker", before))
+        met = bool(logged(worker, "is rejected and the broker", before))
         before = len(worker.log_text())
         proxy.resume()
         if met:
             break
-        await_refusals(20)
-    assert met, "no task met the refusal on its way back"
+        await_rejections(20)
+    assert met, "no task met the rejection on its way back"
 
     # A body that starts while Celery has not yet noticed the cut runs twice, as in stock Celery:
-    # its ack is lost. So let every task be refused once more on a connection that works.
+    # its ack is lost. So let every task be rejected once more on a connection that works.
     ids = {result.id for result in results}
     eventually(lambda: received(worker, before) == ids, RESULT_SECONDS)
-    await_refusals(len(ids))
+    await_rejections(len(ids))
     tiers.release([lease])
     for result in results:
         assert result.get(timeout=at_most(40)) == "done", worker.log_text()

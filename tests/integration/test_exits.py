@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
+from tests.support.services import and_in_ci, only_in_ci
 from tests.support.waiting import at_most, eventually
 
 #: A dead child is noticed after worker_lost_wait (0.5 s); two seconds are promised.
@@ -103,8 +104,15 @@ def leave_all(shop: Shop, pool: str, *, late: bool) -> None:
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "late_ack"])
-@pytest.mark.parametrize("pool", POOLS)
+#: Each pool with one acknowledgement. CI has each pool with both.
+POOLS_AND_LATE = [
+    pytest.param(pool, late, id=f"{pool}-{name}", marks=() if late == here else only_in_ci)
+    for pool, here in zip(POOLS, (True, False, False, True), strict=True)
+    for late, name in ((False, "early_ack"), (True, "late_ack"))
+]
+
+
+@pytest.mark.parametrize(("pool", "late"), POOLS_AND_LATE)
 def test_the_slot_is_free_after_every_exit(
     make_shop: Callable[..., Shop], pool: str, late: bool
 ) -> None:
@@ -172,7 +180,7 @@ def test_a_task_revoked_or_expired_while_it_waits_takes_no_slot(shop: Shop) -> N
     assert worker.terminate() == 0
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork", "threads"], "gevent", "solo"))
 def test_a_warm_shutdown_finishes_and_frees(shop: Shop, pool: str) -> None:
     worker = shop.worker(pool=pool, concurrency=2 if pool != "solo" else 1)
     gate = shop.gate_file()
@@ -213,7 +221,7 @@ def test_a_shutdown_that_kills_bodies_frees_at_once(
     shop.await_held("42", 0, FREE_SECONDS)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork"], "threads", "gevent", "solo"))
 def test_a_dead_worker_s_slot_is_free_within_one_lease(
     make_shop: Callable[..., Shop], pool: str
 ) -> None:
@@ -227,7 +235,7 @@ def test_a_dead_worker_s_slot_is_free_within_one_lease(
     shop.await_held("42", 0, timeout_seconds=at_most(5.0))
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", and_in_ci(["prefork", "gevent"], "threads", "solo"))
 def test_a_body_longer_than_a_lease_keeps_its_slot(
     make_shop: Callable[..., Shop], pool: str
 ) -> None:

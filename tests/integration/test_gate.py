@@ -1,4 +1,4 @@
-"""The gate's contract on every broker: refused tasks go back whole, and limits hold."""
+"""The gate's contract on every broker: rejected tasks go back whole, and limits hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("broker", BROKERS)
 
 @contextmanager
 def slot_taken(shop: Shop, user: str) -> Iterator[None]:
-    """Hold the tenant's only slot from outside, so that every task of the tenant is refused."""
+    """Hold the tenant's only slot from outside, so that every task of the tenant is rejected."""
     lease = Lease(f"held-for-{user}", tier_key(user))
     answer = parts_of(shop.fairness).limiter.acquire(SlotRequest(lease, user, "free"))
     assert isinstance(answer, Admitted)
@@ -28,14 +28,14 @@ def slot_taken(shop: Shop, user: str) -> Iterator[None]:
     parts_of(shop.fairness).limiter.release([lease])
 
 
-def await_refusals(shop: Shop, count: int) -> None:
-    def refused() -> None:
+def await_rejections(shop: Shop, count: int) -> None:
+    def rejected() -> None:
         assert shop.fairness.stats.rejections().tiers.get("free", 0) >= count
 
-    eventually(refused, RESULT_SECONDS)
+    eventually(rejected, RESULT_SECONDS)
 
 
-def test_a_refused_task_comes_back_as_it_was(make_shop: Callable[..., Shop], broker: str) -> None:
+def test_a_rejected_task_comes_back_as_it_was(make_shop: Callable[..., Shop], broker: str) -> None:
     shop = make_shop(broker, fairness={"lease_seconds": 60})
     shop.worker(pool="threads", concurrency=2)
     options: dict[str, Any] = {
@@ -48,20 +48,20 @@ def test_a_refused_task_comes_back_as_it_was(make_shop: Callable[..., Shop], bro
     }
     free = shop.send("echo", 1, user="other", k="v", options=options).get(timeout=RESULT_SECONDS)
     with slot_taken(shop, "42"):
-        refused = shop.send("echo", 1, user="42", k="v", options=options)
-        await_refusals(shop, 2)
-    came = refused.get(timeout=RESULT_SECONDS)
+        rejected = shop.send("echo", 1, user="42", k="v", options=options)
+        await_rejections(shop, 2)
+    came = rejected.get(timeout=RESULT_SECONDS)
     for facts in (free, came):
         assert facts.pop("id") == facts.pop("root_id")
         assert facts.pop("expires")
     assert came == free
     assert came["retries"] == 0
     assert came["timelimit"] == [100, 50]
-    children = [child.get(timeout=RESULT_SECONDS) for child in refused.children or []]
+    children = [child.get(timeout=RESULT_SECONDS) for child in rejected.children or []]
     assert children == ["plain"]
 
 
-def test_a_client_never_sees_a_refused_task_started(
+def test_a_client_never_sees_a_rejected_task_started(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker, {"task_track_started": True}, {"lease_seconds": 60})
@@ -70,24 +70,24 @@ def test_a_client_never_sees_a_refused_task_started(
     with slot_taken(shop, "42"):
         result = shop.send("work", user="42")
 
-        def refused_often() -> None:
+        def rejected_often() -> None:
             seen.add(result.state)
             assert shop.fairness.stats.rejections().tiers.get("free", 0) >= 3
 
-        eventually(refused_often, RESULT_SECONDS, poll_seconds=0.002)
+        eventually(rejected_often, RESULT_SECONDS, poll_seconds=0.002)
     assert seen == {"PENDING"}
     assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1}
 
 
-def test_refusals_spend_none_of_the_users_retries(
+def test_rejections_spend_none_of_the_users_retries(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker, fairness={"lease_seconds": 60})
     shop.worker(pool="threads", concurrency=2)
     with slot_taken(shop, "42"):
         result = shop.send("work", "retry", user="42")
-        await_refusals(shop, 5)
+        await_rejections(shop, 5)
     assert result.get(timeout=RESULT_SECONDS) == "after 2 retries"
     assert [entry["retries"] for entry in shop.ledger("start")] == [0, 1, 2]
 
@@ -105,7 +105,7 @@ def test_two_workers_share_one_limit(make_shop: Callable[..., Shop], broker: str
     assert len({entry["pid"] for entry in shop.ledger("start")}) == 2
 
 
-def test_canvas_works_through_refusals(make_shop: Callable[..., Shop], broker: str) -> None:
+def test_canvas_works_through_rejections(make_shop: Callable[..., Shop], broker: str) -> None:
     shop = make_shop(broker, fairness={"lease_seconds": 60})
     shop.worker(pool="threads", concurrency=3)
     add, total = shop.app.tasks["shop.add"], shop.app.tasks["shop.total"]
@@ -115,7 +115,7 @@ def test_canvas_works_through_refusals(make_shop: Callable[..., Shop], broker: s
         summed = chord([add.s(n, 1, user="42") for n in range(4)], total.s(user="42"))()
         by_name = shop.app.send_task("shop.add", (5, 6), {"user": "42"})
         linked = add.apply_async((1, 1), {"user": "42"}, link=add.s(10, user="42"))
-        await_refusals(shop, 11)
+        await_rejections(shop, 11)
     assert steps.get(timeout=RESULT_SECONDS) == 10
     assert many.get(timeout=RESULT_SECONDS) == [0, 2, 4, 6]
     assert summed.get(timeout=RESULT_SECONDS) == 10
@@ -167,7 +167,7 @@ def test_malformed_arguments_fail_as_they_would_without_us(
     shop.worker(pool="threads", concurrency=2)
     with slot_taken(shop, "42"):
         wrong = shop.app.send_task("shop.work", (), {"user": "42", "colour": "blue"})
-        await_refusals(shop, 2)
+        await_rejections(shop, 2)
     with pytest.raises(TypeError, match="colour"):
         wrong.get(timeout=RESULT_SECONDS)
     invalid = shop.app.send_task("shop.work", (), {"user": 1.5})

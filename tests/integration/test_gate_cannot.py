@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
-from tests.integration.test_gate import await_refusals, slot_taken
+from tests.integration.test_gate import await_rejections, slot_taken
 
 #: A task that was sent back stays away for the whole test.
 SETTINGS = {"snooze_seconds": 60, "lease_seconds": 60}
@@ -27,7 +27,7 @@ def test_a_free_slot_wakes_no_task_that_was_sent_back(
     shop.worker(pool="solo")
     with slot_taken(shop, "42"):
         first = shop.send("work", "ok", user="42")
-        await_refusals(shop, 1)
+        await_rejections(shop, 1)
     newcomer = shop.send("work", "ok", user="42")
     newcomer.get(timeout=RESULT_SECONDS)
     assert shop.runs() == {newcomer.id: 1}

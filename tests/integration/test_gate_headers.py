@@ -64,7 +64,7 @@ def test_what_nobody_can_read_runs_once_and_never_above_the_limits_of_its_task(
     first = send(shop, {"v": 1, "tenant": "7"}, gate=str(gate))
     shop.await_held("7", 1)
     sent = [send(shop, header, user="42") for header in WRONG]
-    # Each was refused, and waits in Redis as it came.
+    # Each was rejected, and waits in Redis as it came.
     await_parked(shop, len(WRONG), "narrow")
     assert len(shop.ledger("start")) == 1
     gate.touch()

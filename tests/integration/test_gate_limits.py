@@ -34,7 +34,7 @@ def key_taken(shop: Shop) -> Iterator[None]:
         while not is_over.wait(0.3):
             limiter.renew([lease])
 
-    answer = limiter.acquire(SlotRequest(lease, "", "", limits=f"{KEY}|1|||w"))
+    answer = limiter.acquire(SlotRequest(lease, "", "", limits=f"{KEY}|C1|w"))
     assert isinstance(answer, Admitted)
     # On a slow machine the body of the test takes longer than a lease.
     renewer = Thread(target=renew)

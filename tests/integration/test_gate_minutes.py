@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
-from tests.integration.test_gate import await_refusals, slot_taken
+from tests.integration.test_gate import await_rejections, slot_taken
 from tests.support.waiting import eventually
 
 QUICK = {"snooze_seconds": 0.2, "snooze_jitter_seconds": 0.2, "lease_seconds": 60}
@@ -23,20 +23,20 @@ def counted(shop: Shop, what: str) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("broker", BROKERS)
-def test_starts_and_refusals_of_workers_are_counted_by_tier_and_queue(
+def test_starts_and_rejections_of_workers_are_counted_by_tier_and_queue(
     make_shop: Callable[..., Shop], broker: str
 ) -> None:
     shop = make_shop(broker, fairness=QUICK)
     shop.worker(pool="prefork", concurrency=2)
     with slot_taken(shop, "42"):
-        refused = shop.send("work", "ok", user="42")
-        await_refusals(shop, 1)
+        rejected = shop.send("work", "ok", user="42")
+        await_rejections(shop, 1)
     others = [shop.send("work", "ok", user=f"u{n}") for n in range(3)]
     # A task of nobody that has no limits is not asked about.
     others += [shop.send("plain")]
-    for result in (refused, *others):
+    for result in (rejected, *others):
         result.get(timeout=RESULT_SECONDS)
-    assert shop.runs()[refused.id] == 1
+    assert shop.runs()[rejected.id] == 1
     # The slot that was taken from outside was of no task.
     assert counted(shop, "started") == {("celery", "free"): 4}
     assert counted(shop, "rejected") == {
@@ -78,14 +78,14 @@ def test_starts_and_ends_of_workers_are_told_while_somebody_watches(
 
 
 @pytest.mark.parametrize("broker", BROKERS)
-def test_a_refused_task_is_put_once(make_shop: Callable[..., Shop], broker: str) -> None:
+def test_a_rejected_task_is_put_once(make_shop: Callable[..., Shop], broker: str) -> None:
     shop = make_shop(broker, fairness=QUICK)
     shop.fairness.events.trace(600)
     shop.worker(pool="prefork", concurrency=2)
     with slot_taken(shop, "42"):
-        refused = shop.send("work", "ok", user="42")
-        await_refusals(shop, 2)
-    refused.get(timeout=RESULT_SECONDS)
+        rejected = shop.send("work", "ok", user="42")
+        await_rejections(shop, 2)
+    rejected.get(timeout=RESULT_SECONDS)
     shop.send("plain").get(timeout=RESULT_SECONDS)
     (put,) = shop.fairness.events.read(types=["task.put"]).events
-    assert (put.subject, put.data["key"], put.data["rank"]) == (refused.id, "tenant:42", None)
+    assert (put.subject, put.data["key"], put.data["rank"]) == (rejected.id, "tenant:42", None)

@@ -205,7 +205,7 @@ def test_a_cut_breaks_what_is_there_and_lets_new_connections_in(wire, wired):
     assert wired.client_id() != before
 
 
-def test_a_wire_that_refuses_lets_nobody_in_until_resumed(wire, wired):
+def test_a_wire_that_rejects_lets_nobody_in_until_resumed(wire, wired):
     wire.refuse()
     for _ in range(2):
         with pytest.raises(redis.ConnectionError):

@@ -53,7 +53,7 @@ def test_one_worker_runs_so_many_and_two_run_more(
     assert_all_free(shop, QUEUE, "tenant:u0", "tenant:u13")
 
 
-def test_a_number_that_people_set_holds_for_what_runs_and_what_it_refuses_goes_elsewhere(
+def test_a_number_that_people_set_holds_for_what_runs_and_what_it_rejects_goes_elsewhere(
     make_shop: Callable[..., Shop],
 ) -> None:
     shop = make_shop("redis", fairness={**QUICK, "queues": {"celery": {}}})

@@ -11,7 +11,6 @@ from celery.result import AsyncResult
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.errors import NotFound
-from celery_fairness.limiter.redis import RedisLimiter
 from celery_fairness.limiter.types import Promoted
 from tests.integration.conftest import BROKERS, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import (
@@ -49,7 +48,6 @@ def await_parked(shop: Shop, count: int, key: str = KEY) -> None:
 def assert_nothing_parked(shop: Shop) -> None:
     def nothing() -> None:
         limiter = parts_of(shop.fairness).limiter
-        assert isinstance(limiter, RedisLimiter)
         keys = limiter.connection.read("KEYS", f"{limiter.prefix}*")
         kinds = {key.removeprefix(limiter.prefix).partition(":")[0] for key in keys}
         assert kinds <= LASTING

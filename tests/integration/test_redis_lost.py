@@ -145,7 +145,7 @@ def test_s44_rlr004_overrides_and_pauses_survive_a_restart_of_redis_and_of_the_w
     def stopped_tasks_wait() -> None:
         look = parts_of(fairness).limiter.look
         assert [look(key)["waiting_count"] for key in ("mail", "paused")] == [1, 1]
-        # Who is refused by the tier comes again and again.
+        # Who is rejected by the tier comes again and again.
         before = fairness.stats.rejections().tiers.get("free", 0)
         eventually(
             lambda: fairness.stats.rejections().tiers.get("free", 0) > before + 1, RESULT_SECONDS

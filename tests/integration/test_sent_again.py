@@ -1,7 +1,7 @@
 """A message that is sent again equals the message before, field by field.
 
 Each way to send a message again, on each broker, with every option of ``apply_async`` and every
-AMQP property. ``docs/reference/sent-again.md`` has a table of the fields that differ.
+AMQP property. ``docs/reference/message-headers.md`` has a table of the fields that differ.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def test_a_downgrade_while_running_kills_nothing_and_starts_nothing_above(shop: 
         gate.touch()
         shop.await_held("42", left)
         assert not waiting.ready()
-    refusals = shop.fairness.stats.rejections().tiers["free"]
-    eventually(lambda: shop.fairness.stats.rejections().tiers["free"] > refusals)
+    before = shop.fairness.stats.rejections().tiers["free"]
+    eventually(lambda: shop.fairness.stats.rejections().tiers["free"] > before)
     assert not waiting.ready()
     gates[4].touch()
     for result in (*running, waiting):
@@ -115,7 +115,7 @@ def test_off_and_on_again_with_tasks_waiting(make_shop: Callable[..., Shop]) -> 
     off = on.worker(pool="threads", concurrency=4, env={"FAIRNESS_ENABLED": "false"})
     off.wait_for_log("enabled is false")
     worker.kill()
-    # Snoozed tasks of the dead worker are its broker's; new ones are refused by nobody.
+    # Snoozed tasks of the dead worker are its broker's; new ones are rejected by nobody.
     more = [on.send("work", user="42", gate=str(gate)) for _ in range(3)]
     eventually(lambda: on.held("42") >= 4)
     gate.touch()
@@ -131,7 +131,7 @@ def test_off_and_on_again_with_tasks_waiting(make_shop: Callable[..., Shop]) -> 
     assert waiting
 
 
-def test_observe_counts_and_refuses_nothing(make_shop: Callable[..., Shop]) -> None:
+def test_observe_counts_and_rejects_nothing(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(variables={"FAIRNESS_ENABLED": "observe"})
     worker = shop.worker(pool="threads", concurrency=4)
     gate = shop.gate_file()

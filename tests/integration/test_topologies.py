@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,16 +16,20 @@ from redis.exceptions import ConnectionError as NotYet
 
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Job, Lease, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
+from celery_fairness.scheduler.types import Verdict
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.library import library
 from tests.integration.conftest import RABBITMQ, RESULT_SECONDS, Shop
 from tests.integration.test_gate_limits import LONG, key_taken
 from tests.integration.test_parked import ONE, assert_nothing_parked, await_parked, send
 from tests.support.local_process import LocalProcess
 from tests.support.parts import parts_of
+from tests.support.redis_cluster import Node, RedisCluster
 from tests.support.redis_server import HOST, RedisServer, ReservedPort, find_binary
 from tests.support.waiting import at_most, eventually
 
@@ -30,17 +37,17 @@ pytestmark = pytest.mark.redis
 
 
 def holds_a_limit(url: str) -> None:
-    """Take, refuse, renew, release and inspect through ``url``."""
+    """Take, reject, renew, release and inspect through ``url``."""
     connection = Connection(address_from_url(url))
     connection.check()
-    limiter = RedisLimiter(connection, build_settings({}))
+    limiter = Limiter(connection, build_settings({}))
     first, second = Lease("l1", "tenant:42"), Lease("l2", "tenant:42")
     assert isinstance(limiter.acquire(SlotRequest(first, "42", "free")), Admitted)
     assert isinstance(limiter.acquire(SlotRequest(second, "42", "free")), Rejected)
     assert limiter.renew([first, second]).gone == (second,)
-    limiter.publish_tenant("42", "pro", "")
+    limiter.publish_tenant("42", "pro")
     assert limiter.published_tenant("42") == "pro"
-    limiter.publish_tenant("43", "pro", "", ends_ms=9_000_000_000_000)
+    limiter.publish_tenant("43", "pro", ends_ms=9_000_000_000_000)
     assert limiter.published_tenant("43") == "pro"
     assert limiter.look("tenant:42", "42", "pro").get("entitled") == 3
     assert limiter.release([first, second]) == 1
@@ -48,110 +55,149 @@ def holds_a_limit(url: str) -> None:
     limiter.close()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[list[RedisServer]]:
-    """Two nodes with half of the slots each."""
-    nodes: list[RedisServer] = []
-    with contextlib.ExitStack() as stack:
-        # By default the nodes talk on the port 10,000 above their own, which may be taken.
-        buses = [ReservedPort() for _ in range(2)]
-        for bus in buses:
-            stack.callback(bus.release)
-            folder = tmp_path / str(bus.number)
-            folder.mkdir()
-            args = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-            args += ("--cluster-port", str(bus.number))
-            nodes.append(stack.enter_context(RedisServer(directory=folder, args=args)))
-        first = (HOST, nodes[0].port, buses[0].number)
-        for node, slots in zip(nodes, ((0, 8191), (8192, 16383)), strict=True):
-            with node.client() as client:
-                client.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
-                client.execute_command("CLUSTER", "MEET", *first)
-        eventually(lambda: agreed(nodes), at_most(20))
-        yield nodes
+@pytest.mark.parametrize("scheme", ["redis", "cluster"])
+def test_a_cluster_is_found_from_any_of_its_nodes(cluster: RedisCluster, scheme: str) -> None:
+    for node in cluster.nodes[:3]:
+        holds_a_limit(f"{scheme}://{HOST}:{node.port}/0")
+        cluster.primary().do("FLUSHALL")
 
 
-def agreed(nodes: list[RedisServer]) -> None:
-    """Assert that each node knows who has which slots."""
-    for node in nodes:
-        with node.client(decode_responses=True) as client:
-            info = client.execute_command("CLUSTER INFO")
-            assert "ok" in str(info.get("cluster_state") if isinstance(info, dict) else info)
-            assert len(client.execute_command("CLUSTER", "SLOTS")) == 2
+def test_the_first_node_that_answers_is_enough(cluster: RedisCluster) -> None:
+    closed = ReservedPort()
+    holds_a_limit(f"cluster://{HOST}:{closed.number};{cluster.url(seeds=1)}")
+    closed.release()
 
 
-def test_a_cluster_is_found_from_any_of_its_nodes(cluster: list[RedisServer]) -> None:
-    holds_a_limit(cluster[0].url)
-    for node in cluster:
-        with node.client() as client:
-            client.flushall()
-    holds_a_limit(cluster[1].url)
+def on_cluster(url: str) -> Fairness:
+    return Fairness(
+        Celery("shop", broker="memory://", set_as_current=False), {"FAIRNESS_REDIS_URL": url}
+    )
 
 
-def test_keys_of_a_cluster_are_inspected_and_listed_where_they_are(
-    cluster: list[RedisServer],
-) -> None:
-    for node in cluster:
-        app = Celery("shop", broker="memory://", set_as_current=False)
-        fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
-        limiter, limit = parts_of(fairness).limiter, "api|1|5/60000||w"
-        for lease in ("l1", "l2"):
-            slot = Lease(lease, f"tenant:{lease},api")
-            request = SlotRequest(slot, lease, "free", Copy(lease), "next", limit)
-            if isinstance(limiter.acquire(request), Rejected):
-                limiter.park(request, "{}")
-        found = fairness.limits.inspect("api")
-        assert found.rate is not None
-        assert (found.held, found.rate.current_count, found.waiting_count) == (1, 1, 1)
-        assert fairness.limits.inspect("tenant:l1").held == 1
-        assert fairness.limits.override("api", concurrency=3).limit == 3
-        keys = [each.key for each in fairness.limits.list().items]
-        assert keys == ["api", "tenant:l1", "tenant:l2"]
-        fairness.close()
-        for each in cluster:
-            with each.client() as client:
-                client.flushall()
+@pytest.mark.parametrize("scheme", ["redis", "cluster"])
+def test_operators_see_the_node_that_has_the_limits(cluster: RedisCluster, scheme: str) -> None:
+    for number, node in enumerate(cluster.nodes):
+        node.do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru", "maxmemory", number + 2**30)
+    expected = cluster.nodes.index(cluster.primary()) + 2**30
+    try:
+        for node in cluster.nodes[:3]:
+            fairness = on_cluster(f"{scheme}://{HOST}:{node.port}/0")
+            limiter, limit = parts_of(fairness).limiter, "api|C1;R5/60000|w"
+            # The commands that look at the server come first: a node redirects none of them.
+            doctor = [each.check for each in fairness.stats.doctor().symptoms]
+            # The first two of these depend on the server and the scheme.
+            assert [each for each in doctor if each not in ("moves", "replicas")] == [
+                *("eviction", "persistence", "workers")
+            ]
+            for lease in ("l1", "l2"):
+                slot = Lease(lease, f"tenant:{lease},api")
+                job = Job(lease, "shop.pay", "mail")
+                request = SlotRequest(slot, lease, "free", Copy(lease), "next", limit, job=job)
+                if isinstance(limiter.acquire(request), Rejected):
+                    limiter.park(request, "{}")
+            found = fairness.limits.inspect("api")
+            assert found.rate is not None
+            assert (found.held, found.rate.current_count, found.waiting_count) == (1, 1, 1)
+            assert fairness.limits.override("api", concurrency=3).limit == 3
+            keys = [each.key for each in fairness.limits.list().items]
+            assert keys == ["api", "tenant:l1", "tenant:l2"]
+            assert fairness.check().findings == ()
+            (memory,) = (
+                each.samples
+                for each in fairness.stats.metrics()
+                if each.metric.name == "fairness_redis_memory_maximum_bytes"
+            )
+            assert [each.value for each in memory] == [expected]
+            fairness.close()
+            cluster.primary().do("FLUSHALL")
+    finally:
+        for node in cluster.nodes:
+            node.do("CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", 0)
 
 
-def test_doctor_looks_at_the_node_of_a_cluster_that_has_the_limits(
-    cluster: list[RedisServer],
-) -> None:
-    for node in cluster:
-        with node.client() as client:
-            client.config_set("maxmemory-policy", "allkeys-lru")
-    for node in cluster:
-        app = Celery("shop", broker="memory://", set_as_current=False)
-        fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
-        for lease in ("l1", "l2"):
-            job = Job(lease, "shop.pay", "mail")
-            request = SlotRequest(Lease(lease, "tenant:42"), "42", "free", job=job)
-            parts_of(fairness).limiter.acquire(request)
-        assert fairness.stats.minutes(2)
-        found = [each.check for each in fairness.stats.doctor().symptoms]
-        assert found == ["eviction", "persistence", "workers"]
-        fairness.close()
+def limiter_of(cluster: RedisCluster, scheme: str, **given: Any) -> Limiter:
+    url = f"{scheme}://{HOST}:{cluster.other().port}/0"
+    prefix = "{fairness}:"
+    connection = Connection(address_from_url(url), prefix=prefix, **given)
+    return Limiter(connection, build_settings({}))
 
 
-def test_metrics_have_the_memory_of_the_node_that_has_the_limits(
-    cluster: list[RedisServer],
-) -> None:
-    for number, node in enumerate(cluster):
-        with node.client() as client:
-            client.config_set("maxmemory", (number + 1) * 2**30)
-            if client.execute_command("CLUSTER", "KEYSLOT", "{fairness}:clock") > 8191:
-                expected = 2 * 2**30
-            else:
-                expected = 2**30
-    for node in cluster:
-        app = Celery("shop", broker="memory://", set_as_current=False)
-        fairness = Fairness(app, {"FAIRNESS_REDIS_URL": node.url})
-        (found,) = (
-            each.samples
-            for each in fairness.stats.metrics()
-            if each.metric.name == "fairness_redis_memory_maximum_bytes"
-        )
-        assert [each.value for each in found] == [expected]
-        fairness.close()
+def take(limiter: Limiter, lease: str) -> Any:
+    return limiter.acquire(SlotRequest(Lease(lease, "tenant:42"), "42", "free"))
+
+
+@pytest.mark.parametrize("scheme", ["redis", "cluster"])
+def test_a_limit_holds_while_its_slot_moves_key_by_key(cluster: RedisCluster, scheme: str) -> None:
+    limiter = limiter_of(cluster, scheme, timeout_seconds=0.3)
+    assert isinstance(take(limiter, "l1"), Admitted)
+    to = cluster.other()
+    # A client that followed ASK would find empty tables there.
+    to.do("FUNCTION", "LOAD", library().code)
+    source, slot = cluster.begin_move(to)
+    with pytest.raises(LimiterUnavailable, match="ASK") as caught:
+        take(limiter, "l2")
+    assert caught.value.is_not_ready
+    cluster.end_move(source, to, slot)
+    assert isinstance(take(limiter, "l2"), Rejected)
+    assert limiter.release([Lease("l1", "tenant:42")]) == 1
+    assert isinstance(take(limiter, "l3"), Admitted)
+    limiter.close()
+
+
+def test_a_command_waits_until_a_move_ends(cluster: RedisCluster) -> None:
+    limiter, to = limiter_of(cluster, "cluster", timeout_seconds=at_most(5.0)), cluster.other()
+    assert isinstance(take(limiter, "l1"), Admitted)
+    source, slot = cluster.begin_move(to)
+    source.do("CONFIG", "RESETSTAT")
+    with ThreadPoolExecutor(1) as pool:
+        rejected = pool.submit(take, limiter, "l2")
+        eventually(lambda: expect_asked(source))
+        cluster.end_move(source, to, slot)
+        assert isinstance(rejected.result(at_most(10.0)), Rejected)
+    limiter.close()
+
+
+def expect_asked(node: Node) -> None:
+    """Assert that the node has redirected a command."""
+    assert "errorstat_ASK" in node.do("INFO", "errorstats")
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_moved_slot_is_followed_at_once(cluster: RedisCluster, retries: int) -> None:
+    limiter = limiter_of(cluster, "cluster", retries=retries)
+    assert isinstance(take(limiter, "l1"), Admitted)
+    cluster.move(cluster.other())
+    assert isinstance(take(limiter, "l2"), Rejected)
+    cluster.fail_over()
+    assert limiter.release([Lease("l1", "tenant:42")]) == 1
+    limiter.close()
+
+
+def test_a_note_of_a_new_process_follows_a_moved_slot(cluster: RedisCluster) -> None:
+    limiter = limiter_of(cluster, "cluster")
+    assert isinstance(take(limiter, "l1"), Admitted)
+    # A forked process knows the address that its parent knew, and has no connection.
+    after = cluster.fail_over()
+    after.do("CONFIG", "RESETSTAT")
+    limiter.begin_soon("l1", Verdict.BEGUN, 1)
+    assert "cmdstat_fcall" in after.do("INFO", "commandstats")
+    limiter.close()
+
+
+def test_a_call_costs_one_round_trip(cluster: RedisCluster) -> None:
+    limiter = limiter_of(cluster, "cluster")
+    take(limiter, "l1")
+    for node in cluster.nodes:
+        node.do("CONFIG", "RESETSTAT")
+    for _ in range(5):
+        take(limiter, "l2")
+    # Any other command of the client would be here too. A function's own commands are plain ones.
+    sent = ("fcall", "command", "cluster", "ping", "hello", "function")
+    lines = [line for node in cluster.nodes for line in node.do("INFO", "commandstats").split()]
+    counts = [re.fullmatch(r"cmdstat_([a-z]+).*:calls=(\d+),.*", line) for line in lines]
+    found = {each[1]: int(each[2]) for each in counts if each and each[1] in sent}
+    assert found == {"fcall": 5}
+    limiter.close()
 
 
 def test_a_password_and_a_database() -> None:
@@ -194,6 +240,7 @@ def test_a_sentinel_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broker", ["redis", *RABBITMQ])
+@pytest.mark.one_redis("a database")
 def test_each_of_two_brokers_gets_its_own_parked_tasks(
     make_shop: Callable[..., Shop], redis_url: str, broker: str
 ) -> None:

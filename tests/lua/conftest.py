@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from celery_fairness.config.settings import build_settings
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from tests.contract.conftest import FrozenClock
@@ -21,14 +21,14 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture
-def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., RedisLimiter]]:
+def make_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., Limiter]]:
     """A factory: ``make_limiter(frozen=True, **settings)``; the server's own time otherwise."""
-    made: list[RedisLimiter] = []
+    made: list[Limiter] = []
 
-    def make(frozen: bool = False, broker: str = "", **values: object) -> RedisLimiter:
+    def make(frozen: bool = False, broker: str = "", **values: object) -> Limiter:
         connection = Connection(address_from_url(redis_url))
         settings, time = build_settings(values), clock if frozen else None
-        limiter = RedisLimiter(connection, settings, time, broker=broker)
+        limiter = Limiter(connection, settings, time, broker=broker)
         made.append(limiter)
         return limiter
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from celery_fairness.control.keys import TaskHead, read_head
+from celery_fairness.control.installation.task_records import TaskHead, read_head
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, SkippedTasks, Verdict, Waiting
 from tests.support.library import call, tag_of
@@ -72,7 +72,7 @@ class Dispatch:
 
     def letters(self, queue="q"):
         """Return the messages of the dead letters, the newest first."""
-        _, *rows = self.run(calls.LETTERS, [queue, "0", "100"])
+        _, *rows = self.run(calls.DEAD_LETTERS, [queue, "0", "100"])
         return [row[4] for row in rows]
 
     def settle(self, tasks, verdict=Verdict.DONE):
@@ -105,10 +105,12 @@ class Dispatch:
             self.renew(kept)
 
     def publish_tiers(self, **limits):
-        rows = []
-        for name, limit in limits.items():
-            rows += (name, json.dumps({"concurrency": limit, "weight": 1.0}))
-        self.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
+        rows = {
+            name: json.dumps({"concurrency": limit, "weight": 1.0})
+            for name, limit in limits.items()
+        }
+        self.run(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
 
-    def publish_tenant(self, tenant, tier, keep_ms=0, ends_ms=""):
-        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, "", str(keep_ms), ends_ms])
+    def publish_tenant(self, tenant, tier, keep_ms=0, ends_ms=None):
+        args = calls.tenant_args(f"tenant:{tenant}", tier, "", keep_ms, ends_ms)
+        return json.loads(self.run(calls.PUBLISH_TENANT, args))["version"]

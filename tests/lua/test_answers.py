@@ -47,9 +47,19 @@ class Limiter:
         return [*numbers, tier], lives
 
     def inspect(self):
-        tiers = json.dumps({"basic": ("1", 1.0), "free": ("0", 1.0)})
-        of_tenant = ("tenant:42", "tenant:42", "basic", LEASE_MS, "free", tiers)
-        return json.loads(self.run(calls.INSPECT, (), *of_tenant, "on", self.now, "", 0)[0])
+        args = calls.json_args(
+            key="tenant:42",
+            tenant_key="tenant:42",
+            tier="basic",
+            lease_ms=LEASE_MS,
+            default_tier="free",
+            tiers={"basic": ("1", 1.0), "free": ("0", 1.0)},
+            enforcement="on",
+            frozen_ms=str(self.now),
+            app="",
+            first=0,
+        )
+        return json.loads(self.run(calls.INSPECT, (), *args)[0])
 
 
 @pytest.fixture
@@ -108,8 +118,9 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
 def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter, client):
     client.hset(NAMES.tiers, "pro", '{"concurrency": 3, "weight": 1.0}')
     client.hset(NAMES.tenant("42"), "tier", "pro")
+    client.hset(NAMES.clock, "tenant_published", 1)
     assert limiter.acquire("l1")[0] == [1, 1, 3, -1, 0, "pro"]
-    client.hset(NAMES.tenant("42"), mapping={"tier": "", "concurrency": "7"})
+    client.hset(NAMES.tenant("42"), mapping={"tier": "", "numbers": "C7"})
     assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "basic"]
     client.hdel(NAMES.tenant("42"), "tier")
     assert limiter.acquire("l1")[0] == [1, 1, 7, -1, 0, "basic"]
@@ -129,30 +140,34 @@ def test_leases_are_shown_with_their_ends_and_the_oldest_first(limiter, client):
 
 
 def test_a_publication_of_tiers_answers_with_its_code_and_the_version(limiter, client):
-    def tiers(*args):
-        return limiter.run(calls.PUBLISH_TIERS, (), *args)[0]
+    def tiers(source, row="{}"):
+        args = calls.tiers_args({"free": row}, source, force=source == "database")
+        answer = json.loads(limiter.run(calls.PUBLISH_TIERS, (), *args)[0])
+        return answer["is_written"], answer["version"]
 
-    assert tiers("settings", "0", "free", "{}") == [1, 1]
-    assert tiers("settings", "0", "free", "{}") == [1, 1]
-    assert tiers("database", "1", "free", "{}") == [1, 2]
-    assert tiers("database", "1", "free", "{}") == [1, 2]
-    assert tiers("settings", "0", "free", "{1}") == [0, 2]
+    assert tiers("settings") == (True, 1)
+    assert tiers("settings") == (True, 1)
+    assert tiers("database") == (True, 2)
+    assert tiers("database") == (True, 2)
+    assert tiers("settings", "{1}") == (False, 2)
 
 
 def test_a_publication_of_a_tenant_answers_with_the_version_that_news_raise(limiter, client):
-    def tenant(*args):
+    def tenant(tier, numbers, keep_ms):
         keys = (NAMES.tenant("42"), NAMES.clock)
-        version, lifetimes = limiter.run(calls.PUBLISH_TENANT, keys, "tenant:42", *args, "")
+        args = calls.tenant_args("tenant:42", tier, numbers, keep_ms)
+        answer, lifetimes = limiter.run(calls.PUBLISH_TENANT, keys, *args)
+        version = json.loads(answer)["version"]
         assert version == int(client.hget(NAMES.clock, "version") or 0)
         return version, lifetimes
 
-    assert tenant("pro", "", "5000") == (1, {NAMES.tenant("42"): 5_000, NAMES.clock: -1})
-    assert tenant("pro", "7", "5000") == (2, {NAMES.tenant("42"): -1, NAMES.clock: -1})
-    client.hset(NAMES.tenant("42"), "concurrency", "")
+    assert tenant("pro", "", 5_000) == (1, {NAMES.tenant("42"): 5_000, NAMES.clock: -1})
+    assert tenant("pro", "C7", 5_000) == (2, {NAMES.tenant("42"): -1, NAMES.clock: -1})
+    client.hset(NAMES.tenant("42"), "numbers", "")
     # It had no end before.
-    assert tenant("pro", "", "4000") == (3, {NAMES.tenant("42"): 4_000, NAMES.clock: -1})
+    assert tenant("pro", "", 4_000) == (3, {NAMES.tenant("42"): 4_000, NAMES.clock: -1})
     client.delete(NAMES.clock, NAMES.tenant("42"))
-    assert tenant("", "7", "0")[0] == 0
+    assert tenant("", "C7", 0)[0] == 0
 
 
 def test_a_supersession_answers_with_its_code(limiter, client):

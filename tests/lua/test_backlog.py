@@ -25,8 +25,19 @@ def dispatch(redis_url, client):
 
 def ask(dispatch, *pairs, enforcement="on"):
     """Return the rows of queues. A pair is a queue, and how many of its tenants are judged."""
-    args = (RULES.lease_ms, "free", json.dumps(TIERS), enforcement, dispatch.now, *pairs)
-    return json.loads(dispatch.run(calls.BACKLOG, [str(each) for each in args]))["queues"]
+    queues = list(zip(pairs[::2], pairs[1::2], strict=True))
+    args = calls.json_args(queues=queues, **judging(dispatch, enforcement))
+    return json.loads(dispatch.run(calls.BACKLOG, args))["queues"]
+
+
+def judging(dispatch, enforcement="on"):
+    return {
+        "lease_ms": RULES.lease_ms,
+        "default_tier": "free",
+        "tiers": TIERS,
+        "enforcement": enforcement,
+        "frozen_ms": str(dispatch.now),
+    }
 
 
 def row_of(dispatch, enforcement="on"):
@@ -50,7 +61,7 @@ def pause(dispatch, key):
 
 
 def limit(key, number=9):
-    return write_limits([Limit(key, number)])
+    return write_limits([Limit(key, concurrency=number)])
 
 
 def test_the_oldest_task_of_a_reason_may_be_in_any_lane(dispatch):
@@ -152,7 +163,7 @@ def test_a_free_slot_counts_for_one_task_of_a_call(dispatch):
 
 def test_a_start_counts_for_each_limit_of_its_key(dispatch):
     """One lane has the concurrency of a key, and another one its rate."""
-    for limits in (limit("api", 4), write_limits([Limit("api", rates=((2, 60_000),))])):
+    for limits in (limit("api", 4), write_limits([Limit("api", rate=((2, 60_000),))])):
         for _ in range(5):
             dispatch.put("a", tier="pro", limits=limits)
     assert tasks_by_reason(dispatch) == {"ready": 4, "limit": 6}
@@ -160,7 +171,7 @@ def test_a_start_counts_for_each_limit_of_its_key(dispatch):
 
 
 def test_a_start_that_has_left_the_window_of_a_rate_counts_no_more(dispatch):
-    rated = write_limits([Limit("api", rates=((3, 10_000),))])
+    rated = write_limits([Limit("api", rate=((3, 10_000),))])
     for _ in range(4):
         dispatch.put("a", tier="pro", limits=rated)
     tasks = dispatch.claim(1).tasks
@@ -173,7 +184,7 @@ def test_a_start_that_has_left_the_window_of_a_rate_counts_no_more(dispatch):
 
 
 def test_a_start_that_is_reserved_for_a_parked_task_is_no_free_one(dispatch, client):
-    rated = write_limits([Limit("api", rates=((3, 60_000),))])
+    rated = write_limits([Limit("api", rate=((3, 60_000),))])
     for _ in range(3):
         dispatch.put("a", tier="pro", limits=rated)
     client.hset(f"{PREFIX}clock", "parked", 1)
@@ -224,9 +235,11 @@ def test_some_tenants_of_each_kind_are_judged(
 
 
 def inspect_queue(dispatch, page=(0, 0), taken=None):
-    judging = (RULES.lease_ms, "free", json.dumps(TIERS), "on", dispatch.now)
-    args = ("q", *judging, *page, json.dumps(taken or {}))
-    return json.loads(dispatch.run(calls.INSPECT_QUEUE, [str(each) for each in args]))
+    active, blocked = page
+    args = calls.json_args(
+        queue="q", active=active, blocked=blocked, taken=taken or {}, **judging(dispatch)
+    )
+    return json.loads(dispatch.run(calls.INSPECT_QUEUE, args))
 
 
 def test_one_call_has_a_bound_for_tenants_with_many_names(dispatch, commands):

@@ -1,4 +1,4 @@
-"""A put over a bound is refused by the script that puts, and leaves no trace."""
+"""A put over a bound is rejected by the script that puts, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def publish(client):
     """Publish tiers by their ``max_waiting``."""
 
     def make(**most):
-        rows = []
+        rows = {}
         for name, number in most.items():
             row = {"concurrency": None, "weight": 1.0, "queue_class": "default"}
-            rows += (name, json.dumps(row | {"max_waiting": number}))
-        call(client, calls.PUBLISH_TIERS, PREFIX, ["database", "1", *rows])
+            rows[name] = json.dumps(row | {"max_waiting": number})
+        call(client, calls.PUBLISH_TIERS, PREFIX, calls.tiers_args(rows, "database"))
 
     return make
 
 
-def test_what_is_refused_leaves_no_trace(dispatch, client):
+def test_what_is_rejected_leaves_no_trace(dispatch, client):
     for _ in range(2):
         assert dispatch.put("a", bounds=TWO) is Put.WAITS
     before = {key: client.dump(key) for key in client.keys(f"{PREFIX}*")}
@@ -96,7 +96,7 @@ def test_a_put_that_is_sent_again_is_known_however_many_wait(dispatch):
     assert dispatch.put("a", tag="first", bounds=TWO) is Put.KNOWN
 
 
-def test_what_was_accepted_is_never_refused(dispatch, client):
+def test_what_was_accepted_is_never_rejected(dispatch, client):
     one = Bounds("free", 1, 1)
     dispatch.put("a", bounds=one)
     (task,) = dispatch.claim().tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -61,19 +62,27 @@ def test_a_look_sees_a_bounded_number_of_lanes(redis_url, client, others, taken)
     assert len(dispatch.claim(never=tuple(names)).tasks) == taken
 
 
-def test_of_a_large_rate_the_last_starts_are_all_kept_and_a_part_of_those_before(dispatch, client):
-    limits = write_limits((Limit("api", rates=((2_000, 60_000),)),))
-    dispatch.rules = replace(dispatch.rules, default_limit=None)
+@pytest.mark.parametrize(
+    ("rate", "enforcement", "entries"),
+    [(2_000, "on", 102), (100, "on", 100), (10, "off", 202)],
+)
+def test_a_window_has_a_bounded_number_of_entries(dispatch, client, rate, enforcement, entries):
+    limits = write_limits((Limit("api", rate=((rate, 60_000),)),))
+    dispatch.rules = replace(dispatch.rules, default_limit=None, enforcement=enforcement)
     for _ in range(1_500):
         dispatch.put("a", limits=limits)
-    while tasks := dispatch.claim(want=64).tasks:
-        dispatch.settle(tasks)
-    kept = [int(score) for _, score in client.zrange(PREFIX + "starts:api", 0, -1, withscores=True)]
-    assert kept == [*range(50, 501, 50), *range(501, 1_501)]
+    for _ in range(300):
+        dispatch.now += 130
+        dispatch.settle(dispatch.claim(want=5).tasks)
+        sum_, text = client.hget(PREFIX + "window:api", "60000").split(" ", 1)
+        units = [int(each) for each in re.findall(r"(\d+)[|,]", text)]
+        assert sum(units) == int(sum_)
+        assert len(units) <= entries
+    assert int(sum_) == (1_500 if enforcement == "off" else min(rate, 1_500))
 
 
 def test_a_start_clears_a_bounded_number_of_times_at_a_key_that_are_over(dispatch, client):
-    limits = write_limits((Limit("api", 1),))
+    limits = write_limits((Limit("api", concurrency=1),))
     # The last one waits on: where nobody does all are forgotten.
     for tenant in "abc":
         dispatch.put(tenant, limits=limits)

@@ -149,15 +149,15 @@ def test_where_the_memory_was_lost_nothing_is_leased_before_what_is_held_counts(
     client.flushall()
     dispatch.now += 1000
     dispatch.put("a")
-    refused = dispatch.claim(epoch=first.epoch)
-    assert (refused.tasks, refused.epoch, refused.sleep_ms) == ((), dispatch.now, 10)
-    assert dispatch.renew(first.tasks, first.epoch) == (refused.epoch, [1])
-    assert dispatch.claim(epoch=refused.epoch).tasks == (), "its slot is taken"
+    rejected = dispatch.claim(epoch=first.epoch)
+    assert (rejected.tasks, rejected.epoch, rejected.sleep_ms) == ((), dispatch.now, 10)
+    assert dispatch.renew(first.tasks, first.epoch) == (rejected.epoch, [1])
+    assert dispatch.claim(epoch=rejected.epoch).tasks == (), "its slot is taken"
     dispatch.settle(first.tasks)
-    assert len(dispatch.claim(epoch=refused.epoch).tasks) == 1
+    assert len(dispatch.claim(epoch=rejected.epoch).tasks) == 1
 
 
-def test_who_is_found_at_the_limit_counts_as_refused_once_until_it_opens(dispatch, client):
+def test_who_is_found_at_the_limit_counts_as_rejected_once_until_it_opens(dispatch, client):
     dispatch.publish_tiers(free=1, pro=2)
     for _ in range(3):
         dispatch.put("a", tier="pro")
@@ -173,7 +173,7 @@ def test_who_is_found_at_the_limit_counts_as_refused_once_until_it_opens(dispatc
 @pytest.mark.parametrize(
     ("enforcement", "counted"), [("observe", {"rejected:free": "2"}), ("off", {})]
 )
-def test_a_start_that_would_be_refused_is_counted_where_a_worker_observes(
+def test_a_start_that_would_be_rejected_is_counted_where_a_worker_observes(
     redis_url, client, enforcement, counted
 ):
     dispatch = Dispatch(client, Rules(enforcement=enforcement, default_limit=1))
@@ -207,7 +207,7 @@ def is_at_its_tier(dispatch):
 
 
 def is_dropped(dispatch):
-    limits = write_limits((Limit("api", 1, on_limit="drop"),))
+    limits = write_limits((Limit("api", concurrency=1, on_limit="drop"),))
     dispatch.put("z", limits=limits)
     dispatch.claim()
     dispatch.put("a", kind="x", limits=limits, expires_ms=NOW + DAY_MS)
@@ -215,11 +215,11 @@ def is_dropped(dispatch):
 
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
 @pytest.mark.parametrize("on_limit", ["drop", "reschedule"])
-def test_a_refused_lane_that_somebody_deleted_keeps_no_other_from_its_turn(
+def test_a_rejected_lane_that_somebody_deleted_keeps_no_other_from_its_turn(
     dispatch, client, on_limit, scope
 ):
     dispatch.rules = Rules(default_limit=None, priority_scope=scope)
-    limits = write_limits((Limit("api", 1, on_limit=on_limit),))
+    limits = write_limits((Limit("api", concurrency=1, on_limit=on_limit),))
     dispatch.put("z", limits=limits)
     assert len(dispatch.claim_all()) == 1
     dispatch.put("a", limits=limits)
@@ -266,16 +266,16 @@ def test_a_late_end_withdraws_its_task_whatever_keys_it_names(dispatch, client, 
 def test_the_first_numbers_after_the_newest_were_forgotten_open_the_limit(dispatch, client):
     """Redis forgets the newest numbers of a key an hour after its last new task."""
     for tag in "ac":
-        dispatch.put(tag, tag=tag, limits="k|1|||w")
+        dispatch.put(tag, tag=tag, limits="k|C1|w")
     assert dispatch.tags_of(dispatch.claim()) == ["a"]
     client.delete(f"{PREFIX}declared:k")
-    dispatch.put("b", tag="b", limits="k|3|||w")
+    dispatch.put("b", tag="b", limits="k|C3|w")
     assert sorted(dispatch.tags_of(dispatch.claim())) == ["b", "c"]
 
 
 def test_a_purge_that_leaves_only_blocked_lanes_leaves_their_tenant_in_no_ring(dispatch, client):
     """A purge is made in parts; claims come between them."""
-    closed = "api|0|||w"
+    closed = "api|C0|w"
     for _ in range(102):
         dispatch.put("42", limits=closed)
     assert dispatch.claim_all() == []
@@ -287,9 +287,10 @@ def test_a_purge_that_leaves_only_blocked_lanes_leaves_their_tenant_in_no_ring(d
     assert dispatch.run(calls.PURGE, ["q"]) == 3
 
 
-def test_a_pause_without_an_end_is_answered_by_a_number_that_redis_can_hold(dispatch):
+def test_a_pause_without_an_end_is_answered_without_its_length(dispatch):
     args = calls.stop_args("pause", "api", 0, RULES.lease_ms, "on", str(NOW))
-    assert dispatch.run(calls.STOP, args)[:2] == [0, -1]
+    answer = calls.read_stop(dispatch.run(calls.STOP, args))
+    assert (answer.cool_ms, answer.pause_ms) == (0, None)
 
 
 def test_a_record_that_is_published_again_with_an_end_is_news_when_it_ends(dispatch, client):
@@ -315,7 +316,7 @@ def move_to_list(dispatch, **which):
 
 
 def test_a_claimed_task_leaves_for_another_broker_and_gives_its_start_back(dispatch, client):
-    limits = write_limits((Limit("mail", rates=((1, 60_000),)),))
+    limits = write_limits((Limit("mail", rate=((1, 60_000),)),))
     dispatch.put("a", limits=limits)
     (task,) = dispatch.claim().tasks
     assert move_to_list(dispatch, lease=task.lease) == 1
@@ -355,7 +356,7 @@ def test_a_task_that_runs_does_not_leave_for_another_broker(dispatch, client):
 
 
 def test_a_task_that_leaves_for_another_broker_frees_its_slot(dispatch, client):
-    limits = write_limits([Limit("api", 1)])
+    limits = write_limits([Limit("api", concurrency=1)])
     for _ in range(2):
         dispatch.put("a", limits=limits)
     (task,) = dispatch.claim().tasks
@@ -394,7 +395,7 @@ def test_a_task_that_comes_back_goes_before_a_later_one_of_another_name(dispatch
 
 def test_a_lane_that_is_ready_again_goes_before_a_later_task_of_another_lane(dispatch):
     dispatch.publish_tiers(free=3)
-    api = write_limits([Limit("api", 1)])
+    api = write_limits([Limit("api", concurrency=1)])
     for limits in (api, "", api, "", ""):
         dispatch.put("a", limits=limits)
     first, second, _ = dispatch.claim().tasks

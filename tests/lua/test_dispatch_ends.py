@@ -22,7 +22,7 @@ def running(dispatch):
     """One runs and one waits at each of two limits, in a queue of their own."""
     claimed = []
     for key, queue in (("k1", "q1"), ("k2", "q2")):
-        word = write_limits((Limit(key, 1),))
+        word = write_limits((Limit(key, concurrency=1),))
         dispatch.put("a", queue=queue, limits=word)
         dispatch.put("b", queue=queue, limits=word)
         claimed += dispatch.claim_all(queues=(queue,))
@@ -37,7 +37,7 @@ def test_where_somebody_deleted_the_keys_of_another_queue(dispatch, client, runn
 
 
 def test_where_somebody_deleted_what_another_end_comes_back_to(dispatch, client, running):
-    dispatch.put("c", queue="q1", limits=write_limits((Limit("k1", 1),)))
+    dispatch.put("c", queue="q1", limits=write_limits((Limit("k1", concurrency=1),)))
     dispatch.claim_all(queues=("q1",))
     client.delete(PREFIX + "available:q1")
     first, second = running
@@ -54,7 +54,7 @@ class TestEnteredAgain:
 
     @pytest.fixture
     def entered(self, dispatch, client):
-        word = write_limits((Limit("api", 3),))
+        word = write_limits((Limit("api", concurrency=3),))
         for tenant in "ab":
             dispatch.put(tenant, limits=word)
         tasks = dispatch.claim().tasks
@@ -111,7 +111,7 @@ class TestClaimedAgain:
 
     @pytest.fixture(params=["the same limits", "other limits"])
     def task(self, request, dispatch, client):
-        words = [write_limits((Limit(key, 2),)) for key in ("api", "db")]
+        words = [write_limits((Limit(key, concurrency=2),)) for key in ("api", "db")]
         dispatch.put("a", tag="x", limits=words[0])
         (task,) = dispatch.claim().tasks
         epoch, _ = dispatch.renew([task])
@@ -136,7 +136,7 @@ class TestClaimedAgain:
 
     def test_its_end_wakes_what_waits_at_each_of_its_keys(self, dispatch, client, task):
         for each in range(2):
-            dispatch.put("b", tag=f"b{each}", limits=write_limits((Limit("api", 2),)))
+            dispatch.put("b", tag=f"b{each}", limits=write_limits((Limit("api", concurrency=2),)))
         assert len(dispatch.claim_all()) == 1
         dispatch.settle([task])
         assert len(dispatch.claim_all()) == 1
@@ -152,7 +152,7 @@ class TestOfAGroup:
 
     @pytest.fixture
     def word(self, dispatch):
-        word = write_limits((Limit("api", 2),))
+        word = write_limits((Limit("api", concurrency=2),))
         for _ in range(2):
             dispatch.put("h", limits=word)
         self.held = dispatch.claim_all()

@@ -1,4 +1,4 @@
-"""Events of the scripts: what they cost, and by which name a task is told."""
+"""Events of the scripts: what they cost, and by which name a task is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.lua.dispatching import PREFIX, Dispatch
 
 #: Only a claim that writes an event runs these commands.
 TELLING = {"xadd"}
-ONE = write_limits([Limit("api", 1)])
+ONE = write_limits([Limit("api", concurrency=1)])
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def dispatch(redis_url, client):
 
 def test_a_claim_that_blocks_and_releases_nothing_runs_no_command_more(dispatch, commands):
     for number in range(20):
-        dispatch.put(f"free{number}", limits=write_limits([Limit(f"k{number}", 1)]))
+        dispatch.put(f"free{number}", limits=write_limits([Limit(f"k{number}", concurrency=1)]))
         dispatch.put(f"plain{number}")
     with commands() as ran:
         tasks = dispatch.claim(want=40).tasks
@@ -30,13 +30,13 @@ def test_a_claim_that_blocks_and_releases_nothing_runs_no_command_more(dispatch,
     assert not TELLING & set(ran), ran
 
 
-def test_what_is_refused_again_is_not_told_again(dispatch, commands, client):
+def test_what_is_rejected_again_is_not_reported_again(dispatch, commands, client):
     for _ in range(3):
         dispatch.put("a")
     (task,) = dispatch.claim().tasks
     assert dispatch.claim().tasks == ()
     assert client.xlen(PREFIX + "events") == 1
-    # It is judged anew, and refused: its head is read and not written.
+    # It is judged anew, and rejected: its head is read and not written.
     dispatch.publish_tiers(free=1)
     with commands() as ran:
         assert dispatch.claim().tasks == ()
@@ -44,21 +44,21 @@ def test_what_is_refused_again_is_not_told_again(dispatch, commands, client):
     assert ran["hset"] == 2, "its account says that it is full, and the clock that all are judged"
     dispatch.settle([task])
     assert len(dispatch.claim(want=1).tasks) == 1
-    told = [fields["type"] for _, fields in client.xrange(PREFIX + "events")]
-    assert told == ["rate_limit.exceeded", "fairness.tiers_published", "rate_limit.released"]
+    emitted = [fields["type"] for _, fields in client.xrange(PREFIX + "events")]
+    assert emitted == ["rate_limit.exceeded", "fairness.tiers_published", "rate_limit.released"]
 
 
 def test_a_flood_tells_two_events_for_each_task_that_waited(client, redis_url):
     dispatch = Dispatch(client, Rules(default_limit=3))
     for _ in range(30):
         dispatch.put("a")
-    told = []
+    emitted = []
     while tasks := dispatch.claim_all():
         dispatch.settle(tasks)
     for _, fields in client.xrange(PREFIX + "events"):
-        told.append((fields["type"].rpartition(".")[2], fields["job_id"]))
-    blocked = [job for what, job in told if what == "exceeded"]
-    assert blocked == [job for what, job in told if what == "released"]
+        emitted.append((fields["type"].rpartition(".")[2], fields["job_id"]))
+    blocked = [job for what, job in emitted if what == "exceeded"]
+    assert blocked == [job for what, job in emitted if what == "released"]
     assert len(set(blocked)) == len(blocked) == 9
 
 
@@ -66,11 +66,11 @@ def test_a_flood_tells_two_events_for_each_task_that_waited(client, redis_url):
     ("task_id", "name", "job_id"),
     [("4fd6", "shop.pay", "4fd6"), ("", "shop.pay", "t1"), ("4fd6", "", "4fd6"), ("", "", "t1")],
 )
-def test_a_task_is_told_by_the_id_and_name_of_its_put(dispatch, client, task_id, name, job_id):
+def test_a_task_is_reported_by_the_id_and_name_of_its_put(dispatch, client, task_id, name, job_id):
     dispatch.put("a", task_id=task_id, kind=name)
     dispatch.run(calls.CANCEL, calls.cancel_args(["t1"], 15_000))
-    ((_, told),) = client.xrange(PREFIX + "events")
-    assert (told["job_id"], told["job_type"], told["queue"]) == (job_id, name, "q")
+    ((_, emitted),) = client.xrange(PREFIX + "events")
+    assert (emitted["job_id"], emitted["job_type"], emitted["queue"]) == (job_id, name, "q")
 
 
 def test_a_blocked_task_is_found_and_claimed_as_it_was_put(client, redis_url):

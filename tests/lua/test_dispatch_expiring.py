@@ -46,7 +46,7 @@ def at_its_tier(dispatch):
 
 
 def blocked(dispatch):
-    limits = write_limits((Limit("api", 1),))
+    limits = write_limits((Limit("api", concurrency=1),))
     dispatch.put("a", limits=limits)
     (task,) = dispatch.claim().tasks
     dispatch.put("b", tag="late", limits=limits, expires_ms=SOON)
@@ -71,7 +71,7 @@ def until_its_eta(dispatch):
 
 
 def tried_again_later(dispatch):
-    limits = write_limits((Limit("rate", rates=((1, 60_000),), on_limit="reschedule"),))
+    limits = write_limits((Limit("rate", rate=((1, 60_000),), on_limit="reschedule"),))
     dispatch.put("a", limits=limits)
     (task,) = dispatch.claim().tasks
     dispatch.put("b", tag="late", limits=limits, expires_ms=SOON)

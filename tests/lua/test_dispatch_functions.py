@@ -121,7 +121,7 @@ def test_news_for_a_crowd_and_its_purge_are_spread_over_many_calls(dispatch, cli
     assert_no_call_was_long(client)
 
 
-def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client):
+def test_at_the_memory_limit_puts_are_rejected_and_work_goes_on(dispatch, client):
     dispatch.rules = unlimited()
     for _ in range(4):
         dispatch.put("a")
@@ -144,7 +144,7 @@ def test_at_the_memory_limit_puts_are_refused_and_work_goes_on(dispatch, client)
         assert dispatch.run(calls.PURGE, ["q"]) == 0
     finally:
         client.config_set("maxmemory", 0)
-    # The refused put left nothing, so it can be sent again.
+    # The rejected put left nothing, so it can be sent again.
     assert dispatch.put("a", tag="t5") is Put.WAITS
 
 
@@ -481,14 +481,14 @@ def test_a_queue_or_tenant_may_have_any_name(dispatch, client, name):
 
 @pytest.mark.parametrize("field", ["tag", "tenant", "service", "tier"])
 @pytest.mark.parametrize("word", ["a b", "a\n"])
-def test_a_put_that_nobody_could_read_is_refused_whole(dispatch, client, field, word):
+def test_a_put_that_nobody_could_read_is_rejected_whole(dispatch, client, field, word):
     with pytest.raises(Exception, match="expected words without a space"):
         dispatch.put(**{"tenant": "a", field: word})
     assert client.keys("*") == []
 
 
 @pytest.mark.parametrize("position", [5, 6, 7])
-def test_a_put_whose_numbers_are_none_is_refused_whole(dispatch, client, position):
+def test_a_put_whose_numbers_are_none_is_rejected_whole(dispatch, client, position):
     queue, text, *rest = calls.put_args(Waiting("q", "t1", "a", "s", "gold", 5))
     words = text.split(" ")
     words[position] = "many"
@@ -498,7 +498,7 @@ def test_a_put_whose_numbers_are_none_is_refused_whole(dispatch, client, positio
     assert client.keys("*") == []
 
 
-def test_an_owner_that_nobody_could_read_is_refused(dispatch, client):
+def test_an_owner_that_nobody_could_read_is_rejected(dispatch, client):
     with pytest.raises(Exception, match="expected an owner without a space"):
         dispatch.run(calls.CLAIM, calls.claim_args("a b", 1, 1, ["q"], RULES))
     assert client.keys("*") == []

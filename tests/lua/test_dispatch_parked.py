@@ -13,7 +13,7 @@ UNLIMITED = Rules(default_limit=None)
 MANY = 400
 #: Each kind of task that expires is a part of its lane.
 MANY_KINDS = 1_100
-API = write_limits((Limit("api", 1),))
+API = write_limits((Limit("api", concurrency=1),))
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def at_three_limits(dispatch, commands, lanes):
     """Lanes of many tenants at one of two shared limits; a third is each tenant's own."""
 
     def put(tenant):
-        own = Limit(f"own:{tenant}", 3, private=True)
-        limits = (own, Limit("api", 2), Limit("region", 9))
+        own = Limit(f"own:{tenant}", concurrency=3, private=True)
+        limits = (own, Limit("api", concurrency=2), Limit("region", concurrency=9))
         dispatch.put(tenant, limits=write_limits(limits))
 
     for number in range(2):
@@ -58,7 +58,7 @@ def at_two_limits(dispatch, commands, lanes):
     """Lanes want two full limits; others take every slot of either that is freed."""
 
     def put(tenant, *keys):
-        dispatch.put(tenant, limits=write_limits(tuple(Limit(key, 1) for key in keys)))
+        dispatch.put(tenant, limits=write_limits(tuple(Limit(key, concurrency=1) for key in keys)))
 
     held = []
     for key in ("x", "y"):

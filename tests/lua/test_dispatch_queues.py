@@ -1,11 +1,12 @@
-"""What limits of queues cost, and what is refused of them before anything is written."""
+"""What limits of queues cost, and what is rejected of them before anything is written."""
 
 from __future__ import annotations
 
 import pytest
 from redis import ResponseError
 
-from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import write_queue
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import Dispatch
@@ -17,7 +18,7 @@ def dispatch(redis_url, client):
 
 
 def limit(dispatch, queue="q", key="queue:q", parts=False, **numbers):
-    said = QueueNumbers(**numbers).text
+    said = write_queue(Limit("", **numbers))
     args = calls.queue_args("declare", queue, key, parts, said, 15_000, "on", str(dispatch.now))
     return dispatch.run(calls.SET_QUEUE_LIMIT, args)
 
@@ -28,7 +29,7 @@ def claims(dispatch, commands, queue="q"):
     return ran
 
 
-@pytest.mark.parametrize("numbers", [{"concurrency": 1}, {"rates": ((1, 60_000),)}])
+@pytest.mark.parametrize("numbers", [{"concurrency": 1}, {"rate": ((1, 60_000),)}])
 def test_a_closed_queue_costs_the_same_however_much_waits_there(dispatch, commands, numbers):
     limit(dispatch, **numbers)
     for number in range(3):
@@ -57,13 +58,13 @@ def test_a_queue_s_limit_costs_claims_of_another_queue_one_question(dispatch, co
 @pytest.mark.parametrize(
     ("key", "numbers"),
     [
-        ("queue:a:b", "1|||w|"),
-        ("queue:a b", "1|||w|"),
-        ("tenant:a", "1|||w|"),
-        ("queue:a", "1 |||w|"),
+        ("queue:a:b", "C1|w"),
+        ("queue:a b", "C1|w"),
+        ("tenant:a", "C1|w"),
+        ("queue:a", "C1 |w"),
     ],
 )
-def test_what_nobody_could_read_is_refused_before_anything_is_written(
+def test_what_nobody_could_read_is_rejected_before_anything_is_written(
     dispatch, client, key, numbers
 ):
     args = calls.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))

@@ -11,7 +11,7 @@ from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import PREFIX, Dispatch
 
 BY_QUEUE = Rules(default_limit=None, priority_scope="queue")
-API = write_limits((Limit("api", 1),))
+API = write_limits((Limit("api", concurrency=1),))
 #: Members of a ring that one claim looks at when the scope has changed.
 MOVES = 64
 

@@ -88,7 +88,8 @@ def test_only_the_first_start_is_counted_as_a_wait(dispatch):
     dispatch.put("a")
     for verdict in (Verdict.HEAD, Verdict.DIED, Verdict.TAIL):
         dispatch.settle(dispatch.claim().tasks, verdict)
-    assert counted(dispatch) == {"alone:0 free q": "1", "started free q": "2"}
+    ends = {"failed  q": "1", "retried  q": "1"}
+    assert counted(dispatch) == {"alone:0 free q": "1", "started free q": "2", **ends}
 
 
 def test_one_that_comes_back_has_its_time_of_before(dispatch):

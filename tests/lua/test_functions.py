@@ -14,7 +14,7 @@ from celery_fairness.scheduler.types import Renewal
 from celery_fairness.store.keys import Names
 
 NAMES = Names("fairness")
-#: Keys that live for ever: one of each, whatever happens (docs/reference/redis-keys.md).
+#: Keys that live for ever: one of each, whatever happens (docs/internals/redis-keys.md).
 FOR_EVER = {
     *(NAMES.clock, NAMES.tiers, NAMES.counters, NAMES.events),
 }
@@ -64,7 +64,7 @@ def test_no_call_takes_more_commands_because_more_is_waiting(make_limiter, clien
     limiter.publish_tiers(DEFAULT_TIERS.values(), "settings")
     calls = {
         "admitted": lambda: limiter.acquire(ask("new", "crowded", "enterprise")),
-        "refused": lambda: limiter.acquire(ask("more", "crowded", "free")),
+        "rejected": lambda: limiter.acquire(ask("more", "crowded", "free")),
         "a copy": lambda: limiter.acquire(ask("more", "crowded", "free", Copy("m1"), "s2")),
         "elsewhere": lambda: limiter.acquire(ask("new", "t1", "free")),
         "renewed": lambda: limiter.renew([Lease("other1", tier_key("crowded"))]),
@@ -130,7 +130,7 @@ def test_a_superseded_copy_is_told_how_many_slots_its_tenant_has_and_holds(make_
     limiter = make_limiter(tiers={"free": {"concurrency": 1}})
     assert isinstance(limiter.acquire(ask("l1")), Admitted)
     assert isinstance(limiter.acquire(ask("l2", copy=Copy("m1"), next_serial="s2")), Rejected)
-    limiter.publish_tenant("42", "free", 3)
+    limiter.publish_tenant("42", "free", {"concurrency": 3})
     assert isinstance(limiter.acquire(ask("l3", copy=Copy("m1", "s2"))), Admitted)
     answer = limiter.acquire(ask("l4", copy=Copy("m1")))
     assert isinstance(answer, Rejected)
@@ -140,11 +140,11 @@ def test_a_superseded_copy_is_told_how_many_slots_its_tenant_has_and_holds(make_
 def everything(limiter):
     """One of every verb, and every way of being answered."""
     limiter.publish_tiers([Tier("free", 1), Tier("paused", 0)], "database")
-    limiter.publish_tenant("42", "free", "")
-    limiter.publish_tenant("7", "free", 3)
-    limiter.publish_tenant("8", "paused", "")
-    limiter.publish_tenant("gone", "free", "")
-    limiter.publish_tenant("gone", None, "")
+    limiter.publish_tenant("42", "free")
+    limiter.publish_tenant("7", "free", {"concurrency": 3})
+    limiter.publish_tenant("8", "paused")
+    limiter.publish_tenant("gone", "free")
+    limiter.publish_tenant("gone", None)
     limiter.acquire(ask())
     limiter.acquire(ask("l2", copy=Copy("m1"), next_serial="s1"))
     limiter.acquire(ask("l3", "8", copy=Copy("m2"), next_serial="s1"))
@@ -214,7 +214,7 @@ def test_a_set_of_leases_is_gone_when_the_last_lease_is(make_limiter, client):
     assert client.exists(NAMES.of("leases", "tenant:42")) == 0
 
 
-def test_a_tenant_that_was_never_refused_leaves_nothing_after_a_lease(make_limiter, client):
+def test_a_tenant_that_was_never_rejected_leaves_nothing_after_a_lease(make_limiter, client):
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask(copy=Copy("m1")))
     limiter.release([Lease("l1", "tenant:42")])
@@ -223,7 +223,7 @@ def test_a_tenant_that_was_never_refused_leaves_nothing_after_a_lease(make_limit
 
 @pytest.fixture
 def full_server(client):
-    """Make the server refuse every command that could need memory, until the test ends."""
+    """Make the server reject every command that could need memory, until the test ends."""
     kept = client.config_get("maxmemory*")
 
     def fill():
@@ -285,7 +285,7 @@ def test_numbers_above_two_to_the_31_are_whole(make_limiter, client, clock):
     clock.now_ms = 2**42 + 1
     answer = limiter.acquire(ask())
     assert (answer.config_version, answer.limit) == (BIG, 1_000_000)
-    limiter.publish_tenant("42", "free", 0)
+    limiter.publish_tenant("42", "free", {"concurrency": 0})
     answer = limiter.acquire(ask("l2"))
     assert (answer.config_version, answer.reason) == (BIG + 1, Reason.PAUSED)
     assert limiter.counts()["rejected:free"] == BIG + 1
@@ -362,7 +362,7 @@ HOSTILE = [
 def test_hostile_tenants_are_tenants_like_others(make_limiter, client):
     limiter = make_limiter()
     for tenant in HOSTILE:
-        limiter.publish_tenant(tenant, "free", "")
+        limiter.publish_tenant(tenant, "free")
         assert isinstance(limiter.acquire(ask(tenant, tenant)), Admitted)
         assert isinstance(limiter.acquire(ask(f"{tenant}2", tenant)), Rejected)
         state = limiter.leases_of(tier_key(tenant))

@@ -8,10 +8,10 @@ import pytest
 from redis import Redis
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.config.queue_limits import CLEARED, SET, QueueNumbers
+from celery_fairness.config.queue_limits import CLEARED, SET
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import key_part
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import (
     Admitted,
     Job,
@@ -27,7 +27,7 @@ from tests.contract.conftest import override_key, stop_key
 
 NAMES = Names("fairness")
 KEEP_MS = 1_200_000
-ONE = Limit("api", 1)
+ONE = Limit("api", concurrency=1)
 
 _ids = itertools.count(1)
 
@@ -40,7 +40,7 @@ def ask(name: str, *limits: Limit, tenant: str = "", serial: str = "", **more) -
     return SlotRequest(lease, tenant, "free", next_serial="s2", limits=words, **asked)
 
 
-def told(client: Redis, *fields: str) -> list[tuple[str, ...]]:
+def emitted(client: Redis, *fields: str) -> list[tuple[str, ...]]:
     """Return the type of each event of a limit, without its family, and some of its fields."""
     events = [event for _, event in client.xrange(NAMES.events)]
     events = [each for each in events if each["type"].startswith("rate_limit.")]
@@ -51,20 +51,20 @@ def told(client: Redis, *fields: str) -> list[tuple[str, ...]]:
     ]
 
 
-def refuse(limiter: RedisLimiter, request: SlotRequest) -> Rejected:
+def reject(limiter: Limiter, request: SlotRequest) -> Rejected:
     answer = limiter.acquire(request)
     assert isinstance(answer, Rejected), answer
     return answer
 
 
-def admit(limiter: RedisLimiter, request: SlotRequest, *enforcement: Enforcement) -> Lease:
+def admit(limiter: Limiter, request: SlotRequest, *enforcement: Enforcement) -> Lease:
     answer = limiter.acquire(request, *enforcement)
     assert isinstance(answer, Admitted), answer
     return answer.lease
 
 
 @pytest.fixture
-def limiter(make_limiter) -> RedisLimiter:
+def limiter(make_limiter) -> Limiter:
     return make_limiter(frozen=True)
 
 
@@ -77,7 +77,7 @@ def by(how, name, **more):
 
 
 @HOW
-def test_a_task_that_is_let_through_at_once_is_told_with_no_command(limiter, client, commands, how):
+def test_a_task_that_is_admitted_at_once_costs_no_command(limiter, client, commands, how):
     admit(limiter, by(how, "warm"))
     with commands() as first:
         admit(limiter, by(how, "t1", job=None), Enforcement.OFF)
@@ -85,96 +85,96 @@ def test_a_task_that_is_let_through_at_once_is_told_with_no_command(limiter, cli
         admit(limiter, by(how, "t2"), Enforcement.OFF)
     # It is counted (test_gate_minutes.py).
     assert second == {**first, "hincrby": first.get("hincrby", 0) + 1}
-    assert told(client) == []
+    assert emitted(client) == []
     assert not client.exists(NAMES.of("copy", "t1"), NAMES.of("copy", "t2"))
 
 
 @HOW
-def test_a_first_refusal_writes_one_entry_and_the_others_none(limiter, client, commands, how):
+def test_a_first_rejection_writes_one_entry_and_the_others_none(limiter, client, commands, how):
     admit(limiter, by(how, "held"))
     counted = []
     for _ in range(3):
         with commands() as ran:
-            refuse(limiter, by(how, "t1"))
+            reject(limiter, by(how, "t1"))
         counted.append(ran.get("xadd", 0))
     assert counted == [1, 0, 0]
 
 
 @HOW
-def test_of_whom_nobody_can_say_who_it_is_nothing_is_told(limiter, client, how):
+def test_nothing_is_emitted_of_a_task_without_an_id(limiter, client, how):
     lease = admit(limiter, by(how, "held"))
-    refuse(limiter, by(how, "t1", job=None))
+    reject(limiter, by(how, "t1", job=None))
     # Without a copy nobody would know that it was told.
-    refuse(limiter, by(how, "t2", copy=None))
+    reject(limiter, by(how, "t2", copy=None))
     limiter.release([lease])
     for request in (by(how, "t1", serial="s2", job=None), by(how, "t2", copy=None)):
         limiter.release([admit(limiter, request)])
-    assert told(client) == []
+    assert emitted(client) == []
 
 
 @HOW
 @pytest.mark.parametrize("enforcement", [Enforcement.OFF, Enforcement.OBSERVE])
-def test_where_nothing_is_enforced_nothing_is_refused_and_who_waited_is_released(
+def test_where_nothing_is_enforced_nothing_is_rejected_and_who_waited_is_released(
     limiter, client, how, enforcement
 ):
     admit(limiter, by(how, "held"))
-    refuse(limiter, by(how, "t1"))
+    reject(limiter, by(how, "t1"))
     admit(limiter, by(how, "t1", serial="s2"), enforcement)
     admit(limiter, by(how, "t2"), enforcement)
-    assert told(client, "job_id") == [("exceeded", "t1"), ("released", "t1")]
+    assert emitted(client, "job_id") == [("exceeded", "t1"), ("released", "t1")]
 
 
 @HOW
-def test_any_queue_can_be_told_and_an_odd_id_as_keys_have_it(limiter, client, how):
+def test_any_queue_can_be_reported_and_an_odd_id_as_keys_have_it(limiter, client, how):
     odd = 'a"b\\ \n\ud800 é'
     admit(limiter, by(how, "held"))
-    refuse(limiter, by(how, "t1", job=Job(odd, "shop.pay", odd)))
+    reject(limiter, by(how, "t1", job=Job(odd, "shop.pay", odd)))
     whole = 'a"b\\ \n? é'
-    assert told(client, "job_id", "queue") == [("exceeded", key_part(whole), whole)]
+    assert emitted(client, "job_id", "queue") == [("exceeded", key_part(whole), whole)]
 
 
 def test_a_superseded_copy_tells_nothing(limiter, client):
     lease = admit(limiter, ask("held", ONE))
-    refuse(limiter, ask("t1", ONE))
+    reject(limiter, ask("t1", ONE))
     limiter.release([lease])
-    answer = refuse(limiter, ask("t1", ONE, serial="another"))
+    answer = reject(limiter, ask("t1", ONE, serial="another"))
     assert answer.reason is Reason.SUPERSEDED
-    assert told(client) == [("exceeded",)]
+    assert emitted(client) == [("exceeded",)]
 
 
-def test_a_task_that_is_dropped_later_was_refused_before(limiter, client):
-    drops = Limit("full", 1, on_limit="drop")
+def test_a_task_that_is_dropped_later_was_rejected_before(limiter, client):
+    drops = Limit("full", concurrency=1, on_limit="drop")
     leases = [admit(limiter, ask("held", each)) for each in (ONE, drops)]
-    refuse(limiter, ask("t1", ONE))
-    assert refuse(limiter, ask("t1", ONE, drops, serial="s2")).action == "drop"
-    assert told(client, "key") == [("exceeded", "api"), ("dropped", "full")]
+    reject(limiter, ask("t1", ONE))
+    assert reject(limiter, ask("t1", ONE, drops, serial="s2")).action == "drop"
+    assert emitted(client, "key") == [("exceeded", "api"), ("dropped", "full")]
     # Its result was not written: it is delivered again, and starts after all.
     limiter.release(leases)
     admit(limiter, ask("t1", ONE, drops, serial="s2"))
-    assert told(client, "key")[2:] == [("released", "api")]
+    assert emitted(client, "key")[2:] == [("released", "api")]
 
 
 def test_a_start_is_reported_once_though_its_message_is_delivered_again(limiter, client):
     held = admit(limiter, ask("held", ONE))
-    refuse(limiter, ask("t1", ONE))
+    reject(limiter, ask("t1", ONE))
     limiter.release([held])
     # Its worker dies, and the same copy comes twice more.
     for _ in range(2):
         limiter.release([admit(limiter, ask("t1", ONE, serial="s2"))])
-    assert told(client) == [("exceeded",), ("released",)]
+    assert emitted(client) == [("exceeded",), ("released",)]
 
 
 def test_what_is_remembered_lasts_until_a_task_comes_back(limiter, client):
-    daily = Limit("api", rates=((1, 86_400_000),), on_limit="reschedule")
+    daily = Limit("api", rate=((1, 86_400_000),), on_limit="reschedule")
     admit(limiter, ask("held", daily))
-    assert refuse(limiter, ask("t1", daily)).retry_after_seconds == 86_400.001
+    assert reject(limiter, ask("t1", daily)).retry_after_seconds == 86_400.001
     assert client.pttl(NAMES.of("copy", "t1")) > 86_400_000 + KEEP_MS - 60_000
-    refuse(limiter, ask("t2", Limit("db", 0)))
+    reject(limiter, ask("t2", Limit("db", concurrency=0)))
     assert client.pttl(NAMES.of("copy", "t2")) <= KEEP_MS
 
 
-def park(limiter: RedisLimiter, request: SlotRequest) -> None:
-    refuse(limiter, request)
+def park(limiter: Limiter, request: SlotRequest) -> None:
+    reject(limiter, request)
     assert limiter.park(request, "message") is Parking.PARKED
 
 
@@ -198,7 +198,7 @@ def test_a_parked_task_that_waits_for_longer_than_copies_are_kept_is_released(
     limiter.release([lease])
     (task,) = limiter.promote(1).tasks
     limiter.end_promotion(task, "sent")
-    # It is refused once more, and goes back to its place.
+    # It is rejected once more, and goes back to its place.
     stop_key(limiter, clock, "pause", "api")
     park(limiter, ask("t1", ONE, serial=task.copy.serial))
     client.delete(NAMES.of("copy", "t1"))
@@ -206,35 +206,37 @@ def test_a_parked_task_that_waits_for_longer_than_copies_are_kept_is_released(
     clock.advance(1)
     (task,) = limiter.promote(1).tasks
     admit(limiter, ask("t1", ONE, serial=task.copy.serial))
-    assert [what for (what,) in told(client) if "." not in what] == ["exceeded", "released"]
+    assert [what for (what,) in emitted(client) if "." not in what] == ["exceeded", "released"]
 
 
 @pytest.mark.parametrize(
     ("limit", "strategy", "most", "current"),
     [
-        (Limit("api", 1), "concurrency", "1", "0"),
-        (Limit("api", 2, rates=((2, 1_000),)), "concurrency", "2", "0"),
-        (Limit("api", rates=((1, 1_000), (9, 60_000))), "rate", "1", "1"),
-        (Limit("api", throttle=(1, 1_000)), "throttle", "1", "1"),
+        (Limit("api", concurrency=1), "concurrency", "1", "0"),
+        (Limit("api", concurrency=2, rate=((2, 1_000),)), "concurrency", "2", "0"),
+        (Limit("api", rate=((1, 1_000), (9, 60_000))), "rate", "1", "1"),
+        (Limit("api", throttle=((1, 1_000),)), "throttle", "1", "1"),
     ],
 )
-def test_who_is_behind_others_is_told_what_they_wait_for(
+def test_a_task_behind_others_is_rejected_by_what_they_wait_for(
     limiter, client, clock, limit, strategy, most, current
 ):
-    held = [admit(limiter, ask("held", limit)) for _ in range(limit.concurrency or 1)]
+    held = [admit(limiter, ask("held", limit)) for _ in range(limit["concurrency"] or 1)]
     park(limiter, ask("t1", limit))
     limiter.release(held)
     for _ in range(12):
         clock.advance(5)
         limiter.renew([])
-    assert refuse(limiter, ask("t2", limit)).reason is Reason.BEHIND_OTHERS
-    assert told(client, "job_id", "strategy", "limit", "current")[1:] == [
+    assert reject(limiter, ask("t2", limit)).reason is Reason.BEHIND_OTHERS
+    assert emitted(client, "job_id", "strategy", "limit", "current")[1:] == [
         ("exceeded", "t2", strategy, most, current)
     ]
 
 
 @pytest.mark.parametrize("case", ["cool", "pause", "override", "clear", "whole"])
-def test_who_is_behind_others_at_a_key_without_numbers_is_told_so(limiter, client, clock, case):
+def test_a_task_behind_others_at_a_key_without_numbers_is_rejected_by_it(
+    limiter, client, clock, case
+):
     """What they waited for is over, and they were not promoted yet."""
     key, limits = "api", (Limit("api"),)
     if case == "cool":
@@ -253,7 +255,7 @@ def test_who_is_behind_others_at_a_key_without_numbers_is_told_so(limiter, clien
         limiter.release([held])
     elif case == "clear":
         key, limits = "queue:emails", (Limit("queue:emails", of=OF_QUEUE),)
-        limiter.limit_queue(SET, "emails", QueueNumbers(1))
+        limiter.limit_queue(SET, "emails", Limit("", concurrency=1))
         held = admit(limiter, ask("held", *limits))
         park(limiter, ask("t1", *limits))
         limiter.limit_queue(CLEARED, "emails")
@@ -264,43 +266,47 @@ def test_who_is_behind_others_at_a_key_without_numbers_is_told_so(limiter, clien
         stop_key(limiter, clock, "pause", key)
         park(limiter, ask("t1", *limits))
         stop_key(limiter, clock, "resume", key)
-    answer = refuse(limiter, ask("t2", *limits))
+    answer = reject(limiter, ask("t2", *limits))
     assert (answer.reason, answer.key) == (Reason.BEHIND_OTHERS, key)
-    assert told(client, "job_id", "key", "strategy", "limit", "current")[-1] == (
+    assert emitted(client, "job_id", "key", "strategy", "limit", "current")[-1] == (
         ("exceeded", "t2", key, "concurrency", "0", "0")
     )
 
 
-@pytest.mark.parametrize("limit", [Limit("api", 1), Limit("api", rates=((9, 1_000), (1, 1_000)))])
+@pytest.mark.parametrize(
+    "limit", [Limit("api", concurrency=1), Limit("api", rate=((9, 1_000), (1, 1_000)))]
+)
 def test_what_is_promised_to_others_counts_as_held(limiter, client, clock, limit):
     held = admit(limiter, ask("held", limit))
     park(limiter, ask("t1", limit))
     limiter.release([held])
     clock.advance(1.1)
     assert len(limiter.promote(1).tasks) == 1
-    refuse(limiter, ask("t2", limit))
-    strategy = "concurrency" if limit.concurrency else "rate"
-    assert told(client, "job_id", "strategy", "limit", "current")[1:] == [
+    reject(limiter, ask("t2", limit))
+    strategy = "concurrency" if limit["concurrency"] else "rate"
+    assert emitted(client, "job_id", "strategy", "limit", "current")[1:] == [
         ("exceeded", "t2", strategy, "1", "1")
     ]
 
 
 @pytest.mark.parametrize(("most", "limit"), [(1, "1"), (None, "0")])
-def test_who_is_behind_others_of_its_tenant_is_told_of_the_tier(make_limiter, client, most, limit):
+def test_a_task_behind_others_of_its_tenant_is_rejected_by_the_tier(
+    make_limiter, client, most, limit
+):
     limiter = make_limiter(tier_on_limit="wait")
     held = admit(limiter, ask("held", tenant="42"))
     park(limiter, ask("t1", tenant="42"))
     limiter.release([held])
-    limiter.publish_tenant("42", "free", most)
-    assert refuse(limiter, ask("t2", tenant="42")).reason is Reason.BEHIND_OTHERS
-    assert told(client, "job_id", "key", "strategy", "limit", "current")[1:] == [
+    limiter.publish_tenant("42", "free", {"concurrency": most})
+    assert reject(limiter, ask("t2", tenant="42")).reason is Reason.BEHIND_OTHERS
+    assert emitted(client, "job_id", "key", "strategy", "limit", "current")[1:] == [
         ("exceeded", "t2", "tenant:42", "concurrency", limit, "0")
     ]
 
 
-def test_a_shared_limit_under_the_key_of_a_tier_is_told_by_its_own_numbers(limiter, client):
-    own = Limit("tenant:42", 1)
-    limiter.publish_tenant("42", "free", 3)
+def test_a_shared_limit_under_the_key_of_a_tier_is_reported_by_its_own_numbers(limiter, client):
+    own = Limit("tenant:42", concurrency=1)
+    limiter.publish_tenant("42", "free", {"concurrency": 3})
     admit(limiter, ask("held", own, tenant="42"))
-    refuse(limiter, ask("t1", own, tenant="42"))
-    assert told(client, "key", "limit", "current") == [("exceeded", "tenant:42", "1", "1")]
+    reject(limiter, ask("t1", own, tenant="42"))
+    assert emitted(client, "key", "limit", "current") == [("exceeded", "tenant:42", "1", "1")]

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from celery_fairness.config.queue_limits import SET, QueueNumbers
+from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.queue_limits import SET
 from celery_fairness.limiter.types import Admitted, Job, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.message.partition import queue_limits_text
@@ -33,7 +34,7 @@ def limiter(make_limiter):
 
 
 def limit(limiter, local, most=None):
-    limiter.limit_queue(SET, "emails", QueueNumbers(most, local=local))
+    limiter.limit_queue(SET, "emails", Limit("", concurrency=most, local_limit=local))
 
 
 def start(limiter, *leases):

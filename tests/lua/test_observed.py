@@ -9,7 +9,7 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.settings import Enforcement
-from celery_fairness.control.observed import HOUR_MS, MINUTE_MS
+from celery_fairness.control.health.observed import HOUR_MS, MINUTE_MS
 from celery_fairness.limiter.types import Admitted, Job, Lease, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
@@ -82,8 +82,8 @@ def test_a_gate_counts_each_task_above_the_limit_and_the_most_at_once(limiter, c
 
 def test_another_limit_is_not_counted(limiter, client):
     for _ in range(2):
-        admit(limiter, "a", Enforcement.OBSERVE, Limit("api", 0))
-        limiter.publish_tenant("a", "free", 9)
+        admit(limiter, "a", Enforcement.OBSERVE, Limit("api", concurrency=0))
+        limiter.publish_tenant("a", "free", {"concurrency": 9})
     assert observed(client) == {}
 
 

@@ -44,7 +44,7 @@ def starts(dispatch):
 
 @pytest.mark.parametrize(("at", "started"), [(END - 1, 3), (END, 1), (END + 1, 1)])
 def test_a_claim_counts_by_the_tier_until_its_end(dispatch, at, started):
-    dispatch.publish_tenant("a", "pro", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "pro", KEPT_MS, END)
     for _ in range(5):
         dispatch.put("a", tier="pro")
     pass_to(dispatch, at)
@@ -53,7 +53,7 @@ def test_a_claim_counts_by_the_tier_until_its_end(dispatch, at, started):
 
 def test_a_tenant_that_waits_at_its_limit_is_free_at_the_end(dispatch, client):
     """Nothing else happens then: no put, no end of a task, no publication."""
-    dispatch.publish_tenant("a", "held", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "held", KEPT_MS, END)
     dispatch.put("a", tier="held")
     assert starts(dispatch) == 0
     pass_to(dispatch, END - 1)
@@ -63,7 +63,7 @@ def test_a_tenant_that_waits_at_its_limit_is_free_at_the_end(dispatch, client):
 
 
 def test_the_tier_does_not_come_back_once_the_record_is_gone(dispatch, client):
-    dispatch.publish_tenant("a", "pro", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "pro", KEPT_MS, END)
     for _ in range(5):
         dispatch.put("a", tier="pro")
     pass_to(dispatch, END)
@@ -75,11 +75,11 @@ def test_the_tier_does_not_come_back_once_the_record_is_gone(dispatch, client):
 
 def test_a_put_is_bounded_by_the_default_tier_after_the_end(dispatch, client):
     rows = {"free": {"max_waiting": 1}, "pro": {"max_waiting": 2}}
-    flat = []
-    for name, more in rows.items():
-        flat += (name, json.dumps({"concurrency": 9, "weight": 1.0, **more}))
-    dispatch.run(calls.PUBLISH_TIERS, ["database", "1", *flat])
-    dispatch.publish_tenant("a", "pro", KEPT_MS, str(END))
+    tiers = {
+        name: json.dumps({"concurrency": 9, "weight": 1.0, **more}) for name, more in rows.items()
+    }
+    dispatch.run(calls.PUBLISH_TIERS, calls.tiers_args(tiers, "database"))
+    dispatch.publish_tenant("a", "pro", KEPT_MS, END)
     bounds = Bounds("free", None, None)
     assert [dispatch.put("a", tier="pro", bounds=bounds) for _ in range(2)] == [Put.WAITS] * 2
     assert dispatch.put("a", tier="pro", bounds=bounds) == Full("tenant:a", 2, 2)
@@ -88,7 +88,7 @@ def test_a_put_is_bounded_by_the_default_tier_after_the_end(dispatch, client):
 
 
 def test_the_check_of_the_tables_only_reads(dispatch, client):
-    dispatch.publish_tenant("a", "held", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "held", KEPT_MS, END)
     dispatch.put("a", tier="held")
     assert starts(dispatch) == 0
     # Without its time in `ends` nobody would look at the tenant at the end of its tier.
@@ -105,14 +105,14 @@ def test_an_end_that_moves_is_news(dispatch, client):
     def version():
         return int(client.hget(PREFIX + "clock", "version"))
 
-    dispatch.publish_tenant("a", "pro", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "pro", KEPT_MS, END)
     first = version()
-    dispatch.publish_tenant("a", "pro", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "pro", KEPT_MS, END)
     assert version() == first
-    dispatch.publish_tenant("a", "pro", KEPT_MS, str(END + 1))
+    dispatch.publish_tenant("a", "pro", KEPT_MS, END + 1)
     dispatch.publish_tenant("a", "pro", 0)
     assert version() == first + 2
-    assert client.hgetall(PREFIX + "tenant:a") == {"tier": "pro", "concurrency": ""}
+    assert client.hgetall(PREFIX + "tenant:a") == {"tier": "pro", "numbers": ""}
     assert client.pttl(PREFIX + "tenant:a") == -1
 
 
@@ -130,7 +130,7 @@ def test_news_of_a_tenant_is_an_event_and_the_same_record_again_is_none(dispatch
     dispatch.publish_tenant("a", "pro", KEPT_MS)
     dispatch.publish_tenant("a", "")
     assert news() == [
-        {"type": "fairness.tier_set", "key": "tenant:a", "tier": "pro", "concurrency": ""},
+        {"type": "fairness.tier_set", "key": "tenant:a", "tier": "pro", "numbers": ""},
         {"type": "fairness.tier_cleared", "key": "tenant:a"},
     ]
 
@@ -145,7 +145,7 @@ def test_the_limiter_ends_a_tier_and_a_number_of_its_own(make_limiter, clock):
     limiter = make_limiter(frozen=True)
     limiter.publish_tiers([Tier("free", 1), Tier("pro", 3)], "database")
     end = clock.now_ms + 60_000
-    limiter.publish_tenant("42", "pro", 2, ends_ms=end)
+    limiter.publish_tenant("42", "pro", {"concurrency": 2}, ends_ms=end)
 
     def seen():
         found = limiter.look(tier_key("42"), "42", "pro")
@@ -165,25 +165,25 @@ def test_the_limiter_ends_a_tier_and_a_number_of_its_own(make_limiter, clock):
 def test_the_record_is_kept_until_no_cache_has_the_tier(make_limiter, client):
     limiter = make_limiter(tier_cache_seconds=60)
     end = int(time.time() * 1000) + 60_000
-    limiter.publish_tenant("42", "pro", 2, ends_ms=end)
+    limiter.publish_tenant("42", "pro", {"concurrency": 2}, ends_ms=end)
     assert client.pexpiretime(PREFIX + "tenant:42") == end + 121_000
-    limiter.publish_tenant("42", "pro", 2, keep=True, ends_ms=end)
+    limiter.publish_tenant("42", "pro", {"concurrency": 2}, keep=True, ends_ms=end)
     assert client.pexpiretime(PREFIX + "tenant:42") == end + 121_000
-    limiter.publish_tenant("42", "pro", "", keep=True)
+    limiter.publish_tenant("42", "pro", keep=True)
     assert client.pttl(PREFIX + "tenant:42") == -1
 
 
 def test_the_servers_own_time_ends_it_for_a_cache(make_limiter):
     limiter = make_limiter()
     now_ms = int(time.time() * 1000)
-    limiter.publish_tenant("42", "pro", "", ends_ms=now_ms - 10)
+    limiter.publish_tenant("42", "pro", ends_ms=now_ms - 10)
     assert limiter.published_tenant("42") == "free"
-    limiter.publish_tenant("42", "pro", "", ends_ms=now_ms + 100_000)
+    limiter.publish_tenant("42", "pro", ends_ms=now_ms + 100_000)
     assert limiter.published_tenant("42") == "pro"
 
 
 def test_what_people_see_of_waiting_tasks_ends_too(dispatch, make_limiter, clock):
-    dispatch.publish_tenant("a", "held", KEPT_MS, str(END))
+    dispatch.publish_tenant("a", "held", KEPT_MS, END)
     dispatch.put("a", tier="held")
     limiter = make_limiter(frozen=True)
 

@@ -20,13 +20,15 @@ def dispatch(redis_url, client):
 
 def limits_of(dispatch, *words):
     """Return the rows of limits, each by its key."""
-    args = [str(RULES.lease_ms), str(dispatch.now), "on", *words]
+    args = calls.json_args(
+        lease_ms=RULES.lease_ms, frozen_ms=str(dispatch.now), enforcement="on", limits=words
+    )
     rows = json.loads(dispatch.run(calls.TOTALS, args))["limits"]
     return {key: row for key, *row in rows}
 
 
 def test_a_row_has_what_runs_and_what_waits(dispatch):
-    words = write_limits([Limit("api", 1)])
+    words = write_limits([Limit("api", concurrency=1)])
     for _ in range(3):
         dispatch.put("a", limits=words)
     dispatch.claim(1)
@@ -39,10 +41,10 @@ def test_a_row_has_what_runs_and_what_waits(dispatch):
 
 def test_all_tasks_of_a_queue_wait_for_its_limit(dispatch):
     args = calls.queue_args(
-        *("set", "q", "queue:q", False, "7|||w|"), *(RULES.lease_ms, "on", str(NOW))
+        *("set", "q", "queue:q", False, "C7|w"), *(RULES.lease_ms, "on", str(NOW))
     )
     dispatch.run(calls.SET_QUEUE_LIMIT, args)
-    word = "queue:q|7|||wg"
+    word = "queue:q|C7|wg"
     assert limits_of(dispatch, word)["queue:q"] == [0, 7, 0, "", 0]
     for _ in range(2):
         dispatch.put("a")
@@ -50,7 +52,7 @@ def test_all_tasks_of_a_queue_wait_for_its_limit(dispatch):
 
 
 def test_a_reserved_start_closes_a_rate(dispatch, client):
-    word = Limit("api", rates=((1, 60_000),)).text
+    word = Limit("api", rate=((1, 60_000),)).text
     client.hset(f"{PREFIX}clock", "parked", 1)
     assert limits_of(dispatch, word)["api"][3] == ""
     client.zadd(f"{PREFIX}reserved:api", {"lease": 2 * NOW})
@@ -58,5 +60,5 @@ def test_a_reserved_start_closes_a_rate(dispatch, client):
 
 
 def test_a_call_looks_at_so_many_limits_at_most(dispatch):
-    words = [Limit(f"k{number}", 1).text for number in range(LIMITS_AT_MOST + 1)]
+    words = [Limit(f"k{number}", concurrency=1).text for number in range(LIMITS_AT_MOST + 1)]
     assert list(limits_of(dispatch, *words)) == [f"k{n}" for n in range(LIMITS_AT_MOST)]

@@ -19,7 +19,7 @@ def test_failures_are_added_and_the_last_error_counts(make_limiter, client, cloc
     limiter.report_unresolved(1, {"7": Unresolved(1, "OSError")})
     before = clock.now_ms
     clock.advance(5)
-    limiter.publish_tenant("42", "pro", "")
+    limiter.publish_tenant("42", "pro")
     version = limiter.report_unresolved(1, {"42": Unresolved(1, "KeyError")})
     assert version == limiter.config_version() == 1
     assert rows(client) == [f"tenant:42~{before + 5000}~3~KeyError", f"tenant:7~{before}~1~OSError"]

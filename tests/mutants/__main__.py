@@ -31,6 +31,11 @@ def main() -> int:
     parser.add_argument("--script", action="append", help="such as lanes or functions/put")
     parser.add_argument("--sample", type=int, help="so many of each file, for a quick look")
     parser.add_argument("--seed", type=int, default=0, help="decides sample and operations")
+    parser.add_argument(
+        "--suite",
+        action="append",
+        help="of these tests alone, such as tests/reference: what they see",
+    )
     parser.add_argument("--json", action="store_true", help="print every mutant, and no table")
     options = parser.parse_args()
     # An orderly end, so that the judges and their servers end too.
@@ -41,7 +46,9 @@ def main() -> int:
     mutants = [mutant for file in chosen for mutant in _sampled(every[file], options)]
     unknown = list(equivalent.unknown(mutant for each in every.values() for mutant in each))
     with tempfile.TemporaryDirectory() as directory:
-        outcomes = list(_progress(_judged(mutants, options.seed, directory), len(mutants)))
+        suites = options.suite or judge.SUITES
+        judged = _judged(mutants, options.seed, directory, suites)
+        outcomes = list(_progress(judged, len(mutants)))
     wrong = [each for each in outcomes if each[1] in (SURVIVED, STALE)]
     if options.json:
         print(json.dumps([_fields(*each) for each in outcomes], indent=1))
@@ -75,7 +82,9 @@ def _sampled(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]
     return random.Random(options.seed).sample(mutants, options.sample)
 
 
-def _judged(mutants: Sequence[Mutant], seed: int, directory: str) -> Iterator[Outcome]:
+def _judged(
+    mutants: Sequence[Mutant], seed: int, directory: str, suites: Sequence[str]
+) -> Iterator[Outcome]:
     """Hand each mutant to whichever judge is free, one judge for each processor."""
     context = multiprocessing.get_context("spawn")
     judges: dict[Connection, Mutant | None] = {}
@@ -83,7 +92,7 @@ def _judged(mutants: Sequence[Mutant], seed: int, directory: str) -> Iterator[Ou
     for number in range(os.cpu_count() or 1):
         ours, theirs = context.Pipe()
         copy = os.path.join(directory, str(number))
-        process = context.Process(target=judge.run, args=(theirs, seed, copy), daemon=True)
+        process = context.Process(target=judge.run, args=(theirs, seed, copy, suites), daemon=True)
         process.start()
         processes.append(process)
         theirs.close()

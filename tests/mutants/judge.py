@@ -32,6 +32,8 @@ SUITES = (
     "tests/scheduler/test_queue_limits.py",
     "tests/scheduler/test_ranks.py",
     "tests/scheduler/test_queue_shares.py",
+    "tests/scheduler/test_windows.py",
+    "tests/scheduler/test_unbegun.py",
     "tests/lua",
     "tests/contract",
     "tests/cli",
@@ -51,7 +53,7 @@ TEST_SECONDS = 180
 ENVIRONMENT = {"REFERENCE_OPERATIONS": "4800", "REFERENCE_SHORTER": "0", "DISPATCH_CROWD": "500"}
 
 
-def run(mutants: Connection, seed: int, directory: str) -> None:
+def run(mutants: Connection, seed: int, directory: str, suites: Sequence[str] = SUITES) -> None:
     """Judge what comes through `mutants`, each with whether it is listed, until None comes.
 
     Sent back is the test that caught it or None; and at first a text, empty where all tests pass.
@@ -60,7 +62,7 @@ def run(mutants: Connection, seed: int, directory: str) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     options = ["-q", "-p", "no:cacheprovider", *LOADED_BEFORE]
-    pytest.main([*options, *SUITES], plugins=[Judge(mutants, Copy(Path(directory)))])
+    pytest.main([*options, *suites], plugins=[Judge(mutants, Copy(Path(directory)))])
 
 
 class Judge:

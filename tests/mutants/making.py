@@ -48,7 +48,7 @@ _OPEN_BOUND = re.compile(r'"\(([^"]*)"')
 _NOTHING_ON_THE_LEFT = {"(", ",", "=", "{", "and", "or", "return", "then"}
 #: What a function of the library is given; elsewhere these names are those of other values.
 _GIVEN = "(keys, args)"
-_REGISTERED = re.compile(r'^register\("(\w+)"', re.MULTILINE)
+_REGISTERED = re.compile(r'^register(?:_json)?\("(\w+)"', re.MULTILINE)
 _FUNCTION = re.compile(r"^( *)(?:local )?function (?:\w+\.)?(\w+)\(", re.MULTILINE)
 
 
@@ -262,7 +262,7 @@ def _registrations(words: Sequence[Word]) -> set[int]:
     """Return the words that say by what name a function is called, and how."""
     found = set()
     for at, bracket in calls(words):
-        if words[at].text == "register":
+        if words[at].text in ("register", "register_json"):
             end = closing(words, bracket)
             written = (n for n in range(bracket, end) if words[n].text == "function")
             begins = next(written, None)

@@ -49,8 +49,9 @@ class QueueLimit:
         if numbers is None:
             return Limit(self.key, of="g")
         action = numbers.on_limit[0]
-        known = (numbers.concurrency, numbers.rates, numbers.throttle, action)
-        return Limit(self.key, *known, of="g", local=numbers.local)
+        throttle = numbers["throttle"] and numbers["throttle"][0]
+        known = (numbers["concurrency"], numbers["rate"] or (), throttle, action)
+        return Limit(self.key, *known, of="g", local=numbers["local_limit"])
 
 
 class Rejected(NamedTuple):
@@ -88,7 +89,9 @@ def word_of(limit: Limit) -> str:
     rates = "+".join(f"{starts}/{period_ms}" for starts, period_ms in limit.rates)
     throttle = "/".join(map(str, limit.throttle)) if limit.throttle else ""
     concurrency = "" if limit.concurrency is None else str(limit.concurrency)
-    return f"{limit.key}|{concurrency}|{rates}|{throttle}|{limit.action}g"
+    parts = (("C", concurrency), ("R", rates), ("T", throttle))
+    numbers = ";".join(letter + value for letter, value in parts if value)
+    return f"{limit.key}|{numbers}|{limit.action}g"
 
 
 class Admission:
@@ -323,7 +326,7 @@ class Admission:
         if any(x.of == "q" and x.key.startswith(whole) for x in read_limits(words)):
             return words
         key = part if part.startswith(whole) else whole
-        return ",".join(filter(None, (words, f"{key}|q|||w")))
+        return ",".join(filter(None, (words, f"{key}|q|w")))
 
     def count_starts(self, words: str) -> None:
         """A task with these limits starts."""

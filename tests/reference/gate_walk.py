@@ -13,17 +13,16 @@ from redis import Redis
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Claimed, Settle, SkippedTasks, Verdict
-from celery_fairness.store.library import Library
 from celery_fairness.util.durations import Milliseconds
 from tests.reference.gate import Gates
 from tests.reference.limits import read_limits
 from tests.reference.objection import Objection
 from tests.reference.operations import Operation, Scene, scene
-from tests.reference.scenes import GATE_LIMITS, focused_scene
+from tests.reference.scenes import GATE_LIMITS, small_scene
 from tests.reference.tasks import Task
 from tests.reference.walk import Walk
 
@@ -73,8 +72,8 @@ class Calls:
 class GateWalk(Walk):
     """One sequence in which gates and claims share their limits."""
 
-    def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
-        super().__init__(client, prefix, scene, made)
+    def __init__(self, client: Redis, prefix: str, scene: Scene):
+        super().__init__(client, prefix, scene)
         self.tier_waits = scene.seed % 3 == 0
         settings = build_settings(
             {
@@ -87,7 +86,7 @@ class GateWalk(Walk):
         )
         # A broker may deliver a message again for as long as a sequence lasts.
         self.limiters = {
-            broker: RedisLimiter(
+            broker: Limiter(
                 Calls(self), settings, self.clock, redelivery_seconds=1e6, broker=broker
             )
             for broker in BROKERS
@@ -288,7 +287,7 @@ def _queue_of(broker: str) -> str:
 
 def gate_scene(seed: int) -> Scene:
     """Return a scene in which claims and gates share limits."""
-    made = focused_scene("limits", seed)
+    made = small_scene(seed)
     budget = scene(seed).budget if seed % 3 == 2 else made.budget
     made = replace(made, weights=WEIGHTS, lanes=GATE_LIMITS, limited=0.8, later=0.0)
     # Eight keys are seldom due at once. What is due and left has no wake-up but the sleepers' own.

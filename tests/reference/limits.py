@@ -1,7 +1,8 @@
 """The numbers of limits, and the log of the starts that rates and throttles count.
 
-A limit is a text ``key|concurrency|rates|throttle|flags``. This module reads such texts by itself.
-It shares no code with the package, because it judges the package.
+A limit is a text ``key|numbers|flags``, and its numbers are ``C3;R100/60000;T5/1000``: a letter
+and a value each. This module reads such texts by itself. It shares no code with the package,
+because it judges the package.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, NamedTuple
 
 #: ``(starts, period_ms)``.
@@ -19,8 +21,6 @@ WAIT, RESCHEDULE, DROP = "w", "r", "d"
 AGAIN_MS = 1000
 #: A log is kept this long after the last start, at least, in ms.
 LOG_KEPT_MS = 60_000
-#: A start is given back if it is one of this many last ones.
-GIVEN_BACK_AMONG = 64
 
 
 class Limit(NamedTuple):
@@ -68,15 +68,17 @@ def read_limits(words: str) -> tuple[Limit, ...]:
 
 
 def _read_limit(word: str) -> Limit:
-    key, concurrency, rates, throttle, flags = word.split("|")
+    key, text, flags = word.split("|")
+    by_letter = {part[0]: part[1:] for part in text.split(";") if part}
+    concurrency, throttle = by_letter.get("C"), by_letter.get("T")
     return Limit(
         key,
-        int(concurrency) if concurrency.isdecimal() else None,
-        tuple(map(_window, rates.split("+"))) if rates else (),
-        _window(throttle) if throttle else None,
+        None if concurrency is None else int(concurrency),
+        tuple(map(_window, by_letter["R"].split("+"))) if "R" in by_letter else (),
+        None if throttle is None else _window(throttle),
         flags[0],
         flags[1:] == "p",
-        "q" if concurrency == "q" else flags[1:].strip("p"),
+        "q" if text == "q" else flags[1:].strip("p"),
     )
 
 
@@ -97,35 +99,27 @@ class StartLog:
     """The starts of one key by the logical clock.
 
     Attributes:
-        count: How many starts there were.
-        times: Number and time of the last starts, as many as the largest rate and one more.
-        ideal: When the last start should have been, by the throttle.
-        most: The largest rate that was ever requested.
-        kept_ms: How long the log is kept after the last start.
+        windows: By period, the times of the starts that were in the window at the last start.
+        ideal: When the last start should have been, by the throttle. None if there was none.
+        forgotten_at: When the log is forgotten.
     """
 
-    count: int = 0
-    times: list[tuple[int, int]] = field(default_factory=list)
-    ideal: float = 0.0
-    most: int = 0
-    kept_ms: int = LOG_KEPT_MS
+    windows: dict[int, list[int]] = field(default_factory=dict)
+    ideal: float | None = None
+    forgotten_at: int = 0
 
-    @property
-    def forgotten_at(self) -> int:
-        """When the log is forgotten."""
-        return self.times[-1][1] + self.kept_ms
+    def known(self, period_ms: int) -> list[int]:
+        """Return the starts of a period. A period that is new has those of the longest one."""
+        return self.windows.get(period_ms) or self.windows.get(max(self.windows, default=0), [])
 
     def rate_wait_ms(self, window: Window, time: int) -> int:
         """Return how long one more start does not fit into a window.
 
-        If the log no longer has a start, the next later one stands for it. Two starts may be up to
-        1 ms nearer than their whole milliseconds show.
+        Two starts may be up to 1 ms nearer than their whole milliseconds show.
         """
         starts, period_ms = window
-        if self.count < starts:
-            return 0
-        first = next(at for number, at in self.times if number > self.count - starts)
-        return max(0, first + period_ms + 1 - time)
+        inside = [at for at in self.known(period_ms) if at + period_ms + 1 > time]
+        return 0 if len(inside) < starts else inside[-starts] + period_ms + 1 - time
 
     def throttle_wait_ms(self, limit: Limit, time: int, ahead: int, early: bool) -> float:
         """Return how long the spacing keeps the next start, behind so many reserved ones.
@@ -133,7 +127,7 @@ class StartLog:
         A promotion comes early by a tenth of the interval, at least 10 ms, at most two intervals.
         """
         interval = limit.interval_ms
-        wait = (self.ideal + interval if self.count else time) + ahead * interval - time
+        wait = (time if self.ideal is None else self.ideal + interval) + ahead * interval - time
         if early:
             wait -= max(interval / 10, min(10, 2 * interval))
         return max(0, wait) if limit.throttle else 0
@@ -141,34 +135,46 @@ class StartLog:
     def start(self, limit: Limit, time: int) -> None:
         """Count a start.
 
-        A start may be late by a tenth of the interval, and the next one makes up for that.
+        A start may be late by a tenth of the interval, and the next one makes up for that. If the
+        limit has a rate, the log forgets the other periods but the longest.
         """
-        self.count += 1
         interval = limit.interval_ms
-        ideal = max(self.ideal + interval, time - max(1, interval / 10)) if interval else time
-        self.ideal = min(time, ideal)
-        self.times.append((self.count, time))
-        self.most = max([self.most, *(starts for starts, _ in limit.rates)])
-        windows = (*limit.rates, *([limit.throttle] if limit.throttle else ()))
-        self.kept_ms = max([self.kept_ms, *(period_ms for _, period_ms in windows)])
-        assert self.most <= 40, "above a rate of 40 the log keeps parts, which is not described"
-        self.times = [each for each in self.times if each[0] > self.count - self.most - 1]
+        ideal = max((self.ideal or 0) + interval, time - max(1, interval / 10))
+        self.ideal = min(time, ideal) if interval else time
+        assert all(starts <= 40 for starts, _ in limit.rates), "a part of a period is not described"
+        own = _periods_of(limit)
+        longest = max(own | set(self.windows))
+        periods = own | ({longest} if limit.rates else set(self.windows))
+        known = {each: self.known(each) for each in periods}
+        self.windows = {
+            each: [at for at in starts if at + each + 1 > time] + [time]
+            for each, starts in known.items()
+        }
+        self.forgotten_at = time + max(LOG_KEPT_MS, longest)
 
     def give_back(self, limit: Limit, at: int) -> bool:
-        """Take out the last start of a time. Return whether a start is left in the log."""
-        among = self.times[-GIVEN_BACK_AMONG:]
-        found = next((each for each in reversed(among) if each[1] == at), None)
-        if found is None:
+        """Take out a start of a time. Return whether a start is left in the log."""
+        if not any(at in starts for starts in self.windows.values()):
             return True
-        self.times = [
-            (number - (number > found[0]), time)
-            for number, time in self.times
-            if number != found[0]
-        ]
-        if not self.times:
-            return False
-        self.count -= 1
-        interval, latest = limit.interval_ms, self.times[-1][1]
+        for starts in self.windows.values():
+            if at in starts:
+                starts.remove(at)
+        self.windows = {each: starts for each, starts in self.windows.items() if starts}
+        assert self.ideal is not None
+        interval = limit.interval_ms
+        latest = max(max(self.windows.get(each, [0])) for each in {0, *_periods_of(limit)})
         ideal = max(self.ideal - interval, latest - max(1, interval / 10))
         self.ideal = min(self.ideal, ideal)
-        return True
+        return bool(self.windows)
+
+
+def _periods_of(limit: Limit) -> set[int]:
+    """Return the periods in which a limit counts starts.
+
+    A throttle counts those of its last hundred intervals, if no rate has a longer period.
+    """
+    periods = {period_ms for _, period_ms in limit.rates}
+    if limit.throttle:
+        own = ceil(limit.interval_ms * min(100, limit.throttle[0]))
+        periods |= {own} if own > max(periods, default=0) else set()
+    return periods

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from redis.client import Pipeline
 
-from celery_fairness.control.keys import read_head
+from celery_fairness.control.installation.task_records import read_head
 from tests.reference.events import Event, read_events
 from tests.support.tables import exceeded_in
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.config.queue_limits import QueueNumbers
 from celery_fairness.scheduler.types import Bounds, Rules, SkippedTasks, Verdict
 from tests.reference.budget import Budget
+from tests.support.limits import changed
 
 TENANTS = ("", "a", "b", "c", "d", "h_0", "_invalid")
 QUEUES = ("q_default", "q_priority", "löng p|1\nname")
@@ -26,31 +26,31 @@ KINDS = ("x", "x", "y", "y", "z", "")
 
 #: Limits that tasks have; ``*`` is the tenant.
 LIMITS = (
-    Limit("x", 1),
-    Limit("x", 1),
-    Limit("x", 2),
-    Limit("y", 1),
-    Limit("y", 0),
-    Limit("z", rates=((3, 1_000),)),
-    Limit("z", rates=((2, 500), (4, 5_000))),
-    Limit("t", throttle=(3, 1_000)),
-    Limit("m", 2, ((5, 2_000),), (10, 1_000)),
+    Limit("x", concurrency=1),
+    Limit("x", concurrency=1),
+    Limit("x", concurrency=2),
+    Limit("y", concurrency=1),
+    Limit("y", concurrency=0),
+    Limit("z", rate=((3, 1_000),)),
+    Limit("z", rate=((2, 500), (4, 5_000))),
+    Limit("t", throttle=((3, 1_000),)),
+    Limit("m", concurrency=2, rate=((5, 2_000),), throttle=((10, 1_000),)),
     Limit("none"),
-    Limit("own:*", 1, private=True),
-    Limit("own:*", 1, private=True),
+    Limit("own:*", concurrency=1, private=True),
+    Limit("own:*", concurrency=1, private=True),
     *(Limit(f"{key}:{part}", of=OF_QUEUE) for key in KEYS.values() for part in (1, 2)),
-    Limit("queue:q_default", 2),
-    Limit("queue:h_1", None, ((3, 1_000),), (9, 1_000)),
+    Limit("queue:q_default", concurrency=2),
+    Limit("queue:h_1", rate=((3, 1_000),), throttle=((9, 1_000),)),
 )
 
 #: Numbers of limits whose key is that of a tenant's tier.
 OF_TIERS = (
     Limit(""),
-    Limit("", 1),
-    Limit("", 2),
-    Limit("", 0),
-    Limit("", 1, ((3, 1_000),)),
-    Limit("", throttle=(3, 1_000)),
+    Limit("", concurrency=1),
+    Limit("", concurrency=2),
+    Limit("", concurrency=0),
+    Limit("", concurrency=1, rate=((3, 1_000),)),
+    Limit("", throttle=((3, 1_000),)),
 )
 
 _BOUNDS = (None, Bounds(), Bounds("gold", 3), Bounds("free", 8, 12), Bounds("pro", None, 4))
@@ -198,8 +198,8 @@ def _limits(scene: Scene, random: Random) -> str:
 def _lanes(scene: Scene, random: Random) -> tuple[str, ...]:
     """Few lanes are long ones and meet; one waits at a limit that opens, and then at another."""
     others = tuple(_lane(scene, random) for _ in range(random.choice([0, 1, 3])))
-    at = Limit("x", 1)
-    then = Limit("z", rates=((2, 5_000),), on_limit=random.choice(scene.actions))
+    at = Limit("x", concurrency=1)
+    then = Limit("z", rate=((2, 5_000),), on_limit=random.choice(scene.actions))
     return (write_limits((at, then)), *others) if others else ()
 
 
@@ -207,15 +207,16 @@ def _lane(scene: Scene, random: Random) -> str:
     limits = random.choices(LIMITS, k=random.randint(1, 3))
     if random.random() < scene.of_tiers:
         limits[-1] = _of_tier(scene, random)
-    chosen = {each.key: each._replace(on_limit=random.choice(scene.actions)) for each in limits}
-    return write_limits(tuple(sorted(chosen.values(), key=lambda x: (not x.private, x))))
+    chosen = {each.key: changed(each, on_limit=random.choice(scene.actions)) for each in limits}
+    return write_limits(tuple(sorted(chosen.values(), key=lambda x: (not x.private, x.text))))
 
 
 def _of_tier(scene: Scene, random: Random) -> Limit:
     """Return a limit that shares the counts of a tenant's tier, its own or another's."""
     tenant = random.choice(("*", *scene.tenants[1:]))
     service = random.choice(scene.services)
-    return random.choice(OF_TIERS)._replace(
+    return changed(
+        random.choice(OF_TIERS),
         key=f"tenant:{tenant}:{service}" if service else f"tenant:{tenant}",
         private=tenant == "*" and random.random() < 0.5,
     )
@@ -266,7 +267,8 @@ def _begin(scene: Scene, random: Random) -> Operation:
 
 
 def _ends(random: Random) -> tuple[tuple[int, Verdict], ...]:
-    verdicts = [Verdict.DONE] * 3 + [Verdict.BEGUN] * 2 + list(Verdict)
+    ran = [Verdict.DONE, Verdict.FAILED, Verdict.RETRIED]
+    verdicts = ran + [Verdict.BEGUN] * 2 + [each for each in Verdict if each not in ran[1:]]
     return tuple(
         (random.randrange(1000), random.choice(verdicts)) for _ in range(random.randint(1, 5))
     )
@@ -336,7 +338,7 @@ def _override(scene: Scene, random: Random) -> Operation:
         ("rates", random.choice([(), ((1, 1_000),), ((9, 3_000),)])),
         ("throttle", random.choice([None, (2, 1_000)])),
     )
-    said = tuple(each for each in numbers if random.random() < 0.5)
+    said = tuple(each for each in numbers if random.random() < 0.5) or numbers[:1]
     lasts_ms = random.choice([None, None, 1, 700, 2_000, 5_000, -5])
     cleared = random.random() < 0.3
     return (
@@ -349,12 +351,13 @@ def _override(scene: Scene, random: Random) -> Operation:
 
 def _queue_limit(scene: Scene, random: Random) -> Operation:
     how = random.choice(["declare", "declare", "set", "set", "clear", "know"])
-    numbers = QueueNumbers(
-        random.choice([0, 1, 1, 2, 3, None]),
-        random.choice([(), (), ((2, 700),), ((3, 1_000), (5, 5_000))]),
-        random.choice([None, None, None, (5, 1_000)]),
-        random.choice(scene.actions),
-        random.choice([None, 1, 2]),
+    numbers = Limit(
+        "",
+        concurrency=random.choice([0, 1, 1, 2, 3, None]),
+        rate=random.choice([(), (), ((2, 700),), ((3, 1_000), (5, 5_000))]),
+        throttle=random.choice([None, None, None, ((5, 1_000),)]),
+        on_limit=random.choice(scene.actions),
+        local_limit=random.choice([None, 1, 2]),
     )
     none = how in ("clear", "know") or (how == "declare" and random.random() < 0.2)
     parts = random.random() < 0.4

@@ -13,10 +13,12 @@ the server how much of the due work a call did, and checks only that this work w
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from celery_fairness.config.queue_limits import write_queue
 from tests.reference.admission import (
     NEVER,
     SYSTEM,
@@ -33,6 +35,7 @@ from tests.reference.limits import read_limits
 from tests.reference.objection import require
 from tests.reference.observed import Observed
 from tests.reference.order import Turns
+from tests.reference.statistics import check_ends, check_minute
 from tests.reference.tasks import Account, Lease, Task, charge_of
 
 #: A worker that must register its leases again waits this long, in ms.
@@ -45,6 +48,8 @@ ENDED_AT_MOST = 64
 FIRST_PAUSE = 1 / 16
 #: Outcomes of promotions alone.
 OF_PROMOTIONS = ("sent", "unsent", "rejected")
+#: The field of a minute that counts an end of a body, without the queue.
+RAN = {"done": "done  ", "failed": "failed  ", "retried": "retried  "}
 #: The last run is one part of this many in the mean run time of a tenant.
 MEAN_PARTS = 8
 
@@ -80,6 +85,10 @@ class Reference:
         self.claimed_at: dict[str, tuple[int, int]] = {}
         #: Outcomes that this call must have left: tag, state and queue.
         self._ended: list[tuple[str, str, str]] = []
+        #: Attempts that this call has ended, as its minute counts them.
+        self._attempts_ended: Counter[str] = Counter()
+        #: Other leases that this call has ended.
+        self._others_ended = 0
         #: Events that this call must have emitted.
         self.book = Book()
 
@@ -235,9 +244,14 @@ class Reference:
         self._ended = []
         self.admission.end_cool_downs(seen.cooled)
         self.book.check(seen.events, is_rejected or (lambda event: False))
+        # Gates end leases between the calls of claims.
+        others = self._others_ended if is_rejected is None else math.inf
+        check_ends(seen.minute, self._attempts_ended, others)
+        self._attempts_ended.clear()
+        self._others_ended = 0
         if is_rejected is None:
             # Gates ask their server between the calls of claims, and count for themselves.
-            require(not seen.minute, "only a claim counts starts", got=seen.minute)
+            check_minute(seen.minute, Counter())
 
     # -- put --------------------------------------------------------------------------------------
 
@@ -334,12 +348,16 @@ class Reference:
             return 1
         task = lease.task
         self.end_lease(lease)
-        if verdict == "done":
+        if verdict in RAN:
             del self.tasks[task.tag]
+            if end.begun:
+                self._attempts_ended[RAN[verdict] + task.queue * (verdict != "done")] += 1
         elif lease.state == "acked":
             self._abandon(lease)
         elif verdict == "tail":
             task.seq = self.next_seq()
+            if end.begun:
+                self._attempts_ended[RAN["retried"] + task.queue] += 1
             self.wait(task)
         elif verdict == "died":
             self._after_death(task, rules)
@@ -374,6 +392,7 @@ class Reference:
     def _abandon(self, lease: Lease) -> None:
         """The process of a body is gone whose message was acknowledged. It is not run again."""
         del self.tasks[lease.task.tag]
+        self._attempts_ended[RAN["failed"] + lease.task.queue] += 1
         self.end(lease.task, "acked", lease.task.queue, owner=lease.owner)
 
     def _give_starts_back(self, lease: Lease) -> None:
@@ -395,7 +414,7 @@ class Reference:
         if was_sent:
             return 1
         tries = task.deaths + 1
-        if verdict == "done":
+        if verdict in RAN:
             del self.tasks[task.tag]
         elif verdict == "rejected" and tries >= self.budget.tries:
             del self.tasks[task.tag]
@@ -412,7 +431,8 @@ class Reference:
         if verdict in ("begun", "taken") or verdict in OF_PROMOTIONS:
             return 0
         released = verdict != "acked" and self.admission.others.pop(name, None) is not None
-        if verdict not in ("done", "acked"):
+        self._others_ended += released
+        if verdict not in (*RAN, "acked"):
             return int(released)
         task = self.tasks.get(name.rsplit(".", 2)[0])
         if task is None or task.place not in ("waiting", "delayed"):
@@ -440,6 +460,7 @@ class Reference:
     def _after_death(self, task: Task, rules: Any) -> None:
         """A begun body's process died: after `max_deliveries` deaths it is a dead letter."""
         task.deaths += 1
+        self._attempts_ended[RAN["failed"] + task.queue] += 1
         if rules.max_deliveries and task.deaths >= rules.max_deliveries:
             task.place = "dead"
             self._end_dead(task, "dead")
@@ -533,6 +554,7 @@ class Reference:
             require(at <= min([self.time, *kept]), rule, lease=name, ends=at, time=self.time)
         for name in gone_others:
             del others[name]
+        self._others_ended += len(gone_others)
         for lease in gone:
             self.end_lease(lease)
             task = lease.task
@@ -804,7 +826,7 @@ class Reference:
         """Numbers replace those of a key until their end, or until they are cleared (None)."""
         self.admission.tick(rules.lease_ms)
         ends = NEVER if ends_ms is None else ends_ms
-        require(answer == (ends > self.now), "an override that is past is refused", got=answer)
+        require(answer == (ends > self.now), "an override that is past is rejected", got=answer)
         if answer:
             self.admission.overrides.pop(key, None)
             if numbers is not None:
@@ -857,7 +879,7 @@ class Reference:
         require(answer or not needed, "a queue that is needed keeps its limit", queue=queue)
         if answer:
             self.admission.queue_limits[queue] = row
-            texts = [each.text if each else "" for each in (row.declared, row.chosen)]
+            texts = [write_queue(each) if each else "" for each in (row.declared, row.chosen)]
             shape = "parts" if row.parts else "whole"
             got = answer.split(" ")
             is_right = [got[0], got[1], *got[3:]] == [key, shape, *texts]

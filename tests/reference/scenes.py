@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 from tests.reference.operations import Scene, scene
 
@@ -38,84 +37,22 @@ def strict_scene(seed: int) -> Scene:
     )
 
 
-#: Operations of a focused sequence.
-SHORT = 120
-
-#: Limits that meet: shared ones, one with another action, and a private one.
-_LIMITS = ("x|1|||w", "x|2|||w", "x|1|||r,z|1|||d", "y|1|||w,x|2|||w", "own:*|1|||wp", "z|1|||w")
-_RATES = ("z||2/500||w", "z||3/1000||w", "t|||3/1000|w", "m|2|5/2000|10/1000|w")
 #: Limits of tasks that claims and gates start.
 GATE_LIMITS = (
     "",
-    "x|1|||w",
-    "x|2|||w",
-    "x|2|||w,y|1|||w",
-    "z||3/1000||w",
-    "z||4/7000||w,y|2|||r",
-    "t|||3/1000|w",
-    "m|2|5/2000|10/1000|w",
-    "one||1/4000||d,x|2|||w",
+    "x|C1|w",
+    "x|C2|w",
+    "x|C2|w,y|C1|w",
+    "z|R3/1000|w",
+    "z|R4/7000|w,y|C2|r",
+    "t|T3/1000|w",
+    "m|C2;R5/2000;T10/1000|w",
+    "one|R1/4000|d,x|C2|w",
 )
 
-#: Focused scenes have the bounds of production. Here stands how often each operation comes, and
-#: which limits tasks have.
-FOCUSES: dict[str, dict[str, Any]] = {
-    "order": {
-        "weights": {"put": 10, "claim": 6, "settle": 5, "tiers": 0.5, "advance": 1},
-        "limited": 0.0,
-    },
-    "delayed": {
-        "weights": {"put": 10, "claim": 6, "settle": 5, "advance": 3},
-        "limited": 0.0,
-        "later": 0.5,
-    },
-    "shared": {
-        "weights": {"put": 12, "claim": 6, "settle": 7},
-        "limited": 1.0,
-        "lanes": ("x|1|||w", "x|1|||w", "x|2|||w"),
-    },
-    "limits": {
-        "weights": {
-            "put": 10,
-            "claim": 7,
-            "settle": 5,
-            "stop": 2,
-            "override": 2,
-            "queue": 1,
-            "tenant": 0.5,
-            "advance": 2,
-        },
-        "limited": 0.8,
-        "lanes": _LIMITS,
-    },
-    "rates": {
-        "weights": {"put": 10, "claim": 8, "settle": 6, "advance": 5},
-        "limited": 0.9,
-        "lanes": _RATES,
-    },
-    "leases": {
-        "weights": {
-            "put": 6,
-            "claim": 6,
-            "settle": 6,
-            "begin": 2,
-            "renew": 3,
-            "lapse": 2,
-            "advance": 1,
-            "lose": 0.2,
-            "next_outcome": 1,
-        },
-        "limited": 0.2,
-        "lanes": _LIMITS,
-        "expiring": 0.2,
-    },
-    "shares": {"weights": {"put": 12, "claim": 6, "settle": 5}, "limited": 0.0, "passing": 1.0},
-}
 
-
-def focused_scene(subject: str, seed: int) -> Scene:
-    """Return a scene of one of `FOCUSES`, in which the rules of a subject matter often."""
-    focus = {"passing": 0.0, "lanes": (), "expiring": 0.0, "later": 0.1} | FOCUSES[subject]
+def small_scene(seed: int) -> Scene:
+    """Return a scene with the bounds of production, few tenants and few queues."""
     made = scene(seed)
     return replace(
         made,
@@ -129,5 +66,8 @@ def focused_scene(subject: str, seed: int) -> Scene:
         bounds=(None,),
         charging=("tasks",),
         scopes=("tenant",),
-        **focus,
+        passing=0.0,
+        lanes=(),
+        expiring=0.0,
+        later=0.1,
     )

@@ -30,12 +30,29 @@ def start_of(waited_ms: int | None, is_noisy: bool) -> str:
     return f"{BEHIND_OWN if is_noisy else ALONE}:{max(0, waited_ms).bit_length()}"
 
 
+#: How an attempt ends whose body has begun.
+ENDS = ("done", "failed", "retried")
+
+
+def check_ends(counted: Mapping[str, int], ends: Counter[str], others: float) -> None:
+    """Compare what a call counted in its minute with the attempts that it has ended.
+
+    Args:
+        counted: What was counted.
+        ends: The ends of claimed tasks.
+        others: Leases that ended whose task is not here. Some of them name their task, and count.
+    """
+    got = Counter({x: number for x, number in counted.items() if x.split(" ", 1)[0] in ENDS})
+    is_right = got >= ends and (got - ends).total() <= others
+    require(is_right, "a minute counts every end once", expected=ends, others=others, got=got)
+
+
 def check_minute(counted: Mapping[str, int], starts: Counter[tuple[str, str, str]]) -> None:
     """Compare what a call counted in its minute with its starts: how, tier and queue."""
     got: Counter[tuple[str, str, str]] = Counter()
     for field, number in counted.items():
         what, tier, queue = field.split(" ", 2)
-        if what != "rejected":
+        if what not in ("rejected", *ENDS):
             got[what, tier, queue] += number
     require(got == starts, "a minute counts every start once", expected=starts, got=got)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import SkippedTasks, Verdict
 from tests.reference.operations import Operation
-from tests.reference.scenes import focused_scene
+from tests.reference.scenes import small_scene
 from tests.reference.test_reference import objection_to
 
 QUEUE, OTHER = "q_default", "q_priority"
@@ -41,7 +41,7 @@ def claim(
     return ("claim", "w1", False, want, queues, "on", False, skipped, False, "", (), by, "tenant")
 
 
-ONE = "y|1|||w"
+ONE = "y|C1|w"
 DONE = ("settle", ((0, Verdict.DONE),), "on")
 #: The end of the second lease, whose body did not begin.
 UNBEGUN = ("settle", ((9, Verdict.DONE),), "on")
@@ -51,7 +51,7 @@ RENEW = ("renew", (), "")
 
 ACCEPTED: dict[str, list[Operation]] = {
     "a key stays known for a minute after the end of a registered lease": [
-        put("x|1|||w"),
+        put("x|C1|w"),
         claim(),
         DONE,
         REGISTER,
@@ -61,7 +61,7 @@ ACCEPTED: dict[str, list[Operation]] = {
         ("advance", 1),
         RENEW,
         ("advance", -3),
-        put("x|1|||w"),
+        put("x|C1|w"),
         claim(),
     ],
     "a worker that has met a cool-down wakes by itself": [
@@ -73,34 +73,34 @@ ACCEPTED: dict[str, list[Operation]] = {
         ("lapse", (), "now"),
     ],
     "a claim takes over the lease that its worker has registered again": [
-        put("x|1|||w"),
+        put("x|C1|w"),
         claim(),
         DONE,
-        put("y|1|||w", number=1),
+        put("y|C1|w", number=1),
         REGISTER,
         claim(),
     ],
     "a claim that passes a tenant over does not know when its limit opens": [
-        put("t|||3/1000|w", "a"),
-        put("t|||3/1000|w", "b"),
+        put("t|T3/1000|w", "a"),
+        put("t|T3/1000|w", "b"),
         claim(),
         claim(SkippedTasks(("z",), places={QUEUE: 1})),
     ],
     "a start that did not begin is given back by the numbers that its queue has now": [
-        ("queue", "set", QUEUE, QueueNumbers(rates=((2, 700),)), False),
+        ("queue", "set", QUEUE, Limit("", rate=((2, 700),)), False),
         put(),
         claim(),
         ("advance", 333),
         put(),
         claim(),
-        ("queue", "set", QUEUE, QueueNumbers(throttle=(5, 1_000)), False),
+        ("queue", "set", QUEUE, Limit("", throttle=((5, 1_000),)), False),
         UNBEGUN,
         put(),
         claim(),
     ],
     "a limit remembers a task that was moved to another queue and back": [
-        put("z||1/5000||r", queue=OTHER),
-        put("z||1/5000||r", queue=OTHER),
+        put("z|R1/5000|r", queue=OTHER),
+        put("z|R1/5000|r", queue=OTHER),
         claim(want=2, queues=(OTHER,)),
         ("move", OTHER, (QUEUE,), (1,), ("",)),
         ("move", QUEUE, (OTHER,), (0,), ("",)),
@@ -134,7 +134,7 @@ ACCEPTED: dict[str, list[Operation]] = {
 @pytest.mark.redis
 @pytest.mark.parametrize("what", ACCEPTED)
 def test_the_reference_accepts_that(redis_url, what):
-    scene = focused_scene("leases", 0)
+    scene = small_scene(0)
     # A call does one part of the due work, and the rest is left.
     rules, budget = replace(scene.rules, lease_ms=LEASE_MS), replace(scene.budget, due=1)
     scene = replace(scene, rules=rules, budget=budget)

@@ -12,10 +12,10 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.numbers import write_numbers
+from celery_fairness.config.queue_limits import write_queue
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
-from celery_fairness.control.holding import override_text
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, SkippedTasks, Verdict, Waiting
 from celery_fairness.store.library import Library, build, is_missing, load
@@ -94,12 +94,11 @@ class Walk:
         client: Of a server. It decodes answers.
         prefix: Of all keys of this walk.
         scene: What does not change.
-        made: The library that is judged. The default is that of the package.
     """
 
-    def __init__(self, client: Redis, prefix: str, scene: Scene, made: Library | None = None):
+    def __init__(self, client: Redis, prefix: str, scene: Scene):
         self.client, self.prefix, self.scene = client, prefix, scene
-        self.library = made or library_of(scene.budget)
+        self.library = library_of(scene.budget)
         self.queues = self.queues_of(scene)
         self.observer = Observer(prefix, self.queues, has_events=True)
         self.now = START_MS
@@ -314,13 +313,13 @@ class Walk:
     def do_tiers(self, pro, free):
         given = {"pro": pro, "free": free}
         tiers = [Tier(name, x[0], x[1], max_waiting=x[2]) for name, x in given.items() if x]
-        rows = [text for tier in tiers for text in (tier.name, json.dumps(tier_fields(tier)))]
-        self.call(calls.PUBLISH_TIERS, ["database", "1", *rows])
+        rows = {tier.name: json.dumps(tier_fields(tier)) for tier in tiers}
+        self.call(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
         self.reference.publish_tiers(tiers)
 
     def do_tenant(self, tenant, tier, number):
         number = number if tier else ""
-        self.call(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0", ""])
+        self.call(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, _own(number)))
         self.reference.publish_tenant(tenant, tier, number)
 
     def do_stop(self, how, key, wait_ms, enforcement):
@@ -334,19 +333,19 @@ class Walk:
         rules = self.rules(enforcement)
         ends_ms = None if lasts_ms is None else self.now + lasts_ms
         said = None if numbers is None else dict(numbers)
-        text = "" if said is None else override_text(Limit(key, **said), said)
+        text = "" if said is None else write_numbers(_in_table(said))
         lasting = (lasts_ms, None) if lasts_ms and lasts_ms > 1_000 else (0, ends_ms)
         args = calls.override_args(
             key, text, *lasting, "{}", rules.lease_ms, enforcement, str(self.now)
         )
-        answer = self.call(calls.OVERRIDE, args)
+        answer = int(calls.read_override(self.call(calls.OVERRIDE, args)))
         self.reference.override(key, said, ends_ms, rules, answer, self.seen)
 
     def do_queue(self, how, queue, numbers, parts):
         rules, key = self.rules(), KEYS.get(queue) or queue_key(queue)
-        text = numbers.text if numbers else ""
+        text = write_queue(numbers) if numbers else ""
         args = calls.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
-        answer = self.call(calls.SET_QUEUE_LIMIT, args)
+        answer = json.loads(self.call(calls.SET_QUEUE_LIMIT, args)).get("row", "")
         self.reference.limit_queue(how, queue, key, numbers, parts, rules, answer, self.seen)
 
     def chosen(self, queue, picks) -> list[tuple[Task | None, str]]:
@@ -471,3 +470,18 @@ class Walk:
             if kind in ENDING:
                 is_kept = self.client.pttl(key) > 0
             require(is_kept, "a key that nobody needs is deleted", key=name)
+
+
+def _in_table(said: dict[str, Any]) -> dict[str, Any]:
+    """Return the reference's numbers by the names and in the forms of the package."""
+    forms = {
+        "concurrency": ("concurrency", lambda value: value),
+        "rates": ("rate", lambda value: value or None),
+        "throttle": ("throttle", lambda value: value and (value,)),
+    }
+    return {forms[name][0]: forms[name][1](value) for name, value in said.items()}
+
+
+def _own(number: str) -> str:
+    """Return a tenant's own number as the text of the package."""
+    return "" if number == "" else "C-" if number == "unlimited" else f"C{number}"

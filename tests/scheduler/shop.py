@@ -15,10 +15,10 @@ from typing import Any
 from redis import Redis
 
 from celery_fairness.config.limit_spec import Limit, write_limits
-from celery_fairness.config.queue_limits import QueueNumbers
+from celery_fairness.config.numbers import write_numbers
+from celery_fairness.config.queue_limits import write_queue
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tiers import Tier, tier_fields
-from celery_fairness.control.holding import override_text
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import (
     Claim,
@@ -236,7 +236,7 @@ class Shop:
     ) -> Any:
         """Set numbers of a key for ``lasts_ms``, or without an end; without any, clear them."""
         ends_ms = None if lasts_ms is None else self.now + lasts_ms
-        text = override_text(Limit(key, **numbers), numbers) if numbers else ""
+        text = write_numbers(numbers)
         args = calls.override_args(
             key, text, 0, ends_ms, "{}", self.rules.lease_ms, enforcement, str(self.now)
         )
@@ -246,19 +246,19 @@ class Shop:
         self, queue: str = "q", how: str = "set", parts: bool = False, **numbers: Any
     ) -> None:
         self.queues.add(queue)
-        text = QueueNumbers(**numbers).text if how in ("set", "declare") else ""
+        text = write_queue(Limit("", **numbers)) if how in ("set", "declare") else ""
         args = calls.queue_args(
             *(how, queue, queue_key(queue), parts, text, self.rules.lease_ms, "on", str(self.now))
         )
         self.run(calls.SET_QUEUE_LIMIT, args)
 
     def tiers(self, *tiers: Tier) -> None:
-        rows = [text for tier in tiers for text in (tier.name, json.dumps(tier_fields(tier)))]
-        self.run(calls.PUBLISH_TIERS, ["database", "1", *rows])
+        rows = {tier.name: json.dumps(tier_fields(tier)) for tier in tiers}
+        self.run(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
 
     def tenant(self, tenant: str, tier: str, concurrency: int | None = None) -> None:
-        number = "" if concurrency is None else str(concurrency)
-        self.run(calls.PUBLISH_TENANT, [f"tenant:{tenant}", tier, number, "0", ""])
+        number = "" if concurrency is None else f"C{concurrency}"
+        self.run(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, number))
 
     def cancel(self, *numbers: int) -> list[bool]:
         tags = [f"tag.{number}" for number in numbers]

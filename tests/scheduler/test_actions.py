@@ -1,4 +1,4 @@
-"""Limits that drop what they refuse, or have it tried again later."""
+"""Limits that drop what they reject, or have it tried again later."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import Put, Verdict
 from tests.reference.budget import Budget
 from tests.scheduler.shop import message_of, number_of
+from tests.support.limits import changed
 
-DROP = Limit("api", 1, on_limit="drop")
-AGAIN = Limit("api", 1, on_limit="reschedule")
-WAIT = Limit("wait", 1)
-PAUSE = Limit("pause", 0, on_limit="drop")
+DROP = Limit("api", concurrency=1, on_limit="drop")
+AGAIN = Limit("api", concurrency=1, on_limit="reschedule")
+WAIT = Limit("wait", concurrency=1)
+PAUSE = Limit("pause", concurrency=0, on_limit="drop")
 
 #: Tasks that a rate puts back come so much further apart than it starts them.
 APART = 1.03
 JITTER_MS = 1_000
 
 
-def test_what_a_full_limit_drops_is_forgotten_and_told(shop):
+def test_what_a_full_limit_drops_is_forgotten_and_reported(shop):
     shop.put("a", DROP, times=3)
     assert shop.claim() == ([1], 0)
     assert shop.dropped() == [(2, "api"), (3, "api")]
@@ -68,19 +69,19 @@ def test_who_was_dropped_is_not_charged(shop):
         ((DROP, WAIT), "drop"),
         ((AGAIN, WAIT), "reschedule"),
         ((WAIT, AGAIN), "reschedule"),
-        ((AGAIN, WAIT, Limit("other", 1, on_limit="drop")), "drop"),
-        ((Limit("other", 1, on_limit="drop"), AGAIN), "drop"),
+        ((AGAIN, WAIT, Limit("other", concurrency=1, on_limit="drop")), "drop"),
+        ((Limit("other", concurrency=1, on_limit="drop"), AGAIN), "drop"),
         ((PAUSE, DROP), "drop"),
         ((PAUSE, AGAIN), "reschedule"),
         ((WAIT,), "wait"),
         ((PAUSE,), "wait"),
-        ((Limit("pause", 0, on_limit="reschedule"), WAIT), "wait"),
-        ((Limit("open", 5, on_limit="drop"), WAIT), "wait"),
-        ((Limit("open", 5, on_limit="drop"), AGAIN), "reschedule"),
+        ((Limit("pause", concurrency=0, on_limit="reschedule"), WAIT), "wait"),
+        ((Limit("open", concurrency=5, on_limit="drop"), WAIT), "wait"),
+        ((Limit("open", concurrency=5, on_limit="drop"), AGAIN), "reschedule"),
     ],
 )
-def test_of_several_that_refuse_the_hardest_acts_and_a_pause_only_waits(shop, limits, action):
-    shop.put("a", *(each._replace(on_limit="wait") for each in limits if each.concurrency))
+def test_of_several_that_reject_the_hardest_acts_and_a_pause_only_waits(shop, limits, action):
+    shop.put("a", *(changed(each, on_limit="wait") for each in limits if each["concurrency"]))
     assert len(shop.claim()[0]) == 1
     shop.put("b", *limits)
     assert shop.claim()[0] == []
@@ -93,10 +94,12 @@ def test_of_several_that_refuse_the_hardest_acts_and_a_pause_only_waits(shop, li
 
 
 def test_the_obituary_names_the_limit_that_dropped_it(shop):
-    refusing = {"w": "wait", "x": "reschedule", "y": "drop", "z": "drop"}
-    shop.put("a", *(Limit(key, 1) for key in refusing))
+    rejecting = {"w": "wait", "x": "reschedule", "y": "drop", "z": "drop"}
+    shop.put("a", *(Limit(key, concurrency=1) for key in rejecting))
     shop.claim()
-    shop.put("b", *(Limit(key, 1, on_limit=action) for key, action in refusing.items()))
+    shop.put(
+        "b", *(Limit(key, concurrency=1, on_limit=action) for key, action in rejecting.items())
+    )
     shop.claim()
     assert shop.dropped() == [(2, "y")]
     outcome = shop.next_outcome()
@@ -109,7 +112,7 @@ def block(shop, on_limit, times=2):
     """Let tasks of b wait at one limit until it opens; the next start closes another of theirs."""
     shop.put("a", WAIT)
     assert shop.claim()[0] == [1]
-    both = (WAIT, Limit("z", rates=((1, 5_000),), on_limit=on_limit))
+    both = (WAIT, Limit("z", rate=((1, 5_000),), on_limit=on_limit))
     shop.put("b", *both, times=times)
     assert shop.claim()[0] == []
     shop.end()
@@ -125,11 +128,11 @@ class TestMovesOfOneClaim:
         shop.put("a", limit)
         shop.claim()
         shop.put("a", limit, times=7)
-        told = []
+        emitted = []
         for _ in range(3):
             assert shop.claim()[0] == []
-            told.append((sum(shop.counts().values()), shop.answer.sleep_ms == 0))
-        assert told == [(3, True), (6, True), (7, False)]
+            emitted.append((sum(shop.counts().values()), shop.answer.sleep_ms == 0))
+        assert emitted == [(3, True), (6, True), (7, False)]
 
     def test_one_that_dropped_all_there_was_sleeps(self, make_shop):
         shop = make_shop(budget=Budget(moves=3))
@@ -257,7 +260,7 @@ class TestTriedAgain:
         assert shop.counts()["rescheduled"] == 2
 
     def test_a_claim_sleeps_until_it_comes(self, shop):
-        shop.put("a", Limit("z", rates=((1, 99),), on_limit="reschedule"), times=2)
+        shop.put("a", Limit("z", rate=((1, 99),), on_limit="reschedule"), times=2)
         assert shop.claim(want=1)[0] == [1]
         shop.end()
         _, sleep_ms = shop.claim()
@@ -268,26 +271,30 @@ class TestTriedAgain:
         ("limits", "least", "interval"),
         [
             ((AGAIN,), 1_000, 1_000),
-            ((Limit("api", 4, on_limit="reschedule"),), 1_000, 250),
-            ((Limit("z", rates=((1, 299),), on_limit="reschedule"),), 300, 299 * APART),
-            ((Limit("z", rates=((1, 299), (5, 2_000)), on_limit="reschedule"),), 300, 400 * APART),
-            ((Limit("z", throttle=(2, 600), on_limit="reschedule"),), 270, 300 * APART),
-            ((Limit("z", throttle=(3, 1_000), on_limit="reschedule"),), 300, APART * 1_000 / 3),
-            ((Limit("z", 1, rates=((1, 299),), on_limit="reschedule"),), 1_000, 1_000),
-            ((Limit("z", 1, rates=((1, 8_000),), on_limit="reschedule"),), 8_001, 8_000 * APART),
-            ((AGAIN, Limit("z", rates=((1, 8_000),))), 8_001, 1_000),
+            ((Limit("api", concurrency=4, on_limit="reschedule"),), 1_000, 250),
+            ((Limit("z", rate=((1, 299),), on_limit="reschedule"),), 300, 299 * APART),
+            ((Limit("z", rate=((1, 299), (5, 2_000)), on_limit="reschedule"),), 300, 400 * APART),
+            ((Limit("z", throttle=((2, 600),), on_limit="reschedule"),), 270, 300 * APART),
+            ((Limit("z", throttle=((3, 1_000),), on_limit="reschedule"),), 300, APART * 1_000 / 3),
+            ((Limit("z", concurrency=1, rate=((1, 299),), on_limit="reschedule"),), 1_000, 1_000),
             (
-                (Limit("y", rates=((1, 1_999),)), AGAIN, Limit("z", rates=((1, 99),))),
+                (Limit("z", concurrency=1, rate=((1, 8_000),), on_limit="reschedule"),),
+                8_001,
+                8_000 * APART,
+            ),
+            ((AGAIN, Limit("z", rate=((1, 8_000),))), 8_001, 1_000),
+            (
+                (Limit("y", rate=((1, 1_999),)), AGAIN, Limit("z", rate=((1, 99),))),
                 *(2_000, 1_000),
             ),
-            ((PAUSE, Limit("z", rates=((1, 99),), on_limit="reschedule")), 1_000, 99 * APART),
+            ((PAUSE, Limit("z", rate=((1, 99),), on_limit="reschedule")), 1_000, 99 * APART),
         ],
     )
     def test_s25_d10_the_first_comes_at_the_largest_wait_and_others_after_it(
         self, shop, limits, least, interval
     ):
-        own = [each._replace(on_limit="wait") for each in limits if each.concurrency != 0]
-        shop.put("a", *own, times=limits[0].concurrency or 1)
+        own = [changed(each, on_limit="wait") for each in limits if each["concurrency"] != 0]
+        shop.put("a", *own, times=limits[0]["concurrency"] or 1)
         assert shop.claim()[0]
         shop.put("b", *limits, times=20)
         shop.claim()
@@ -298,12 +305,12 @@ class TestTriedAgain:
             most = 7_500 if wait == 30_000 else JITTER_MS
             assert int(wait) <= eta <= wait + 1 + min(wait // 4, most)
 
-    def test_a_limit_that_opens_in_a_millisecond_refuses(self, shop):
-        shop.put("a", Limit("z", rates=((1, 99),), on_limit="reschedule"))
+    def test_a_limit_that_opens_in_a_millisecond_rejects(self, shop):
+        shop.put("a", Limit("z", rate=((1, 99),), on_limit="reschedule"))
         shop.claim()
         shop.end()
         shop.at(99)
-        shop.put("a", Limit("z", rates=((1, 99),), on_limit="reschedule"))
+        shop.put("a", Limit("z", rate=((1, 99),), on_limit="reschedule"))
         assert shop.claim() == ([], 1)
         shop.at(100)
         assert shop.claim()[0] == [2]
@@ -319,7 +326,7 @@ def test_what_came_back_is_dropped(shop):
     shop.put("b", DROP)
     shop.claim()
     shop.end(Verdict.HEAD)
-    shop.put("a", Limit("api", 1))
+    shop.put("a", Limit("api", concurrency=1))
     shop.put("a")
     assert shop.claim()[0] == [2, 3]
     assert shop.dropped() == [(1, "api")]
@@ -328,7 +335,7 @@ def test_what_came_back_is_dropped(shop):
 @pytest.mark.parametrize("verdict", [Verdict.DONE, Verdict.TAIL])
 def test_a_limit_with_the_key_of_another_tenant_s_tier_opens_it_when_it_is_free(shop, verdict):
     shop.tenant("a", "free", 1)
-    shop.put("b", Limit("tenant:a", 5))
+    shop.put("b", Limit("tenant:a", concurrency=5))
     assert shop.claim()[0] == [1]
     shop.put("a")
     # What b runs takes a's only slot.
@@ -339,7 +346,7 @@ def test_a_limit_with_the_key_of_another_tenant_s_tier_opens_it_when_it_is_free(
 
 def test_what_stands_behind_a_hundred_lanes_of_a_kind_that_is_not_taken_is_served(shop):
     for number in range(100):
-        shop.put("a", Limit(f"customer:{number}", 1), kind="x")
+        shop.put("a", Limit(f"customer:{number}", concurrency=1), kind="x")
     shop.put("a", kind="y")
     # As many heads are set aside as one claim may; then it goes on.
     given = [number for _ in range(10) for number in shop.claim(never=["x"])[0]]

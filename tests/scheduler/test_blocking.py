@@ -1,4 +1,4 @@
-"""Tasks that are refused are told once, and once when they start."""
+"""Tasks that are rejected are reported once, and once when they start."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import Verdict
+from tests.support.limits import changed
 
-ONE = Limit("api", 1)
+ONE = Limit("api", concurrency=1)
 SECOND = 1_000
 
 
 @pytest.fixture
-def told(shop):
-    """A function that returns what was told of blocked tasks since it was called last."""
+def emitted(shop):
+    """A function that returns the events of blocked tasks since it was called last."""
 
     def news():
         return [
@@ -35,30 +36,30 @@ def of_tier(shop, limit):
     shop.rules = replace(shop.rules, default_limit=limit)
 
 
-def test_the_first_of_a_lane_is_told_once_and_those_behind_it_in_their_turn(shop, told):
+def test_the_first_of_a_lane_is_reported_once_and_those_behind_it_in_their_turn(shop, emitted):
     shop.put("a", ONE, times=3)
     for _ in range(3):
         shop.claim()
-    assert told() == [("exceeded", "concurrency", 2)]
+    assert emitted() == [("exceeded", "concurrency", 2)]
     shop.end()
     for _ in range(3):
         shop.claim()
-    assert told() == [("released", "concurrency", 2), ("exceeded", "concurrency", 3)]
+    assert emitted() == [("released", "concurrency", 2), ("exceeded", "concurrency", 3)]
     shop.end()
     shop.claim()
-    assert told() == [("released", "concurrency", 3)]
+    assert emitted() == [("released", "concurrency", 3)]
 
 
-def test_what_starts_at_once_is_told_of_nothing(shop, told):
+def test_a_task_that_starts_at_once_emits_nothing(shop, emitted):
     shop.put("a", ONE)
     shop.put("b")
     assert shop.claim()[0] == [1, 2]
-    assert told() == []
+    assert emitted() == []
 
 
 def test_an_event_says_whose_limit_it_was_and_how_much_is_used(shop):
     shop.put("b", times=1)
-    shop.put("a", Limit("api", 2), times=3)
+    shop.put("a", Limit("api", concurrency=2), times=3)
     shop.claim()
     ((what, fields),) = shop.events()
     assert what == "rate_limit.exceeded"
@@ -76,24 +77,24 @@ def test_an_event_says_whose_limit_it_was_and_how_much_is_used(shop):
 @pytest.mark.parametrize(
     ("limit", "strategy", "number", "until"),
     [
-        (Limit("api", rates=((9, 100), (2, SECOND))), "rate", "2", SECOND + 1),
-        (Limit("api", throttle=(1, SECOND)), "throttle", "1", SECOND),
+        (Limit("api", rate=((9, 100), (2, SECOND))), "rate", "2", SECOND + 1),
+        (Limit("api", throttle=((1, SECOND),)), "throttle", "1", SECOND),
     ],
 )
-def test_rates_and_throttles_say_their_number(shop, told, limit, strategy, number, until):
+def test_rates_and_throttles_say_their_number(shop, emitted, limit, strategy, number, until):
     shop.put("a", limit, times=3)
     started = len(shop.claim()[0])
     ((_, fields),) = shop.events()
     assert (fields["strategy"], fields["limit"], fields["current"]) == (strategy, number, number)
     shop.at(until)
     shop.claim(want=1)
-    assert told()[0] == ("released", strategy, started + 1)
+    assert emitted()[0] == ("released", strategy, started + 1)
 
 
 @pytest.mark.parametrize(
     ("how", "ends", "strategy"), [("pause", "resume", "paused"), ("cool", "clear", "cool-down")]
 )
-def test_a_key_that_is_stopped_blocks_too(shop, told, how, ends, strategy):
+def test_a_key_that_is_stopped_blocks_too(shop, emitted, how, ends, strategy):
     shop.stop(how, "api", SECOND)
     shop.put("a", ONE)
     shop.claim()
@@ -101,10 +102,10 @@ def test_a_key_that_is_stopped_blocks_too(shop, told, how, ends, strategy):
     assert (what, fields["strategy"], fields["limit"]) == ("rate_limit.exceeded", strategy, "0")
     shop.stop(ends, "api")
     shop.claim()
-    assert told()[-1] == ("released", strategy, 1)
+    assert emitted()[-1] == ("released", strategy, 1)
 
 
-def test_a_tenant_at_its_tiers_limit_is_told_as_one_task(shop, told):
+def test_a_tenant_at_its_tiers_limit_is_reported_as_one_task(shop, emitted):
     of_tier(shop, 1)
     shop.put("a", times=5)
     for _ in range(4):
@@ -114,18 +115,18 @@ def test_a_tenant_at_its_tiers_limit_is_told_as_one_task(shop, told):
     assert (fields["strategy"], fields["key"]) == ("concurrency", "tenant:a")
     shop.end()
     shop.claim()
-    assert told() == [("released", "concurrency", 2), ("exceeded", "concurrency", 3)]
+    assert emitted() == [("released", "concurrency", 2), ("exceeded", "concurrency", 3)]
 
 
-def test_a_tenant_that_may_run_nothing_is_paused(shop, told):
+def test_a_tenant_that_may_run_nothing_is_paused(shop, emitted):
     of_tier(shop, 0)
     shop.put("a")
     shop.claim()
-    assert told() == [("exceeded", "paused", 1)]
+    assert emitted() == [("exceeded", "paused", 1)]
 
 
-def test_a_tenant_is_told_once_over_two_limits(shop, told):
-    """It waits for its key, then for its tier: what it was told of first is what releases it."""
+def test_a_tenant_is_reported_once_over_two_limits(shop, emitted):
+    """It waits for its key, then for its tier: what was reported first is what releases it."""
     of_tier(shop, 1)
     shop.put("b", ONE)
     shop.claim()
@@ -136,68 +137,68 @@ def test_a_tenant_is_told_once_over_two_limits(shop, told):
     shop.claim()
     shop.end()
     shop.claim()
-    events = told()
+    events = emitted()
     assert events.count(("exceeded", "concurrency", 3)) == 1
     assert events.count(("released", "concurrency", 3)) == 1
 
 
 @pytest.mark.parametrize("verdict", [Verdict.HEAD, Verdict.TAIL, Verdict.DIED])
-def test_a_task_that_comes_back_is_told_of_nothing_more(shop, told, verdict):
+def test_a_task_that_comes_back_emits_nothing_more(shop, emitted, verdict):
     shop.put("a", ONE, times=2)
     shop.claim()
     shop.end()
     assert shop.claim()[0] == [2]
-    assert told() == [("exceeded", "concurrency", 2), ("released", "concurrency", 2)]
+    assert emitted() == [("exceeded", "concurrency", 2), ("released", "concurrency", 2)]
     shop.end(verdict)
     shop.stop("pause", "api")
     shop.claim()
     shop.stop("resume", "api")
     assert shop.claim()[0] == [2]
-    assert told() == []
+    assert emitted() == []
 
 
-def test_a_head_that_came_back_is_told_for_the_first_time(shop, told):
+def test_a_head_that_came_back_is_reported_for_the_first_time(shop, emitted):
     shop.put("a", ONE)
     assert shop.claim()[0] == [1]
     shop.end(Verdict.HEAD)
     shop.stop("pause", "api")
     shop.claim()
-    assert told() == [("exceeded", "paused", 1)]
+    assert emitted() == [("exceeded", "paused", 1)]
     shop.stop("resume", "api")
     shop.claim()
-    assert told() == [("released", "paused", 1)]
+    assert emitted() == [("released", "paused", 1)]
 
 
-def test_one_that_is_cancelled_while_it_is_blocked_never_starts(shop, told):
+def test_one_that_is_cancelled_while_it_is_blocked_never_starts(shop, emitted):
     shop.put("a", ONE, times=3)
     shop.claim()
-    assert told() == [("exceeded", "concurrency", 2)]
+    assert emitted() == [("exceeded", "concurrency", 2)]
     shop.cancel(2)
-    assert told() == [("cancelled", "", 2)]
+    assert emitted() == [("cancelled", "", 2)]
     shop.end()
     assert shop.claim()[0] == [3]
-    assert told() == []
+    assert emitted() == []
 
 
-def test_one_that_is_tried_again_is_blocked_and_one_that_is_dropped_is_not(shop, told):
-    shop.put("a", ONE._replace(on_limit="reschedule"), times=2)
+def test_one_that_is_tried_again_is_blocked_and_one_that_is_dropped_is_not(shop, emitted):
+    shop.put("a", changed(ONE, on_limit="reschedule"), times=2)
     shop.claim()
-    assert told() == [("exceeded", "concurrency", 2)]
+    assert emitted() == [("exceeded", "concurrency", 2)]
     shop.at(10 * SECOND)
     shop.claim()
-    assert told() == []
+    assert emitted() == []
     shop.end()
     shop.at(20 * SECOND)
     assert shop.claim()[0] == [2]
-    assert told() == [("released", "concurrency", 2)]
-    shop.put("b", ONE._replace(on_limit="drop"))
+    assert emitted() == [("released", "concurrency", 2)]
+    shop.put("b", changed(ONE, on_limit="drop"))
     shop.claim()
-    assert told() == [("dropped", "", 3)]
+    assert emitted() == [("dropped", "", 3)]
 
 
 @pytest.mark.parametrize("enforcement", ["off", "observe"])
-def test_who_enforces_nothing_blocks_nothing(shop, told, enforcement):
+def test_who_enforces_nothing_blocks_nothing(shop, emitted, enforcement):
     of_tier(shop, 1)
     shop.put("a", ONE, times=3)
     assert shop.claim(enforcement=enforcement)[0] == [1, 2, 3]
-    assert told() == []
+    assert emitted() == []

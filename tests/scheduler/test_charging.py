@@ -113,6 +113,6 @@ def test_who_puts_its_next_long_task_when_the_last_one_started_has_its_share(mak
 
 def test_a_limit_that_is_shared_is_divided_by_time_too(make_pool):
     pool = make_pool(4)
-    pool.keep("long", "short", limits=(Limit("api", 2),))
+    pool.keep("long", "short", limits=(Limit("api", concurrency=2),))
     pool.run(100, {"long": 3_400, "short": 100}.get)
     assert pool.shares() == pytest.approx({"long": 0.5, "short": 0.5}, abs=0.02)

@@ -7,7 +7,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from tests.reference.budget import Budget
 
-API = Limit("api", 1)
+API = Limit("api", concurrency=1)
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
+from tests.support.limits import changed
 
 FREE = Limit("api")
-ONE = Limit("api", 1)
-OTHER = Limit("other", 1)
-RATE = Limit("rate", rates=((1, 1_000),))
+ONE = Limit("api", concurrency=1)
+OTHER = Limit("other", concurrency=1)
+RATE = Limit("rate", rate=((1, 1_000),))
 SECOND = 1_000
 
 
@@ -139,7 +140,7 @@ def test_what_is_stopped_waits_for_its_rate_after_that(shop):
 @pytest.mark.parametrize("action", ["drop", "reschedule"])
 @pytest.mark.parametrize("how", ["pause", "cool"])
 def test_a_stop_waits_whatever_its_limit_says(shop, action, how):
-    shop.put("a", FREE._replace(on_limit=action))
+    shop.put("a", changed(FREE, on_limit=action))
     stop(shop, how, wait_ms=SECOND)
     assert shop.claim()[0] == []
     assert (shop.dropped(), shop.later()) == ([], [])
@@ -148,7 +149,7 @@ def test_a_stop_waits_whatever_its_limit_says(shop, action, how):
 
 @pytest.mark.parametrize(("how", "again_ms"), [("pause", 1_000), ("cool", 8_000)])
 def test_another_limit_that_is_full_says_what_becomes_of_it(shop, how, again_ms):
-    again = OTHER._replace(on_limit="reschedule")
+    again = changed(OTHER, on_limit="reschedule")
     shop.put("b", OTHER)
     assert shop.claim()[0] == [1]
     stop(shop, how, wait_ms=8_000)
@@ -162,7 +163,7 @@ def test_another_limit_that_is_full_says_what_becomes_of_it(shop, how, again_ms)
 def test_a_key_of_more_limits_than_one_look_is_open_whole(shop, begins, ends):
     queues = [f"q{number}" for number in range(1, 70)]
     for queue in queues:
-        shop.put("a", Limit("api", 1), queue=queue)
+        shop.put("a", Limit("api", concurrency=1), queue=queue)
     stop(shop, begins, wait_ms=SECOND)
     for _ in range(3):
         shop.claim(queues=queues)

@@ -7,7 +7,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import Verdict
 
-ONE = Limit("api", 1)
+ONE = Limit("api", concurrency=1)
 FIRST, SECOND = "host:1:a0", "host:2:b0"
 
 

@@ -11,14 +11,14 @@ pytestmark = pytest.mark.redis
 
 
 def test_what_a_tenant_starts_itself_counts_for_others_with_its_key(shop):
-    shop.put("a", Limit("tenant:b", 2), times=3)
+    shop.put("a", Limit("tenant:b", concurrency=2), times=3)
     shop.put("b", times=3)
     assert shop.claim(6)[0] == [1, 4, 5, 6]
     assert shop.held("tenant:b") == 4
 
 
 def test_a_lease_that_was_entered_again_and_is_over_counts_when_it_begins_once_more(shop):
-    two = Limit("api", 2)
+    two = Limit("api", concurrency=2)
     for tenant in "abc":
         shop.put(tenant, two)
     shop.renew()
@@ -37,7 +37,7 @@ def test_a_lease_that_was_entered_again_and_is_over_counts_when_it_begins_once_m
 def test_limits_of_two_queues_whose_names_read_alike_together_are_two(shop):
     for name, queue in (("qx", "q"), ("x", "qq")):
         for tenant in "ab":
-            shop.put(tenant, Limit(name, 1), queue=queue, times=3)
+            shop.put(tenant, Limit(name, concurrency=1), queue=queue, times=3)
     assert len(shop.claim(10, ("q", "qq"))[0]) == 2
     shop.at(7)
     shop.end()
@@ -47,8 +47,8 @@ def test_limits_of_two_queues_whose_names_read_alike_together_are_two(shop):
 
 
 def test_a_key_that_a_task_has_twice_is_checked_by_its_numbers_once(shop):
-    shop.override("x", rates=((9, 3_000),), throttle=(2, 1_000))
-    shop.put("a", Limit("x", 1), Limit("x", 3))
+    shop.override("x", rate=((9, 3_000),), throttle=((2, 1_000),))
+    shop.put("a", Limit("x", concurrency=1), Limit("x", concurrency=3))
     assert shop.claim()[0] == [1]
 
 
@@ -64,7 +64,7 @@ def test_more_keys_end_at_once_than_one_command_may_name(shop):
 
 
 def test_the_verdict_on_one_task_says_nothing_of_the_next(shop):
-    api, mail = Limit("api", 1), Limit("mail", 1, on_limit="reschedule")
+    api, mail = Limit("api", concurrency=1), Limit("mail", concurrency=1, on_limit="reschedule")
     shop.put("a", api, mail)
     assert shop.claim()[0] == [1]
     shop.put("b", api, mail)
@@ -76,6 +76,6 @@ def test_the_verdict_on_one_task_says_nothing_of_the_next(shop):
 
 
 def test_limits_with_one_key_are_counted_together_and_asked_apart(shop):
-    of_queue = Limit("x", rates=((2, 500),), of=WHOLE)
-    shop.put("a", Limit("x", rates=((3, 1_000),)), of_queue, times=3)
+    of_queue = Limit("x", rate=((2, 500),), of=WHOLE)
+    shop.put("a", Limit("x", rate=((3, 1_000),)), of_queue, times=3)
     assert shop.claim(5)[0] == [1, 2]

@@ -22,11 +22,11 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Bounds, Full, Put, Rules, Settle, Verdict, Waiting
 from tests.support.library import call
 
-TWO = Limit("api", 2)
-FIVE_A_SECOND = Limit("api", rates=((5, 1_000),))
-SPACED = Limit("api", throttle=(5, 1_000))
+TWO = Limit("api", concurrency=2)
+FIVE_A_SECOND = Limit("api", rate=((5, 1_000),))
+SPACED = Limit("api", throttle=((5, 1_000),))
 #: An override without any number.
-NO_NUMBERS = {"concurrency": None, "rates": (), "throttle": None}
+NO_NUMBERS = {"concurrency": None, "rate": None, "throttle": None}
 PAGE = Path(__file__).parents[2] / "docs/reference/limits.md"
 
 
@@ -46,7 +46,7 @@ def starts(shop, limit, milliseconds, step=10):
 
 
 def test_s01_s19_rl001_claimers_at_once_start_no_more_than_the_limit(redis_url):
-    prefix, limits = "{s01}:", write_limits((Limit("api", 3),))
+    prefix, limits = "{s01}:", write_limits((Limit("api", concurrency=3),))
     rules, most, ran = Rules(), [], []
     with Redis.from_url(redis_url, protocol=2, decode_responses=True) as client:
         for number in range(200):
@@ -75,7 +75,7 @@ def test_s01_s19_rl001_claimers_at_once_start_no_more_than_the_limit(redis_url):
 
 
 def test_s02_rl002_all_limits_of_a_task_are_satisfied_before_it_starts(shop):
-    other, rate = Limit("db", 3), Limit("mail", rates=((1, 1_000),))
+    other, rate = Limit("db", concurrency=3), Limit("mail", rate=((1, 1_000),))
     shop.put("a", TWO, other, rate, times=2)
     shop.put("b", other, times=3)
     assert shop.claim()[0] == [1, 3, 4]
@@ -87,7 +87,7 @@ def test_s02_rl002_all_limits_of_a_task_are_satisfied_before_it_starts(shop):
 
 
 def test_s02_s22_rl002_a_rate_and_a_throttle_of_one_limit_are_both_satisfied(shop):
-    both = Limit("api", rates=((2, 4_000),), throttle=(1, 1_000))
+    both = Limit("api", rate=((2, 4_000),), throttle=((1, 1_000),))
     shop.put("a", both, times=3)
     started = {}
     for now in range(0, 6_000, 100):
@@ -103,13 +103,13 @@ def test_s02_s22_rl002_a_rate_and_a_throttle_of_one_limit_are_both_satisfied(sho
 @pytest.mark.parametrize(
     ("of_queue", "limit", "binds"),
     [
-        ({"concurrency": 1}, Limit("api", 2), "queue:q"),
-        ({"rates": ((1, 60_000),)}, Limit("api", 2), "queue:q"),
-        ({"throttle": (1, 60_000)}, Limit("api", rates=((2, 60_000),)), "queue:q"),
-        ({"concurrency": 2}, Limit("api", 1), "api"),
-        ({"rates": ((2, 60_000),)}, Limit("api", 1), "api"),
-        ({"concurrency": 2}, Limit("api", rates=((1, 60_000),)), "api"),
-        ({"rates": ((2, 60_000),)}, Limit("api", throttle=(1, 60_000)), "api"),
+        ({"concurrency": 1}, Limit("api", concurrency=2), "queue:q"),
+        ({"rate": ((1, 60_000),)}, Limit("api", concurrency=2), "queue:q"),
+        ({"throttle": ((1, 60_000),)}, Limit("api", rate=((2, 60_000),)), "queue:q"),
+        ({"concurrency": 2}, Limit("api", concurrency=1), "api"),
+        ({"rate": ((2, 60_000),)}, Limit("api", concurrency=1), "api"),
+        ({"concurrency": 2}, Limit("api", rate=((1, 60_000),)), "api"),
+        ({"rate": ((2, 60_000),)}, Limit("api", throttle=((1, 60_000),)), "api"),
     ],
 )
 def test_s02_s32_rlr005_of_a_queue_s_limit_and_a_task_s_the_stricter_binds(
@@ -211,24 +211,24 @@ def test_s13_s14_s21_rlr002_starts_are_spaced_evenly(shop):
 
 
 def test_s15_d01_a_policy_is_read_as_the_spec_writes_it_and_written_again():
-    told = {
+    emitted = {
         "key": "api",
         "concurrency": 2,
         "rate": {"limit": 5, "period": "PT1M"},
         "throttle": {"limit": 10, "period": "PT1H"},
         "on_limit": "drop",
     }
-    policy = RateLimitPolicy.from_ojs(told)
-    assert policy.to_ojs() == told
+    policy = RateLimitPolicy.from_ojs(emitted)
+    assert policy.to_ojs() == emitted
     assert policy.rate.window == (5, 60_000)
 
 
 def test_s16_rl002_d03_tasks_of_one_key_share_its_counts_and_its_newest_numbers(shop):
-    shop.put("a", Limit("api", 1), times=2)
-    shop.put("b", Limit("api", 3), times=3)
-    shop.put("c", Limit("other", 1))
+    shop.put("a", Limit("api", concurrency=1), times=2)
+    shop.put("b", Limit("api", concurrency=3), times=3)
+    shop.put("c", Limit("other", concurrency=1))
     assert shop.claim()[0] == [1, 3, 6, 2]
-    shop.put("d", Limit("api", 1))
+    shop.put("d", Limit("api", concurrency=1))
     shop.end_one(0)
     assert shop.claim()[0] == []
     shop.end()
@@ -244,7 +244,7 @@ def test_s16_s17_a_key_is_required_and_of_the_form_of_the_spec(key):
 def test_s18_no_concurrency_is_unlimited_and_0_pauses(shop):
     assert RateLimitPolicy.from_ojs({"key": "api", "concurrency": None}).concurrency is None
     shop.put("a", Limit("api"), times=2)
-    shop.put("a", Limit("api", 0))
+    shop.put("a", Limit("api", concurrency=0))
     assert shop.claim()[0] == [1, 2]
     shop.end()
     assert shop.claim()[0] == []
@@ -260,7 +260,7 @@ def test_s23_a_rate_and_a_throttle_have_both_limit_and_period(field, given):
 
 
 def test_s25_d19_what_is_rescheduled_waits_for_a_time(shop):
-    shop.put("a", Limit("api", rates=((1, 2_000),), on_limit="reschedule"), times=2)
+    shop.put("a", Limit("api", rate=((1, 2_000),), on_limit="reschedule"), times=2)
     assert shop.claim()[0] == [1]
     (at,) = shop.later()
     assert 2_000 <= at <= 3_001
@@ -269,8 +269,8 @@ def test_s25_d19_what_is_rescheduled_waits_for_a_time(shop):
     assert shop.claim()[0] == [2]
 
 
-def test_s26_d11_d17_what_is_dropped_ends_at_the_claim_that_refuses_it_and_not_before(shop):
-    shop.put("a", Limit("api", 1, on_limit="drop"), times=2)
+def test_s26_d11_d17_what_is_dropped_ends_at_the_claim_that_rejects_it_and_not_before(shop):
+    shop.put("a", Limit("api", concurrency=1, on_limit="drop"), times=2)
     assert shop.size() == (2, 0)
     assert shop.claim()[0] == [1]
     assert shop.dropped() == [(2, "api")]
@@ -285,8 +285,8 @@ def test_s28_a_limit_without_a_key_names_the_place_of_queue_limits():
 # -- 8: fetching ----------------------------------------------------------------------------------
 
 
-def test_s33_s34_rl004_what_is_refused_is_skipped_for_the_next_that_may_start(shop):
-    shop.put("a", Limit("api", 0), times=100)
+def test_s33_s34_rl004_what_is_rejected_is_skipped_for_the_next_that_may_start(shop):
+    shop.put("a", Limit("api", concurrency=0), times=100)
     shop.put("a")
     shop.put("b")
     assert sorted(shop.claim()[0]) == [101, 102]
@@ -294,17 +294,17 @@ def test_s33_s34_rl004_what_is_refused_is_skipped_for_the_next_that_may_start(sh
 
 def test_s35_rl004_where_nothing_may_start_the_answer_is_that_of_an_empty_queue(shop):
     _, empty = shop.claim()
-    shop.put("a", Limit("api", 0))
+    shop.put("a", Limit("api", concurrency=0))
     assert shop.claim()[0] == []
     assert shop.claim() == ([], empty)
 
 
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
 def test_s37_d08_d21_what_waited_at_a_limit_goes_by_its_priority(shop, scope):
-    shop.put("a", Limit("api", 1))
+    shop.put("a", Limit("api", concurrency=1))
     assert shop.claim(scope=scope)[0] == [1]
     for rank in (0, 9, 4):
-        shop.put("a", Limit("api", 1), rank=rank)
+        shop.put("a", Limit("api", concurrency=1), rank=rank)
     order = []
     for _ in range(3):
         shop.end()
@@ -314,13 +314,13 @@ def test_s37_d08_d21_what_waited_at_a_limit_goes_by_its_priority(shop, scope):
 
 @pytest.mark.parametrize("scope", ["tenant", "queue"])
 def test_s38_a_lower_priority_without_a_limit_is_assigned_in_its_place(shop, scope):
-    shop.put("a", Limit("api", 0), rank=9)
+    shop.put("a", Limit("api", concurrency=0), rank=9)
     shop.put("a", rank=0)
     assert shop.claim(scope=scope)[0] == [2]
 
 
 def test_s39_a_wait_at_a_limit_spends_no_attempt_and_no_lease(shop):
-    shop.put("a", Limit("api", 1), times=2)
+    shop.put("a", Limit("api", concurrency=1), times=2)
     assert shop.claim()[0] == [1]
     shop.put("b")
     shop.claim()
@@ -336,7 +336,7 @@ def test_s39_a_wait_at_a_limit_spends_no_attempt_and_no_lease(shop):
 
 def test_s40_s41_s42_rlr003_a_key_that_was_too_much_for_somebody_starts_nothing_until_then(shop):
     shop.put("a", TWO, times=2)
-    shop.put("b", Limit("other", 1))
+    shop.put("b", Limit("other", concurrency=1))
     shop.stop("cool", "api", 5_000)
     assert shop.claim()[0] == [3]
     shop.at(4_999)
@@ -346,15 +346,15 @@ def test_s40_s41_s42_rlr003_a_key_that_was_too_much_for_somebody_starts_nothing_
 
 
 def test_s44_rlr004_d04_an_override_stands_in_the_place_of_single_numbers_until_its_end(shop):
-    shop.put("a", Limit("api", 1, rates=((3, 60_000),)), times=4)
+    shop.put("a", Limit("api", concurrency=1, rate=((3, 60_000),)), times=4)
     shop.override("api", 5_000, concurrency=2)
     assert shop.claim()[0] == [1, 2]
     shop.end()
     assert shop.claim()[0] == [3], "the rate is not said, and is as it was"
-    shop.override("api", 5_000, concurrency=None, rates=())
+    shop.override("api", 5_000, concurrency=None, rate=None)
     assert shop.claim()[0] == [4], "null is unlimited"
     shop.end()
-    shop.put("a", Limit("api", 1), times=2)
+    shop.put("a", Limit("api", concurrency=1), times=2)
     shop.at(5_000)
     assert shop.claim()[0] == [5], "its end has come"
 
@@ -362,7 +362,7 @@ def test_s44_rlr004_d04_an_override_stands_in_the_place_of_single_numbers_until_
 # -- 11: events -----------------------------------------------------------------------------------
 
 
-def told(shop):
+def emitted(shop):
     """Return the events since the last call by type; of a task its number alone."""
     found = defaultdict(list)
     for kind, fields in shop.events():
@@ -376,38 +376,38 @@ def told(shop):
     return found
 
 
-def test_s46_rl006_d12_a_job_that_is_blocked_is_told_once_and_each_refusal_is_not(shop):
-    shop.put("a", Limit("api", 1), times=2)
+def test_s46_rl006_d12_a_job_that_is_blocked_is_reported_once_and_each_rejection_is_not(shop):
+    shop.put("a", Limit("api", concurrency=1), times=2)
     for _ in range(3):
         shop.claim()
     numbers = {"key": "api", "strategy": "concurrency", "limit": "1", "current": "1"}
-    assert told(shop)["exceeded"] == [{**numbers, "job_id": 2}]
+    assert emitted(shop)["exceeded"] == [{**numbers, "job_id": 2}]
 
 
 def test_s47_rl006_d13_one_released_for_each_exceeded_with_the_same_job(shop):
-    shop.put("a", Limit("api", 1), times=3)
+    shop.put("a", Limit("api", concurrency=1), times=3)
     for _ in range(6):
         shop.claim()
         shop.end()
-    events = told(shop)
+    events = emitted(shop)
     ids = [[fields["job_id"] for fields in events[what]] for what in ("exceeded", "released")]
     assert ids == [[2, 3]] * 2
     assert {fields["strategy"] for fields in events["released"]} == {"concurrency"}
 
 
-def test_s48_a_job_that_is_dropped_is_told(shop):
-    shop.put("a", Limit("full", 1, on_limit="drop"), times=2)
+def test_s48_a_job_that_is_dropped_is_reported(shop):
+    shop.put("a", Limit("full", concurrency=1, on_limit="drop"), times=2)
     shop.claim()
-    assert told(shop) == {"dropped": [{"key": "full", "job_id": 2}]}
+    assert emitted(shop) == {"dropped": [{"key": "full", "job_id": 2}]}
 
 
-def test_s49_a_key_that_cools_down_is_told_with_its_time_and_reason(shop):
+def test_s49_a_key_that_cools_down_is_reported_with_its_time_and_reason(shop):
     shop.stop("cool", "api", 5_000)
     until = str(shop.now + 5_000)
-    events = told(shop)
+    events = emitted(shop)
     assert events == {"dynamic_adjusted": [{"key": "api", "until": until, "reason": "a reason"}]}
     shop.stop("cool", "api", 1_000)
-    assert not told(shop), "what is shorter changes nothing"
+    assert not emitted(shop), "what is shorter changes nothing"
 
 
 # -- 13: backpressure -----------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def test_s49_a_key_that_cools_down_is_told_with_its_time_and_reason(shop):
 @pytest.mark.parametrize(
     ("bounds", "key"), [(Bounds(of_tier=2), "tenant:a"), (Bounds(of_queue=2), "queue:q")]
 )
-def test_s54_over_a_bound_a_job_is_refused_where_it_is_put(shop, bounds, key):
+def test_s54_over_a_bound_a_job_is_rejected_where_it_is_put(shop, bounds, key):
     assert shop.put("a", bounds=bounds, times=2) is Put.WAITS
     assert shop.put("a", bounds=bounds) == Full(key, 2, 2)
     assert shop.exists() == [1, 2]

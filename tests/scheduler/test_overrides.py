@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import Limit
+from tests.support.limits import changed
 
-ONE = Limit("api", 1)
+ONE = Limit("api", concurrency=1)
 FREE = Limit("api")
-RATE = Limit("rate", rates=((1, 1_000),))
+RATE = Limit("rate", rate=((1, 1_000),))
 SECOND = 1_000
 TENANT = "tenant:a"
 
@@ -33,7 +34,7 @@ def test_a_raised_number_acts_on_what_waits_at_the_next_claim(shop):
 
 @pytest.mark.parametrize("number", [None, 5])
 def test_a_lowered_number_lets_what_runs_run_on(shop, number):
-    shop.put("a", FREE._replace(concurrency=number), times=4)
+    shop.put("a", changed(FREE, concurrency=number), times=4)
     assert shop.claim(want=2)[0] == [1, 2]
     override(shop, "api", concurrency=1)
     assert shop.claim()[0] == []
@@ -79,7 +80,7 @@ def test_another_number_is_enforced_only_where_limits_are(shop):
 
 
 def test_what_is_not_said_is_as_the_tasks_have_it(shop):
-    shop.put("a", Limit("api", 1, rates=((2, SECOND),)), times=3)
+    shop.put("a", Limit("api", concurrency=1, rate=((2, SECOND),)), times=3)
     override(shop, "api", concurrency=None)
     assert shop.claim()[0] == [1, 2]
     assert shop.claim()[0] == []
@@ -90,20 +91,20 @@ def test_what_is_not_said_is_as_the_tasks_have_it(shop):
 def test_a_rate_that_is_lifted_lets_all_start_and_one_that_is_set_counts_from_now(shop):
     shop.put("a", RATE, times=3)
     assert shop.claim()[0] == [1]
-    override(shop, "rate", rates=())
+    override(shop, "rate", rate=None)
     assert shop.claim()[0] == [2, 3]
     shop.put("b", Limit("slow"), times=3)
-    override(shop, "slow", rates=((2, SECOND),))
+    override(shop, "slow", rate=((2, SECOND),))
     assert shop.claim()[0] == [4, 5]
 
 
 def test_a_rate_that_is_raised_acts_at_once_on_a_key_with_a_history(shop):
-    shop.put("a", Limit("rate", rates=((2, SECOND),)), times=20)
+    shop.put("a", Limit("rate", rate=((2, SECOND),)), times=20)
     for number, now in enumerate((0, 1_001, 2_002, 3_003)):
         shop.at(now)
         assert shop.claim()[0] == [2 * number + 1, 2 * number + 2]
     shop.at(3_300)
-    override(shop, "rate", rates=((5, SECOND),))
+    override(shop, "rate", rate=((5, SECOND),))
     assert shop.claim(want=9)[0] == [9, 10, 11]
     assert shop.claim() == ([], 704)
     shop.at(4_004)
@@ -112,7 +113,7 @@ def test_a_rate_that_is_raised_acts_at_once_on_a_key_with_a_history(shop):
 
 def test_a_throttle_that_is_set_spaces_the_starts(shop):
     shop.put("a", FREE, times=2)
-    override(shop, "api", throttle=(2, SECOND))
+    override(shop, "api", throttle=((2, SECOND),))
     assert shop.claim() == ([1], 0)
     # The first may be late by a tenth of its interval.
     assert shop.claim() == ([], 450)
@@ -120,7 +121,7 @@ def test_a_throttle_that_is_set_spaces_the_starts(shop):
 
 @pytest.mark.parametrize("enforcement", ["observe", "off"])
 def test_what_started_while_nothing_was_enforced_leaves_a_throttle_no_debt(shop, enforcement):
-    shop.put("a", Limit("slow", throttle=(1, SECOND)), times=20)
+    shop.put("a", Limit("slow", throttle=((1, SECOND),)), times=20)
     assert len(shop.claim(want=10, enforcement=enforcement)[0]) == 10
     shop.at(300)
     assert shop.claim(want=1, enforcement=enforcement)[0] == [11]
@@ -134,7 +135,7 @@ def test_what_started_while_nothing_was_enforced_leaves_a_throttle_no_debt(shop,
 def test_a_later_override_stands_in_the_place_of_the_one_before(shop):
     shop.put("a", ONE, times=2)
     override(shop, "api", 5_000, concurrency=0)
-    override(shop, "api", rates=((1, SECOND),))
+    override(shop, "api", rate=((1, SECOND),))
     assert shop.claim()[0] == [1]
     shop.end()
     shop.at(5_000)

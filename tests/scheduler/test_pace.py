@@ -8,15 +8,14 @@ import pytest
 from redis import Redis
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
-from celery_fairness.control.holding import override_text
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import PREFIX, Dispatch
 
 SECOND = 1_000
 SNOOZE = 30 * SECOND
-ONE = Limit("api", 1, on_limit="reschedule")
-TWO = Limit("api", 2, on_limit="reschedule")
+ONE = Limit("api", concurrency=1, on_limit="reschedule")
+TWO = Limit("api", concurrency=2, on_limit="reschedule")
 CROWD = 1_000
 #: Tasks that a limit put back, and that a change of its key brings forward at most.
 FORWARD_AT_MOST = 100
@@ -83,7 +82,7 @@ def test_d10_a_crowd_at_a_full_limit_comes_once_in_a_snooze(dispatch):
 
 
 def test_d10_a_crowd_at_a_limit_whose_tasks_end_has_as_many_tries_as_ends_beside_that(dispatch):
-    limit = Limit("api", 5, on_limit="reschedule")
+    limit = Limit("api", concurrency=5, on_limit="reschedule")
     for _ in range(300):
         dispatch.put("a", limits=write_limits((limit,)))
     worker = Worker(dispatch, run_ms=500)
@@ -99,8 +98,8 @@ def test_d10_a_crowd_at_a_limit_whose_tasks_end_has_as_many_tries_as_ends_beside
 @pytest.mark.parametrize("kind", ["rates", "throttle"])
 def test_p10_what_a_rate_puts_back_comes_when_it_is_open(dispatch, kind, starts, seconds):
     window = (starts, SECOND)
-    numbers = {"rates": (window,)} if kind == "rates" else {"throttle": window}
-    limit = Limit("api", None, **numbers, on_limit="reschedule")
+    numbers = {"rate": (window,)} if kind == "rates" else {"throttle": (window,)}
+    limit = Limit("api", **numbers, on_limit="reschedule")
     for _ in range((seconds + 4) * starts):
         dispatch.put("a", limits=write_limits((limit,)))
     worker = Worker(dispatch, run_ms=1)
@@ -206,7 +205,7 @@ def member_of(dispatch, tag):
 def test_a_task_comes_forward_from_among_many_that_wait_for_the_same_time(dispatch):
     due_ms = put_back(dispatch, dispatch.now + 60 * SECOND)
     assert put_back(dispatch, due_ms) == due_ms
-    numbers = override_text(Limit("api", 5), {"concurrency": 5})
+    numbers = "C5"
     dispatch.run(
         calls.OVERRIDE,
         calls.override_args(
@@ -230,7 +229,7 @@ class TestForward:
 
     def test_one_that_ends_acts_too(self, shop):
         shop.override("api", 2_000, concurrency=1)
-        crowd(shop, Limit("api", 5, on_limit="reschedule"))
+        crowd(shop, Limit("api", concurrency=5, on_limit="reschedule"))
         shop.at(2_000)
         given = [number for _ in range(3) for number in shop.claim()[0]]
         assert sorted(given) == [2, 3, 4]
@@ -257,7 +256,7 @@ class TestForward:
         shop.override("other", **RAISE)
         assert etas(shop) == before
 
-    def test_what_is_refused_again_has_a_time_of_the_new_numbers(self, shop):
+    def test_what_is_rejected_again_has_a_time_of_the_new_numbers(self, shop):
         crowd(shop, ONE, times=30)
         assert max(etas(shop)) >= 29 * SECOND
         shop.override("api", concurrency=10)

@@ -7,8 +7,8 @@ import pytest
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import Verdict
 
-ONE = Limit("api", 1)
-TWO = Limit("api", 2)
+ONE = Limit("api", concurrency=1)
+TWO = Limit("api", concurrency=2)
 
 
 def test_what_one_queue_leaves_to_another_is_asked_for_once_more_by_the_same_claim(shop):
@@ -70,7 +70,7 @@ def test_a_tenant_whose_last_ready_task_is_withdrawn_leaves_the_ring(shop):
 
 
 def test_a_tenant_whose_ready_task_is_dropped_leaves_the_ring_whatever_is_passed_over(shop):
-    drop = Limit("drop", 1, on_limit="drop")
+    drop = Limit("drop", concurrency=1, on_limit="drop")
     shop.put("b", ONE, drop)
     assert shop.claim()[0] == [1]
     shop.put("a", ONE)
@@ -83,7 +83,7 @@ def test_a_tenant_whose_ready_task_is_dropped_leaves_the_ring_whatever_is_passed
 
 
 def test_a_worker_that_enforces_nothing_goes_on_at_once_where_it_opened_all_it_may(shop):
-    limits = [Limit(f"k{number}", 1) for number in range(16)]
+    limits = [Limit(f"k{number}", concurrency=1) for number in range(16)]
     for tenant in "ba":
         for limit in limits:
             shop.put(tenant, limit)
@@ -97,7 +97,7 @@ def test_a_worker_that_enforces_nothing_goes_on_at_once_where_it_opened_all_it_m
 
 
 def test_what_was_entered_again_after_a_lost_memory_opens_all_that_it_frees(shop):
-    shop.put("b", Limit("tenant:a", 1))
+    shop.put("b", Limit("tenant:a", concurrency=1))
     assert shop.claim()[0] == [1]
     shop.renew(shop.granted[0])
     shop.lose()

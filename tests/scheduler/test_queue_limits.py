@@ -10,8 +10,9 @@ import pytest
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.scheduler.types import Verdict
+from tests.support.limits import changed
 
-API = Limit("api", 1)
+API = Limit("api", concurrency=1)
 OTHER = queue_key("p q|1")
 EVERY_END = [Verdict.DONE, Verdict.HEAD, Verdict.TAIL, Verdict.DIED, Verdict.UNREADABLE]
 
@@ -24,7 +25,7 @@ def held(shop, key="queue:q"):
     return shop.held(key)
 
 
-def told(shop, what):
+def emitted(shop, what):
     return [fields for name, fields in shop.events() if name == what]
 
 
@@ -110,14 +111,14 @@ def test_what_people_set_stands_in_the_place_of_what_is_declared(shop):
 
 
 def test_a_rate_and_a_throttle_of_a_queue_say_when_it_opens(shop):
-    shop.limit_queue(rates=((2, 700),))
+    shop.limit_queue(rate=((2, 700),))
     shop.put("a", times=3)
     shop.at(0)
     assert len(shop.claim()[0]) == 2
     assert shop.claim() == ([], 701)
     shop.at(701)
     assert len(shop.claim()[0]) == 1
-    shop.limit_queue(throttle=(10, 1_000))
+    shop.limit_queue(throttle=((10, 1_000),))
     shop.put("a", times=2)
     shop.at(5_000)
     assert len(shop.claim()[0]) == 1
@@ -139,8 +140,8 @@ def test_s32_the_queue_s_limit_and_the_task_s_both_hold(shop):
 
 
 def test_s32_a_policy_with_the_queue_s_key_and_its_limit_are_one(shop):
-    shop.limit_queue(concurrency=5, rates=((4, 60_000),))
-    shop.put("a", Limit("queue:q", 9), times=4)
+    shop.limit_queue(concurrency=5, rate=((4, 60_000),))
+    shop.put("a", Limit("queue:q", concurrency=9), times=4)
     shop.put("b", times=4)
     given, _ = shop.claim()
     assert len(given) == 4
@@ -158,7 +159,7 @@ def test_all_that_waits_at_the_limit_of_a_whole_queue_starts_when_it_is_lifted(s
     assert len(shop.claim(want=100)[0]) == 100
 
 
-def test_a_queue_whose_limit_says_drop_ends_what_it_refuses(shop):
+def test_a_queue_whose_limit_says_drop_ends_what_it_rejects(shop):
     shop.limit_queue(concurrency=1, on_limit="drop")
     shop.put("a", times=3)
     shop.put("b", times=2)
@@ -167,7 +168,7 @@ def test_a_queue_whose_limit_says_drop_ends_what_it_refuses(shop):
     assert {key for _, key in shop.dropped()} == {"queue:q"}
 
 
-def test_a_queue_whose_limit_says_reschedule_tries_again_what_it_refuses(shop):
+def test_a_queue_whose_limit_says_reschedule_tries_again_what_it_rejects(shop):
     shop.limit_queue(concurrency=1, on_limit="reschedule")
     shop.put("a", times=3)
     shop.at(0)
@@ -227,12 +228,12 @@ def test_a_pause_drops_nothing_whatever_the_limit_says(shop):
     assert shop.counts()["dropped"] == 0
 
 
-def test_s46_s47_of_a_closed_queue_one_task_is_told_and_told_again_when_it_starts(shop):
+def test_s46_s47_of_a_closed_queue_one_task_is_reported_and_again_when_it_starts(shop):
     shop.limit_queue(concurrency=1)
     shop.put("a", times=3)
     for _ in range(3):
         shop.claim()
-    (exceeded,) = told(shop, "rate_limit.exceeded")
+    (exceeded,) = emitted(shop, "rate_limit.exceeded")
     assert (exceeded["key"], exceeded["strategy"], exceeded["limit"]) == (
         "queue:q",
         "concurrency",
@@ -240,12 +241,12 @@ def test_s46_s47_of_a_closed_queue_one_task_is_told_and_told_again_when_it_start
     )
     shop.end()
     shop.claim()
-    (released,) = told(shop, "rate_limit.released")
+    (released,) = emitted(shop, "rate_limit.released")
     assert (released["key"], released["job_id"]) == ("queue:q", exceeded["job_id"])
 
 
 @pytest.mark.parametrize("enforcement", ["off", "observe"])
-def test_who_enforces_nothing_refuses_nothing_and_counts(shop, enforcement):
+def test_who_enforces_nothing_rejects_nothing_and_counts(shop, enforcement):
     shop.limit_queue(concurrency=1)
     shop.put("a", times=3)
     assert len(shop.claim(enforcement=enforcement)[0]) == 3
@@ -280,7 +281,7 @@ def test_new_numbers_act_on_blocked_partitions_also_where_these_were_paused(shop
     assert len(given) == 40
 
 
-def test_a_partition_whose_queue_says_drop_ends_what_it_refuses(shop):
+def test_a_partition_whose_queue_says_drop_ends_what_it_rejects(shop):
     shop.limit_queue(how="declare", parts=True, concurrency=1, on_limit="drop")
     for customer in ("1", "1", "2", "2", "2"):
         shop.put("a", part(customer))
@@ -299,7 +300,7 @@ def test_a_pause_of_the_queue_holds_for_its_partitions_and_of_one_for_that(shop)
     assert shop.claim()[0] == [2]
 
 
-@pytest.mark.parametrize("limits", [(), (API._replace(concurrency=9),), (part("1", "p"),)])
+@pytest.mark.parametrize("limits", [(), (changed(API, concurrency=9),), (part("1", "p"),)])
 def test_a_task_that_says_no_partition_is_in_that_of_all_such_tasks(shop, limits):
     shop.limit_queue(how="declare", parts=True, concurrency=1)
     shop.put("a", *limits, times=3)
@@ -310,7 +311,7 @@ def test_a_task_that_says_no_partition_is_in_that_of_all_such_tasks(shop, limits
 
 def test_a_policy_with_the_key_of_a_partition_is_no_partition(shop):
     shop.limit_queue(how="declare", parts=True, concurrency=1)
-    shop.put("a", Limit("queue:q:1", 5), times=3)
+    shop.put("a", Limit("queue:q:1", concurrency=5), times=3)
     assert shop.claim()[0] == [1]
     assert (held(shop, "queue:q:1"), held(shop, "queue:q:")) == (1, 1)
 
@@ -320,7 +321,7 @@ def test_a_policy_with_the_key_of_a_partition_is_no_partition(shop):
 def test_who_moves_to_a_partitioned_queue_has_one_partition_there(shop, said, part_of, later):
     for queue in ("q", "p q|1"):
         shop.limit_queue(queue, how="declare", parts=True, concurrency=9)
-    shop.put("a", API._replace(concurrency=9), part("1"), later=later)
+    shop.put("a", changed(API, concurrency=9), part("1"), later=later)
     shop.move({1: said}, "p q|1")
     shop.at(later or 0)
     assert shop.claim(queues=("q", "p q|1"))[0] == [1]
@@ -356,7 +357,7 @@ def test_a_partition_whose_queue_has_no_numbers_is_not_limited(shop):
 
 
 def test_a_process_takes_no_more_of_a_queue_than_it_may_and_others_take_the_rest(shop):
-    shop.limit_queue(concurrency=5, local=2)
+    shop.limit_queue(concurrency=5, local_limit=2)
     shop.put("a", times=9)
     shop.put("b", queue="p q|1", times=2)
     given, _ = shop.claim(queues=("q", "p q|1"))
@@ -370,19 +371,19 @@ def test_a_process_takes_no_more_of_a_queue_than_it_may_and_others_take_the_rest
 
 
 def test_a_task_that_names_its_queue_s_key_itself_is_one_of_it(shop):
-    shop.limit_queue(how="declare", local=2)
-    shop.put("a", Limit("queue:q", 9), times=5)
+    shop.limit_queue(how="declare", local_limit=2)
+    shop.put("a", Limit("queue:q", concurrency=9), times=5)
     assert len(shop.claim()[0]) == 2
 
 
 def test_the_smaller_of_both_limits_holds(shop):
-    shop.limit_queue(concurrency=1, local=3)
+    shop.limit_queue(concurrency=1, local_limit=3)
     shop.put("a", times=9)
     assert len(shop.claim()[0]) == 1
 
 
 def test_an_end_in_a_queue_wakes_a_process_that_was_full_of_it(shop):
-    shop.limit_queue(local=1)
+    shop.limit_queue(local_limit=1)
     shop.put("a", times=3)
     shop.claim()
     shop.claim(held={"queue:q": 1})
@@ -393,7 +394,7 @@ def test_an_end_in_a_queue_wakes_a_process_that_was_full_of_it(shop):
 
 
 def test_a_process_passes_by_what_it_is_full_of_and_takes_what_stands_behind(shop):
-    shop.limit_queue(how="declare", parts=True, local=1)
+    shop.limit_queue(how="declare", parts=True, local_limit=1)
     for customer in ("1", "1", "1", "2"):
         shop.put("a", part(customer))
     shop.put("b", part("1"))
@@ -404,7 +405,7 @@ def test_a_process_passes_by_what_it_is_full_of_and_takes_what_stands_behind(sho
 
 
 def test_a_claim_passes_by_a_bounded_number_of_tenants_and_the_next_goes_on(shop):
-    shop.limit_queue(how="declare", parts=True, local=1)
+    shop.limit_queue(how="declare", parts=True, local_limit=1)
     for number in range(17):
         shop.put(f"u{number}", part("1"))
     shop.put("v", part("2"))
@@ -415,13 +416,13 @@ def test_a_claim_passes_by_a_bounded_number_of_tenants_and_the_next_goes_on(shop
 
 
 def test_of_a_process_nothing_is_asked_where_nothing_is_enforced(shop):
-    shop.limit_queue(local=1)
+    shop.limit_queue(local_limit=1)
     shop.put("a", times=3)
     assert len(shop.claim(enforcement="off", held={"queue:q": 5})[0]) == 3
 
 
 def test_who_has_many_lanes_of_which_this_process_is_full_hides_nobody(shop):
-    shop.limit_queue(how="declare", parts=True, local=1)
+    shop.limit_queue(how="declare", parts=True, local_limit=1)
     for number in range(40):
         shop.put("a", part(str(number)))
     shop.put("b", part("0"))
@@ -432,7 +433,7 @@ def test_who_has_many_lanes_of_which_this_process_is_full_hides_nobody(shop):
 
 
 def test_who_has_more_lanes_than_a_claim_looks_at_is_passed_by(shop):
-    shop.limit_queue(how="declare", parts=True, local=1)
+    shop.limit_queue(how="declare", parts=True, local_limit=1)
     for number in range(130):
         shop.put("a", part(str(number)))
     shop.put("b")

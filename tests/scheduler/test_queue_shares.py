@@ -10,7 +10,7 @@ from celery_fairness.config.tiers import Tier
 pytestmark = pytest.mark.redis
 
 A, B = "q", "p q|1"
-API = Limit("api", 1)
+API = Limit("api", concurrency=1)
 
 
 @pytest.fixture
@@ -89,16 +89,16 @@ def test_what_was_left_to_a_queue_without_room_is_taken_before_anything_is_lent(
     assert next_is_of_b.claim(1, order, rooms={A: 1, B: 0}, lends=True)[0] == [3]
 
 
-#: What may refuse a task, and the number of slots that are enough for it.
-REFUSES = {"tier": 1, "task": 1, "call": 1, "queue": 1, "local": 1, "share": 1}
+#: What may reject a task, and the number of slots that are enough for it.
+REJECTS = {"tier": 1, "task": 1, "call": 1, "queue": 1, "local": 1, "share": 1}
 
 
-@pytest.mark.parametrize("closed", [None, *REFUSES])
+@pytest.mark.parametrize("closed", [None, *REJECTS])
 def test_s02_s32_every_limit_and_the_share_agree_or_nothing_is_taken(shop, closed):
-    room = REFUSES | ({closed: 0} if closed else {})
+    room = REJECTS | ({closed: 0} if closed else {})
     shop.tiers(Tier("free", room["tier"]))
-    shop.limit_queue(A, concurrency=room["queue"], local=room["local"])
-    shop.put("a", Limit("task", room["task"]), Limit("call", room["call"]))
+    shop.limit_queue(A, concurrency=room["queue"], local_limit=room["local"])
+    shop.put("a", Limit("task", concurrency=room["task"]), Limit("call", concurrency=room["call"]))
     given, _ = shop.claim(queues=(A, B), rooms={A: room["share"], B: 3})
     assert given == ([] if closed else [1])
     held = {key: shop.held(key) for key in ("tenant:a", "task", "call", "queue:q")}

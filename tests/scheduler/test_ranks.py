@@ -12,7 +12,7 @@ from tests.reference.budget import Budget
 
 pytestmark = pytest.mark.redis
 
-API = Limit("api", 1)
+API = Limit("api", concurrency=1)
 
 
 class ByScope:
@@ -91,7 +91,7 @@ def test_s37_by_queue_what_waited_for_a_limit_does_not_go_before_a_higher_rank(s
 def test_s37_by_queue_of_several_limits_that_open_the_highest_rank_goes_first(
     shop, by_queue, ranks
 ):
-    limits = [Limit(name, 1) for name in "xyz"]
+    limits = [Limit(name, concurrency=1) for name in "xyz"]
     for limit in limits:
         shop.put("holds", limit, rank=9)
     assert by_queue.takes(3) == [1, 2, 3]

@@ -6,9 +6,10 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.scheduler.types import Verdict
+from tests.support.limits import changed
 
-RATE = Limit("mail", rates=((1, 4_000),))
-SPACED = Limit("mail", throttle=(1, 4_000))
+RATE = Limit("mail", rate=((1, 4_000),))
+SPACED = Limit("mail", throttle=((1, 4_000),))
 
 
 @pytest.mark.parametrize("limit", [RATE, SPACED])
@@ -33,7 +34,7 @@ def test_a_body_that_began_counts_whatever_is_said_later(shop, limit):
 
 
 def test_later_starts_of_the_key_stay_counted(shop):
-    shop.put("a", RATE._replace(rates=((2, 4_000),)), times=4)
+    shop.put("a", changed(RATE, rate=((2, 4_000),)), times=4)
     assert len(shop.claim(1)[0]) == 1
     shop.at(1_000)
     assert len(shop.claim(1)[0]) == 1

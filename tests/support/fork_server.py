@@ -126,13 +126,16 @@ class ForkServer:
         log: Path,
         errors: Path | None = None,
     ) -> Forked:
-        """Fork what does the same as `argv`, which is `PYTHON -m MODULE …`.
+        """Fork what does the same as `argv`, which is `PYTHON -m MODULE …` or a script of Python.
 
         It appends to `log`, and what it writes to stderr to `errors` if that is given.
         """
-        assert tuple(argv[:2]) == (sys.executable, "-m"), f"expected PYTHON -m MODULE, got: {argv}"
+        is_script = os.sep in argv[0] and argv[0] != sys.executable
+        assert is_script or tuple(argv[:2]) == (sys.executable, "-m"), (
+            f"expected PYTHON -m MODULE or a script, got: {argv}"
+        )
         start = {
-            "argv": list(argv[2:]),
+            "argv": list(argv if is_script else argv[2:]),
             "env": dict(env),
             "cwd": str(cwd),
             "log": str(log),
@@ -232,7 +235,10 @@ def main() -> None:
     _preload()
     server = os.getpid()
     _become(_serve(), server)
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if os.sep in sys.argv[0]:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

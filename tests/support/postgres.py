@@ -1,7 +1,7 @@
 """A PostgreSQL cluster of our own, from what the system has installed.
 
 Invariant: it lives in a temporary folder on its own port and is gone after `stop()`. Started by
-root it runs as another account, since PostgreSQL refuses root.
+root it runs as another account, since PostgreSQL rejects root.
 
 Weakness: it is tuned to be fast and forgetful, so nothing about crashes is learned from it.
 """
@@ -125,7 +125,7 @@ class PostgresServer:
 
     @staticmethod
     def _unprivileged(directory: Path) -> list[str]:
-        """The words that run a command as somebody else: PostgreSQL refuses to run as root."""
+        """The words that run a command as somebody else: PostgreSQL rejects to run as root."""
         if os.geteuid() != 0:
             return []
         for name in ("postgres", "nobody"):

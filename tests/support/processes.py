@@ -2,8 +2,9 @@
 
 Every process has servers of its own. RabbitMQ takes longer to start than most tests to run, so two
 processes have one. The first test on a database waits for the whole Django suite there, so one
-process has all tests of a database. One process makes the mutants, for all tests of them. The tests
-in a browser share it and a site, so one process has them. The tests that stay together start first.
+process has all tests of a database. One process makes the mutants, for all tests of them, and one
+builds the package, once. The tests in a browser share it and a site, so one process has them. The
+tests that stay together start first.
 
 Tests with workers leave the processors idle while they wait. `spread` puts the other tests between
 them, so that some processes compute while the rest waits. The last tenth only computes: a test that
@@ -22,7 +23,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 RABBITS = 2
 _DATABASES = "tests/django/test_on_databases.py::test_django["
-_MUTANTS = "tests/mutants/"
+#: Folders whose tests share what one of them makes.
+_SHARING = ("tests/mutants/", "tests/package/")
 _BROWSER = "browser.py::"
 #: A test with one of these fixtures waits for other processes most of its time.
 _WAITING = frozenset(("start_worker", "start_demo", "site_environment", "live_site", "yard"))
@@ -56,7 +58,7 @@ class OneByOne(LoadScopeScheduling):
             return nodeid.partition("-")[0]
         if _BROWSER in nodeid:
             return _BROWSER
-        return _MUTANTS if nodeid.startswith(_MUTANTS) else nodeid
+        return next((each for each in _SHARING if nodeid.startswith(each)), nodeid)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
         """Forget a scope whose tests have all run: after each test all scopes are looked at."""

@@ -11,6 +11,7 @@ it. Compare figures with those through a proxy without a delay.
                <--resume()-- either       held bytes pass on
                --cut()-----> forwarding   connections are closed, new ones work
                --silence()-> forwarding   nothing passes on connections any more, new ones work
+               --hold(H)---> forwarding   nothing passes to and from the host H until resume()
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ State = Literal["forwarding", "refusing", "hanging"]
 class _Pair:
     """One client and its connection to the target, with what was read and not yet written."""
 
-    def __init__(self, client: socket.socket, target: socket.socket) -> None:
+    def __init__(self, client: socket.socket, target: socket.socket, host: str) -> None:
+        self.host = host
         self.peer = {client: target, target: client}
         self.pending: dict[socket.socket, bytearray] = {client: bytearray(), target: bytearray()}
         #: Bytes for each end that are still on their way, each with the time of its arrival.
@@ -80,6 +82,7 @@ class Proxy:
         self._selector = selectors.DefaultSelector()
         self._pairs: dict[socket.socket, _Pair] = {}
         self._silent: set[_Pair] = set()
+        self._held_hosts: set[str] = set()
         self._orders: list[tuple[Callable[[], None], threading.Event]] = []
         self._lock = threading.Lock()
         self._wake_out, self._wake_in = socket.socketpair()
@@ -120,6 +123,10 @@ class Proxy:
     def silence(self) -> None:
         """Let nothing pass any more on the connections of now, which stay open; new ones work."""
         self._order(self._silence_all)
+
+    def hold(self, host: str) -> None:
+        """Let nothing pass on connections from ``host`` until `resume()`, the same on new ones."""
+        self._order(lambda: self._hold(host))
 
     def refuse(self) -> None:
         """Break all connections and reset new ones until `resume()`."""
@@ -191,6 +198,8 @@ class Proxy:
 
     def _become(self, state: State) -> None:
         self.state = state
+        if state == "forwarding":
+            self._held_hosts.clear()
         if state == "refusing":
             self._close_all()
         self._watch_listener(state != "hanging")
@@ -206,7 +215,7 @@ class Proxy:
             self._selector.unregister(self._listener)
 
     def _accept(self) -> None:
-        client, _ = self._listener.accept()
+        client, (host, _) = self._listener.accept()
         if self.state == "refusing":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             client.close()
@@ -216,7 +225,7 @@ class Proxy:
         except OSError:
             client.close()
             return
-        pair = _Pair(client, target)
+        pair = _Pair(client, target, host)
         for end in pair.peer:
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -227,7 +236,7 @@ class Proxy:
         """Wait for what this end can do now: be read, and written if something waits for it."""
         events = 0
         pair = self._pairs[end]
-        if self.state == "forwarding" and pair not in self._silent:
+        if self._passes(pair):
             # Read no further while the other side does not take what it was sent.
             if len(pair.pending[pair.peer[end]]) < CHUNK_BYTES:
                 events |= selectors.EVENT_READ
@@ -241,10 +250,14 @@ class Proxy:
         elif watched:
             self._selector.unregister(end)
 
+    def _passes(self, pair: _Pair) -> bool:
+        blocked = pair in self._silent or pair.host in self._held_hosts
+        return self.state == "forwarding" and not blocked
+
     def _move(self, end: socket.socket, events: int) -> None:
-        if self.state != "forwarding" or self._pairs[end] in self._silent:
-            return  # the order came in the same turn as these bytes
         pair = self._pairs[end]
+        if not self._passes(pair):
+            return  # the order came in the same turn as these bytes
         other = pair.peer[end]
         try:
             if events & selectors.EVENT_READ:
@@ -274,6 +287,11 @@ class Proxy:
             self._pairs.pop(end, None)
         self._silent.discard(pair)
         pair.close(reset=reset)
+
+    def _hold(self, host: str) -> None:
+        self._held_hosts.add(host)
+        for end in self._pairs:
+            self._watch(end)
 
     def _silence_all(self) -> None:
         self._silent.update(self._pairs.values())

@@ -139,7 +139,7 @@ class RabbitServer:
         return self.start()
 
     def stop_application(self) -> None:
-        """Stop the broker inside its process: connections are closed, new ones refused."""
+        """Stop the broker inside its process: connections are closed, new ones rejected."""
         self._call("rabbit:stop().")
 
     def start_application(self) -> None:

@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from celery_fairness.compat.redis_pool import take_connection
 from tests.support.local_process import LocalProcess
 from tests.support.redis_server import HOST, RedisServer, ReservedPort, find_binary
 from tests.support.waiting import at_most, eventually
@@ -105,7 +106,7 @@ class SentinelGroup:
             retry=Retry(NoBackoff(), 0),
         ) as client:
             # A plain connection: redis-py would turn the answer of SENTINEL into other types.
-            connection = client.connection_pool.get_connection()
+            connection = take_connection(client)
             try:
                 connection.send_command(*command)
                 return connection.read_response()

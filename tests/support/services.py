@@ -36,6 +36,11 @@ def in_ci() -> bool:
 only_in_ci = pytest.mark.skipif(not in_ci(), reason="takes long; .ci/run runs it (CI=1)")
 
 
+def and_in_ci(here: Sequence[Any], *others: Any) -> list[Any]:
+    """Return the values of a parameter: ``here``, and in CI the others too."""
+    return [*here, *(pytest.param(each, marks=only_in_ci) for each in others)]
+
+
 def examples(count: int) -> int:
     """Return how many random values a test tries: a fifth of them outside CI."""
     return count if in_ci() else count // 5

@@ -119,7 +119,7 @@ class Yard:
     def held(self, user: str) -> int:
         return self.fairness.limits.inspect(f"tenant:{user}").held
 
-    def refused(self) -> int:
+    def rejected(self) -> int:
         return sum(self.fairness.stats.rejections().tiers.values())
 
 

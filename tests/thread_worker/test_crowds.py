@@ -10,7 +10,7 @@ import pytest
 
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import tier_key
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
@@ -25,7 +25,7 @@ def make_limiter(redis_url):
     def make(**settings):
         # A connection may wait for its turn on a machine where a hundred threads run.
         connection = Connection(address_from_url(redis_url), timeout_seconds=at_most(10.0))
-        made.append(RedisLimiter(connection, build_settings(settings)))
+        made.append(Limiter(connection, build_settings(settings)))
         made[-1].renew([])
         return made[-1]
 
@@ -38,19 +38,19 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
     tier, cap = "pro", 3
     limiter, meter = make_limiter(), Meter()
     begin = threading.Barrier(100)
-    refusals = Counter()
+    rejections = Counter()
 
     def work(number):
-        refused = 0
+        rejected = 0
         begin.wait(timeout=at_most(20))
         for job in range(5):
             lease = Lease(f"{number}.{job}", tier_key("crowd"))
             while not isinstance(limiter.acquire(SlotRequest(lease, "crowd", tier)), Admitted):
-                refused += 1
+                rejected += 1
             with meter.around("crowd"):
                 pass
             assert limiter.release([lease]) == 1
-        refusals[number] = refused
+        rejections[number] = rejected
 
     with ThreadPoolExecutor(100) as pool:
         for done in [pool.submit(work, number) for number in range(100)]:
@@ -59,8 +59,8 @@ def test_a_hundred_threads_with_five_jobs_each_never_exceed_the_limit(make_limit
     # Measured inside of what holds a slot, so it is at most what Redis let through.
     assert 1 <= meter.most["crowd"] <= cap
     assert limiter.leases_of(tier_key("crowd")).held == 0
-    # A thread that is not interrupted in its slot refuses nobody.
-    told = {f"rejected:{tier}": refusals.total()} if refusals.total() else {}
+    # A thread that is not interrupted in its slot rejects nobody.
+    told = {f"rejected:{tier}": rejections.total()} if rejections.total() else {}
     assert limiter.counts() == told
 
 

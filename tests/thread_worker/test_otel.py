@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from celery_fairness import RateLimitPolicy
-from celery_fairness.control import metric_table as table
+from celery_fairness.control.health import metric_table as table
 from celery_fairness.exporter.otel import annotate_spans, observe_metrics
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually

@@ -22,7 +22,7 @@ def test_a_task_over_the_limit_waits_and_runs(yard):
     first = yard.work.delay("a", wait=True)
     eventually(lambda: yard.meter.now("a") == 1)
     second = yard.work.delay("a")
-    eventually(lambda: yard.refused() >= 2)
+    eventually(lambda: yard.rejected() >= 2)
     assert yard.meter.now("a") == 1
     assert second.state == "PENDING"
     yard.permits.release()
@@ -46,7 +46,7 @@ def test_waiting_costs_none_of_the_users_retries(yard):
     first = yard.work.delay("a", wait=True)
     eventually(lambda: yard.meter.now("a") == 1)
     second = yard.work.delay("a", fail_times=2)
-    eventually(lambda: yard.refused() >= 5)
+    eventually(lambda: yard.rejected() >= 5)
     yard.permits.release()
     get(first)
     # max_retries is 2, and both were left.
@@ -65,7 +65,7 @@ def test_a_chain_of_one_tenant_does_not_stand_in_its_own_way(yard, user):
     get(steps.apply_async())
     assert yard.meter.ended == [user] * 5
     # The slot of a step is free before the next is sent.
-    assert yard.refused() == 0
+    assert yard.rejected() == 0
 
 
 def test_a_group_of_one_tenant_runs_one_at_a_time(yard):
@@ -84,7 +84,7 @@ def test_a_link_runs_once_after_a_task_that_waited(yard):
     first = yard.work.delay("a", wait=True)
     eventually(lambda: yard.meter.now("a") == 1)
     second = yard.work.apply_async(("a",), link=yard.plain.s())
-    eventually(lambda: yard.refused() >= 2)
+    eventually(lambda: yard.rejected() >= 2)
     yard.permits.release()
     get(first)
     get(second)
@@ -100,7 +100,7 @@ def test_a_client_never_sees_a_waiting_task_started(yard):
 
     def look():
         states.add(second.state)
-        return yard.refused() >= 4
+        return yard.rejected() >= 4
 
     eventually(look)
     assert states == {"PENDING"}
@@ -125,7 +125,7 @@ def test_a_message_of_another_language_is_charged_by_its_header(yard):
     header = {"v": 1, "tenant": "a", "tier": "free", "unknown": [1]}
     # By its arguments it would be b's.
     second = yard.app.send_task("yard.work", ("b",), headers={"fairness": header})
-    eventually(lambda: yard.refused() >= 2)
+    eventually(lambda: yard.rejected() >= 2)
     yard.permits.release()
     get(first)
     get(second)
@@ -148,7 +148,7 @@ class TestChanges:
 
     def test_an_upgrade_lets_waiting_tasks_run(self, yard):
         results = [yard.work.delay("a", wait=True) for _ in range(3)]
-        eventually(lambda: yard.refused() >= 2)
+        eventually(lambda: yard.rejected() >= 2)
         assert yard.meter.now("a") == 1
         yard.fairness.tenants.set_tier("a", "pro")
         eventually(lambda: yard.meter.now("a") == 3)
@@ -161,14 +161,14 @@ class TestChanges:
         eventually(lambda: yard.meter.now("a") == 5)
         yard.fairness.tenants.set_tier("a", "free")
         results += [yard.work.delay("a", wait=True) for _ in range(2)]
-        before = yard.refused()
-        eventually(lambda: yard.refused() >= before + 2)
+        before = yard.rejected()
+        eventually(lambda: yard.rejected() >= before + 2)
         for left in (4, 3, 2, 1):
             yard.permits.release()
             eventually(lambda left=left: yard.held("a") == left)
-            seen = yard.refused()
+            seen = yard.rejected()
             # Those that wait asked again, and were told no.
-            eventually(lambda seen=seen: yard.refused() >= seen + 2)
+            eventually(lambda seen=seen: yard.rejected() >= seen + 2)
             assert yard.meter.now("a") == left
         for _ in range(3):
             yard.permits.release()
@@ -178,7 +178,7 @@ class TestChanges:
     def test_a_pause_and_its_end(self, yard):
         yard.fairness.tenants.set_tier("a", "free", concurrency=0)
         result = yard.work.delay("a")
-        eventually(lambda: yard.refused() >= 2)
+        eventually(lambda: yard.rejected() >= 2)
         assert yard.meter.ended == []
         yard.fairness.tenants.set_tier("a", "free")
         assert get(result) == 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kombu import Connection, Queue
+from kombu import Connection, Producer, Queue
 from redis import Redis
 
 from celery_fairness.config.settings import build_settings
@@ -63,6 +63,12 @@ def connect(redis_url: str, empty_sessions: None) -> Iterator[Connect]:
     yield make
     for connection in opened:
         connection.release()
+
+
+#: For tests of batches of publishes.
+BATCHES = pytest.mark.skipif(
+    not hasattr(Producer, "batch"), reason="kombu before 5.7 has no batches of publishes"
+)
 
 
 def quick_leases() -> SettingsOption:

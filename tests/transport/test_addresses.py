@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import kombu
 import pytest
 import redis
 from kombu import Connection
@@ -24,7 +25,7 @@ from tests.support.local_process import LocalProcess
 from tests.support.redis_server import RedisServer, ReservedPort, find_binary
 from tests.support.services import missing
 from tests.support.waiting import at_most, eventually
-from tests.transport.conftest import Connect, Inbox, leases, publish, settled
+from tests.transport.conftest import BATCHES, Connect, Inbox, leases, publish, settled
 
 pytestmark = pytest.mark.redis
 
@@ -49,6 +50,7 @@ def works(connection: Connection, queue: str = "jobs") -> None:
     assert inbox.channel._size(queue) == 0
 
 
+@pytest.mark.one_redis("a database")
 def test_the_database_is_that_of_the_url(connect: Connect, redis_url: str, client: Redis) -> None:
     connection = connect("fair" + redis_url.removesuffix("/0") + "/7")
     publish(connection, "jobs", 1)
@@ -57,6 +59,17 @@ def test_the_database_is_that_of_the_url(connect: Connect, redis_url: str, clien
     Inbox(connect(), "jobs").nothing_comes()
 
 
+@BATCHES
+@pytest.mark.one_redis("a prefix without a tag")
+def test_the_keys_of_a_batch_begin_with_the_prefix(connect: Connect, client: Redis) -> None:
+    producer = connect(prefix="shop:").Producer()
+    with producer.batch():
+        producer.publish(4, exchange="", routing_key="jobs", serializer="json")
+    assert [key for key in client.scan_iter("*") if not key.startswith("shop:")] == []
+    Inbox(connect(prefix="shop:"), "jobs").await_count(1)
+
+
+@pytest.mark.one_redis("a prefix without a tag")
 def test_every_key_begins_with_the_prefix(
     connect: Connect, client: Redis, redis_server: RedisServer
 ) -> None:
@@ -65,9 +78,7 @@ def test_every_key_begins_with_the_prefix(
     inbox.nothing_comes()
     publish(connection, "jobs", 1, 2, headers={"fairness": {"v": 1, "tenant": "a"}})
     publish(connection, "jobs", 3, headers={"eta": "2999-01-01T00:00:00+00:00"})
-    producer = connection.Producer()
-    with producer.batch():
-        producer.publish(4, exchange="", routing_key="jobs", serializer="json")
+    publish(connection, "jobs", 4)
     assert client.exists("shop:{fairness}:wakeup:jobs")
     inbox.await_count(2)
     assert [key for key in client.scan_iter("*") if not key.startswith("shop:")] == []
@@ -83,6 +94,7 @@ def test_every_key_begins_with_the_prefix(
     assert [key for key in client.scan_iter("*") if not key.startswith("shop:")] == []
 
 
+@pytest.mark.one_redis("a prefix without a tag")
 def test_apps_with_different_prefixes_do_not_meet(connect: Connect) -> None:
     one, two = connect(prefix="one:"), connect(prefix="two:")
     inboxes = Inbox(one, "jobs"), Inbox(two, "jobs")
@@ -93,6 +105,7 @@ def test_apps_with_different_prefixes_do_not_meet(connect: Connect) -> None:
     inboxes[1].nothing_comes()
 
 
+@pytest.mark.one_redis("two hash slots")
 def test_namespaces_do_not_meet(connect: Connect, client: Redis) -> None:
     publish(connect(fairness={"namespace": "other"}), "jobs", 1)
     Inbox(connect(), "jobs").nothing_comes()
@@ -135,10 +148,17 @@ def test_user_and_password(connect: Connect) -> None:
             client.config_set("requirepass", "other")
         address = f"127.0.0.1:{server.port}/0"
         works(connect(f"fairredis://shop:pa%2Fss@{address}"))
-        provider = UsernamePasswordCredentialProvider("shop", "pa/ss")
-        works(connect(f"fairredis://{address}", credential_provider=provider))
         with pytest.raises(redis.AuthenticationError):
             opened(connect(f"fairredis://shop:wrong@{address}"))
+
+
+@pytest.mark.skipif(kombu.VERSION < (5, 6), reason="kombu 5.5 reads no credential provider")
+def test_a_credential_provider(connect: Connect) -> None:
+    with RedisServer() as server:
+        with server.client() as client:
+            client.config_set("requirepass", "s3cret")
+        provider = UsernamePasswordCredentialProvider("default", "s3cret")
+        works(connect(f"fairredis://127.0.0.1:{server.port}/0", credential_provider=provider))
 
 
 def test_a_password_is_in_no_message_to_people(connect: Connect, caplog) -> None:
@@ -330,12 +350,9 @@ with Connection(sys.argv[1], transport="celery_fairness.transport:Transport") as
     producer.publish("hello", exchange="", routing_key="jobs")
 """
 
-#: The import of the package, and the first import of kombu, in either order.
+#: The import of the package, once and twice; tests/unit/transport/test_schemes.py has other orders.
 IMPORTS = {
     "package first": "import celery_fairness; {nothing}; import kombu, celery",
-    "kombu first": "from kombu import Connection; import celery_fairness",
-    "celery first": "from celery import Celery; import celery_fairness",
-    "table first": "import celery_fairness; {nothing}; import kombu.transport",
     "twice": (
         "import celery_fairness, importlib; importlib.reload(celery_fairness); import kombu.pools"
     ),

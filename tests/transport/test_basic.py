@@ -12,7 +12,7 @@ from kombu.simple import SimpleQueue
 from redis import Redis
 
 from tests.support.waiting import at_most, eventually
-from tests.transport.conftest import Connect, Inbox, leases, publish, settled
+from tests.transport.conftest import BATCHES, Connect, Inbox, leases, publish, settled
 
 pytestmark = pytest.mark.redis
 
@@ -438,6 +438,7 @@ def test_a_compressed_body_arrives(connect: Connect) -> None:
     assert inbox.await_count(1) == ["x" * 5000]
 
 
+@BATCHES
 @pytest.mark.parametrize("max_size", [1, 4, 100])
 def test_a_batch_is_published_as_a_whole(connect: Connect, client: Redis, max_size: int) -> None:
     connection = connect()
@@ -453,6 +454,7 @@ def test_a_batch_is_published_as_a_whole(connect: Connect, client: Redis, max_si
         assert inbox.await_count(10) == list(range(10))
 
 
+@BATCHES
 def test_a_batch_that_fails_publishes_nothing(connect: Connect) -> None:
     connection = connect()
     producer = connection.Producer()
@@ -549,7 +551,7 @@ def test_what_is_claimed_when_claims_stop_waits_again(connect: Connect, client: 
     assert other.await_count(2) == [1, 2]
 
 
-def test_the_name_of_a_queue_of_parked_tasks_is_refused(connect: Connect, client: Redis) -> None:
+def test_the_name_of_a_queue_of_parked_tasks_is_rejected(connect: Connect, client: Redis) -> None:
     channel = connect().channel()
     with pytest.raises(ValueError, match="does not begin with @parked:, got: '@parked:jobs'"):
         channel.queue_declare("@parked:jobs")

@@ -43,7 +43,7 @@ BROKEN = ["type", "base64", "codec"]
 
 def assert_only_dead_letters(client: Redis, *tags: str) -> None:
     def are_dead() -> None:
-        _, *rows = call(client, calls.LETTERS, PREFIX, ["jobs", "0", "100"])
+        _, *rows = call(client, calls.DEAD_LETTERS, PREFIX, ["jobs", "0", "100"])
         letters = [json.loads(row[4]) for row in rows]
         assert sorted(each["properties"]["delivery_tag"] for each in letters) == sorted(tags)
         assert client.hlen(f"{PREFIX}tasks") == len(tags)

@@ -182,6 +182,7 @@ def test_an_answer_that_is_read_after_its_leases_ended_is_not_delivered(
     settled(client)
 
 
+@pytest.mark.one_redis("the node names its own port, and not the proxy")
 def test_an_end_whose_answer_is_late_is_told_again(
     connect: Connect, proxy: Proxy, redis_url: str, client: Redis, caplog
 ) -> None:
@@ -198,6 +199,7 @@ def test_an_end_whose_answer_is_late_is_told_again(
     settled(client)
 
 
+@pytest.mark.one_redis("the node names its own port, and not the proxy")
 def test_a_put_that_is_sent_twice_is_one_message(
     connect: Connect, proxy: Proxy, redis_url: str
 ) -> None:
@@ -212,6 +214,7 @@ def test_a_put_that_is_sent_twice_is_one_message(
     Inbox(connect(), "jobs").await_count(1)
 
 
+@pytest.mark.one_redis("the node names its own port, and not the proxy")
 def test_a_half_open_connection_is_found(
     connect: Connect, proxy: Proxy, redis_url: str, caplog
 ) -> None:

@@ -17,6 +17,8 @@ from tests.support.library import call
 from tests.support.waiting import at_most
 from tests.transport.conftest import Inbox
 
+pytestmark = pytest.mark.one_redis("a stock producer")
+
 QUEUE = kombu.Queue("moves", kombu.Exchange(""), routing_key="moves")
 TENANT = {"fairness": {"v": 1, "tenant": "7", "tier": "enterprise"}}
 NO_PLACE = '{"properties": {"delivery_info": [1]}}'
@@ -145,7 +147,7 @@ def test_each_message_of_a_list_arrives_whatever_its_tag(both, client, tag):
     assert consume(fair, 4) == [2, 0, 1, 2]
 
 
-def test_what_redis_refuses_stays_and_is_taken_over_later(both, client):
+def test_what_redis_rejects_stays_and_is_taken_over_later(both, client):
     stock, fair = both
     publish(stock, 2)
     channel = fair.default_channel

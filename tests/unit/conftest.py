@@ -21,14 +21,13 @@ from kombu.transport import memory
 
 from celery_fairness import Fairness
 from celery_fairness.config.settings import build_settings
-from celery_fairness.limiter.protocol import Limiter
-from celery_fairness.limiter.redis import RedisLimiter
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from celery_fairness.testing.fake_limiter import FakeLimiter
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.throttled_log import Notices
+from tests.support.answering_limiter import AnsweringLimiter
 from tests.support.parts import parts_of
 
 
@@ -113,13 +112,13 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture
-def make_redis_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., RedisLimiter]]:
+def make_redis_limiter(redis_url: str, clock: FrozenClock) -> Iterator[Callable[..., Limiter]]:
     """A factory of limiters in an empty Redis, on the frozen clock: ``(**settings)``."""
-    made: list[RedisLimiter] = []
+    made: list[Limiter] = []
 
-    def make(**settings: Any) -> RedisLimiter:
+    def make(**settings: Any) -> Limiter:
         connection = Connection(address_from_url(redis_url))
-        made.append(RedisLimiter(connection, build_settings(settings), clock.ms))
+        made.append(Limiter(connection, build_settings(settings), clock.ms))
         return made[-1]
 
     yield make
@@ -157,7 +156,7 @@ def make_shop(clock: FrozenClock) -> Iterator[Callable[..., Shop]]:
         made = Fairness(app, environ or {})
         wired.append(made)
         parts = parts_of(made)
-        parts.limiter = used = limiter or FakeLimiter()
+        parts.limiter = used = limiter or AnsweringLimiter()
         parts.tier_cache = TierCache(made.settings, lambda: used, parts.notices, clock)
         return Shop(app, made, used, clock)
 

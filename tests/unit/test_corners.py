@@ -9,11 +9,11 @@ from celery_fairness.config.environment import load_settings
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import Tier
-from celery_fairness.errors import HeaderInvalid, LimiterUnavailable, SettingsError, TenantInvalid
+from celery_fairness.errors import HeaderInvalid, SettingsError, TenantInvalid
 from celery_fairness.message.headers import parse_header
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
-from tests.unit.test_gate import World
+from tests.unit.worker.gate.test_gate import World
 
 
 def test_a_key_that_is_no_text_is_a_settings_error():
@@ -51,18 +51,8 @@ def test_a_sentinels_password_is_decoded_as_everywhere_else():
     assert pool.connection_kwargs["password"] == "p@ss"
 
 
-@pytest.mark.parametrize(
-    "error", [redis.exceptions.RedisClusterException, redis.exceptions.SlotNotCoveredError]
-)
-def test_a_cluster_that_is_away_is_a_limiter_that_is_away(monkeypatch, error):
-    connection = Connection(address_from_url("redis://h"))
-    monkeypatch.setattr(connection, "_call", lambda parts: (_ for _ in ()).throw(error("down")))
-    with pytest.raises(LimiterUnavailable):
-        connection.read("PING")
-
-
 @pytest.mark.parametrize("enabled", [False, "observe"])
-def test_off_and_observe_refuse_nothing_while_redis_is_away(clock, enabled):
+def test_off_and_observe_reject_nothing_while_redis_is_away(clock, enabled):
     world = World(clock, enabled=enabled)
     world.limiter.away = True
     assert world.deliver() == "traced"
@@ -108,7 +98,7 @@ def test_the_same_weight_is_no_news(make_redis_limiter):
 
 def test_forgetting_nobody_is_no_news(make_redis_limiter):
     limiter = make_redis_limiter()
-    limiter.publish_tenant("a", None, 3)
+    limiter.publish_tenant("a", None, {"concurrency": 3})
     assert limiter.config_version() == 0
 
 

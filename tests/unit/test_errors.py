@@ -138,6 +138,10 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
             LimiterUnavailable("redis://h", "no", has_answered=True),
             "password in FAIRNESS_REDIS_URL",
         ),
+        (
+            LimiterUnavailable("redis://h", "SCHEMA the tables have 9", has_answered=True),
+            "docs/how-to/upgrade.md has the rules for another schema",
+        ),
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
         (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),

@@ -99,6 +99,8 @@ INTERNAL = {
     "Parked",
     "ServerFailed",
     "ServerNotReady",
+    "SlotAway",
+    "SlotMoved",
     "Unsent",
 }
 
@@ -159,6 +161,7 @@ METHODS = {
         "clear_tier",
         "inspect",
         "limit",
+        "list",
         "override",
         "pause",
         "publish_tiers",
@@ -168,8 +171,8 @@ METHODS = {
         "set_tier",
     ),
     "queues": ("clear_limit", "inspect", "list", "set_limit"),
-    "tasks": ("cancel", "dead_letters", "explain", "requeue"),
-    "events": ("follow", "read", "trace"),
+    "tasks": ("cancel", "cancel_all", "count", "dead_letters", "explain", "list", "requeue"),
+    "events": ("follow", "read", "trace", "traces_until"),
     "stats": (
         "counters",
         "doctor",

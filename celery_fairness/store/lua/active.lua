@@ -1,5 +1,5 @@
 --[[
-  The active tenants of a queue: those that can start a task, ordered by virtual time.
+  active: the tenants of a queue that can start a task, ordered by virtual time.
 
   A tenant enters at the larger of its own finish and the queue's virtual time. The reason for which it was out
   does not matter. A tenant gets no credit for idle time, and no debt is forgiven.

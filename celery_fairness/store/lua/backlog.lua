@@ -17,30 +17,28 @@ Backlog.LANES_AT_MOST = 100
 -- A tenant at a limit waits for this reason.
 local REASONS = {paused = "paused", cools = "cool_down"}
 
--- Returns what a call keeps while it checks.
--- tiers: the concurrency (text) and the weight of each tier as the caller holds them
--- enforcement: "on", "observe" or "off"
-function Backlog.begin(ctx, lease_ms, frozen_ms, default_tier, tiers, enforcement)
-  local logical, now, _, flags = Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = enforcement, parked = flags.parked, limits = {}, held = {}}
-  return {ctx = ctx, rules = rules, default_tier = default_tier, tiers = tiers, read = {}, tenant_states = {}, taken = {},
-    lanes = 0}
+-- Returns what a call keeps while it checks. `wanted` has the settings of the caller:
+-- - lease_ms, frozen_ms and default_tier
+-- - tiers: the concurrency (text) and the weight of each tier
+-- - enforcement: "on", "observe" or "off"
+function Backlog.begin(ctx, wanted)
+  local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked,
+    has_overrides = flags.has_overrides}
+  ctx.memo.limits, ctx.memo.held = {}, {}
+  Tenants.use_tiers(rules, wanted.default_tier, wanted.tiers)
+  return {ctx = ctx, rules = rules, tenant_states = {}, taken = {}, lanes = 0}
 end
 
--- Returns a tenant with its tier, its weight, its concurrency (-1 is unlimited), the slots that it holds, and the free
--- ones.
+-- Returns the state of a tenant, with the slots that it holds, and the free ones.
 local function tenant_state_of(it, key, tier, tenant)
   local known = it.tenant_states[key]
   if known then return known end
-  local ctx, rules, found = it.ctx, it.rules, {tier = "", weight = 1, limit = -1, free = math.huge}
-  if key ~= Tasks.SYSTEM then
-    local own
-    found.tier, own, found.weight = Config.entitlement_by(ctx, "tenant:" .. tenant, tier, it.default_tier, it.tiers,
-      it.read, rules.now)
-    found.limit = Config.has_overrides(ctx, rules) and Config.tenant_limit(ctx, key, tenant, own, rules) or own
-  end
-  found.held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
-  if found.limit == 0 or rules.enforcement == "on" then found.free = Tenants.free_slots(found.limit, found.held) end
+  local ctx, rules = it.ctx, it.rules
+  local found = Tenants.state(ctx, key, tenant, tier, rules)
+  found.free = math.huge
+  found.held = Slots.held(ctx, key)
+  if found.limit == 0 or rules.enforcement == "on" then found.free = Slots.free(found.limit, found.held) end
   it.tenant_states[key] = found
   return found
 end
@@ -51,10 +49,11 @@ local function room_of(ctx, limit, rules)
   if why then return 0, why end
   local room = math.huge
   if rules.enforcement ~= "on" then return room end
-  if limit.concurrency then room = limit.concurrency - Limits.held_of(ctx, limit.key, rules) end
-  for starts, period_ms in Rates.windows_of(limit.rates) do
+  if limit.concurrency then room = Slots.free(limit.concurrency, Slots.held(ctx, limit.key)) end
+  local window = limit.rate ~= "" and Rates.read(ctx, limit.key)
+  for starts, period_ms in Rates.windows_of(limit.rate) do
     room = math.min(room, starts - Promotions.reserved(ctx, limit.key, rules)
-      - Rates.count_in(ctx, limit.key, starts, period_ms, rules.logical))
+      - Rates.count_in(window, starts, period_ms, rules.logical))
   end
   if limit.throttle ~= "" then room = math.min(room, 1) end
   return room
@@ -81,6 +80,32 @@ local function share_of(it, tasks, tenant_state, limits)
   return starts, reason
 end
 
+local function tenant_state_of_task(it, task)
+  if it.tenant_states[task.key] then return it.tenant_states[task.key] end
+  local tier = redis.call("HGET", it.ctx.prefix .. Keys.TENANT_STATE .. task.key, "tier")
+  return tenant_state_of(it, task.key, tier or task.tier, task.tenant)
+end
+
+-- Returns the tier by which a task's tenant is checked now.
+function Backlog.tier_of(it, task)
+  return tenant_state_of_task(it, task).tier
+end
+
+-- Returns why the limits of a task let no task start now, and the key of the first such limit. Returns nil if one may.
+function Backlog.closed_by(it, task)
+  local tenant_state = tenant_state_of_task(it, task)
+  if tenant_state.free <= 0 then return tenant_state.limit == 0 and "paused" or "concurrency", task.key end
+  local limits = Limits.limits_now(it.ctx, Pick.with_queue_limit(it.ctx, task.queue, task.limits), it.rules)
+  for index = 1, #limits do
+    local limit = limits[index]
+    if limit.closed == nil then
+      local _, _, why = Limits.wait_ms(it.ctx, limit, it.rules)
+      limit.closed = why and Limits.strategy_of(why) or false
+    end
+    if limit.closed then return limit.closed, limit.key end
+  end
+end
+
 -- Returns the server time since when the task of a lane at an index waits, or "".
 local function since_of(ctx, queue, key, lane, index)
   local tag = redis.call("ZRANGE", ctx.prefix .. Lanes.tags_name(key, lane, queue), index, index)[1]
@@ -88,8 +113,9 @@ local function since_of(ctx, queue, key, lane, index)
   return head and Tasks.put_of(head) or ""
 end
 
--- Adds tasks of a lane to the reason for which they wait. The first of them stands at an index of the lane.
-local function add(it, found, queue, key, lane, index, reason, tasks)
+-- Adds tasks of a lane to the reason for which they wait. `part` has the queue, the key and the lane, and the index at
+-- which the first of the tasks stands there.
+local function add(it, found, part, reason, tasks)
   if tasks <= 0 then return end
   local row = found.by_reason[reason]
   if not row then
@@ -97,7 +123,7 @@ local function add(it, found, queue, key, lane, index, reason, tasks)
     found.by_reason[reason], found.rows[#found.rows + 1] = row, row
   end
   row[2] = row[2] + tasks
-  row[3] = Backlog.older(row[3], since_of(it.ctx, queue, key, lane, index))
+  row[3] = Backlog.older(row[3], since_of(it.ctx, part.queue, part.key, part.lane, part.index))
 end
 
 -- Returns the earlier one of two times as text. "" is an unknown time.
@@ -127,11 +153,11 @@ function Backlog.tenant_row(it, queue, key)
   for index = 1, #lanes do
     local lane = lanes[index]
     local tasks = index == #lanes and left or math.min(left, Lanes.length_of(ctx, queue, key, lane))
-    local specs = Pick.with_queue_limit(ctx, queue, Lanes.limits_of(lane), rules)
+    local specs = Pick.with_queue_limit(ctx, queue, Lanes.limits_of(lane))
     local starts, reason = share_of(it, tasks, tenant_state, Limits.limits_now(ctx, specs, rules))
     left = left - tasks
-    add(it, found, queue, key, lane, 0, "ready", starts)
-    add(it, found, queue, key, lane, starts, reason, tasks - starts)
+    add(it, found, {queue = queue, key = key, lane = lane, index = 0}, "ready", starts)
+    add(it, found, {queue = queue, key = key, lane = lane, index = starts}, reason, tasks - starts)
   end
   local ready, state, since = found.by_reason.ready, "ready", ""
   local startable = ready and ready[2] or 0

@@ -48,12 +48,10 @@ end
 -- returns the time until the first lease is expected to end. If no lease has begun for longer than the mean,
 -- the leases live as long as that.
 function Backoff.slot_ms(ctx, limit, mean, rules)
-  local began = ctx.prefix .. Keys.LEASES .. limit.key
-  local first = redis.call("ZRANGE", began, 0, 0, "WITHSCORES")[2]
-  local last = redis.call("ZRANGE", began, -1, -1, "WITHSCORES")[2]
+  local first, last = Slots.since_at(ctx, limit.key, 0), Slots.since_at(ctx, limit.key, -1)
   local lives = mean or Backoff.TRY_AGAIN_MS
-  if last then lives = math.max(lives, rules.logical - tonumber(last)) end
-  return lives / limit.concurrency, first and tonumber(first) + lives - rules.logical or 0
+  if last then lives = math.max(lives, rules.logical - last) end
+  return lives / limit.concurrency, first and first + lives - rules.logical or 0
 end
 
 -- Returns how much longer a task waits, so that tasks that were rejected at once come one by one.
@@ -62,15 +60,16 @@ function Backoff.jitter_ms(name, wait, longest)
   return tonumber(string.sub(redis.sha1hex(name), 1, 8), 16) % (most + 1)
 end
 
--- Returns how long the next task waits that `limit` puts back, and includes the jitter of its name. The last
--- tasks come together, and their jitter is at most `last`. `again` is the time after which the task may be
--- tried again. For a full limit, `again` is the least time.
-function Backoff.wait_ms(ctx, limit, again, is_full, rules, name, last)
+-- Returns how long the next task waits that a limit puts back, and includes the jitter of its name. The last tasks come
+-- together, and their jitter is at most `last`. `rejected` is as Limits.check returns it: `says` is the limit, and after
+-- `again_ms` the task may be tried again. For a full limit, that is the least time.
+function Backoff.wait_ms(ctx, rejected, rules, name, last)
+  local limit, again = rejected.says, rejected.again_ms
   local backoff_key, interval = ctx.prefix .. Keys.BACKOFF .. limit.key, Rates.interval_of(limit.throttle)
   local jitter = Backoff.JITTER_MS
   local known = redis.call("HMGET", backoff_key, "mean", "next")
   if interval > 0 then jitter = math.min(jitter, interval / JITTER_OF_PERIOD) end
-  for starts, period_ms in Rates.windows_of(limit.rates) do
+  for starts, period_ms in Rates.windows_of(limit.rate) do
     interval = math.max(interval, period_ms / starts)
     jitter = math.min(jitter, period_ms / JITTER_OF_PERIOD)
   end
@@ -78,7 +77,7 @@ function Backoff.wait_ms(ctx, limit, again, is_full, rules, name, last)
   if limit.concurrency then
     local slot, ends = Backoff.slot_ms(ctx, limit, tonumber(known[1]), rules)
     interval = math.max(interval, slot)
-    if is_full then again = math.max(again, math.min(ends > 0 and ends or slot, rules.snooze_ms)) end
+    if rejected.why == "full" then again = math.max(again, math.min(ends > 0 and ends or slot, rules.snooze_ms)) end
   end
   local most = math.max(again, rules.snooze_ms)
   local wait = math.min(math.max(again, (tonumber(known[2]) or 0) - rules.now), most)

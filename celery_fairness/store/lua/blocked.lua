@@ -1,5 +1,5 @@
 --[[
-  blocking: groups of blocked lanes, the limit at which each group waits, and the limits that may be open.
+  blocked: groups of blocked lanes, the limit at which each group waits, and the limits that may be open.
 
   A group holds the blocked lanes of one queue that have the same shared limits, and these limits name it. If a
   private limit rejected a class, the lanes of the class are a group of their own, named "KEY CLASS". Classes that
@@ -127,21 +127,22 @@ function Blocked.move_group(ctx, queue, group, limit, rules)
   Blocked.set_timer(ctx, limit, rules)
 end
 
-function Blocked.set_tag(ctx, queue, group, name, key, tag, before)
-  redis.call("ZADD", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, tag, key)
-  return Blocked.order_group(ctx, queue, group, name, before)
+-- Sets the tag of the tenant whose turn it is in its group.
+function Blocked.set_tag(ctx, turn, tag, before)
+  redis.call("ZADD", ctx.prefix .. Keys.GROUP .. turn.group .. " " .. turn.queue, tag, turn.key)
+  return Blocked.order_group(ctx, turn.queue, turn.group, turn.name, before)
 end
 
 -- Sets the tag of a tenant that was served this task and waits on.
 --
 -- The claim's next look at the queue uses `budget.known` if two conditions hold. This group is the only group
 -- of the only limit that may be open. The tenant is not active, because its place would move.
-function Blocked.note_start(ctx, queue, found, task, budget)
+function Blocked.note_start(ctx, found, task, budget)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or Blocked.shared_start(ctx, limit_key, found.key)
-  local first = Blocked.set_tag(ctx, queue, found.group, found.name, found.key, tag, found.tag)
+  local first = Blocked.set_tag(ctx, found, tag, found.tag)
   if found.alone and found.is_out then
-    budget.known = {queue = queue, name = found.name, group = found.group, first = first, member = found.member}
+    budget.known = {queue = found.queue, name = found.name, group = found.group, first = first, member = found.member}
   end
 end
 
@@ -174,8 +175,9 @@ function Blocked.move_class(ctx, queue, key, class, from, to)
   return #names
 end
 
--- Blocks the class of a lane that a limit rejected. If the limit is the tenant's own, the class waits alone.
-function Blocked.block(ctx, queue, key, lane, limit, rules, budget)
+-- Blocks the class of the lane of a turn that a limit rejected. If the limit is the tenant's own, the class waits alone.
+function Blocked.block(ctx, turn, limit, rules, budget)
+  local queue, key, lane = turn.queue, turn.key, turn.lane
   local before, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   local group = limit.private and Lanes.own_group(key, class) or Lanes.shared_of(class)
   if before == group then
@@ -190,9 +192,10 @@ function Blocked.block(ctx, queue, key, lane, limit, rules, budget)
   Lanes.leave_active(ctx, queue, key)
 end
 
--- Makes the class of a lane ready again without a look at its limits. The claim that meets a lane of it checks its
--- limits. Each lane stands at the place of its first task.
-function Blocked.unblock(ctx, queue, key, lane, budget)
+-- Makes the class of the lane of a turn ready again without a look at its limits. The claim that meets a lane of it
+-- checks its limits. Each lane stands at the place of its first task.
+function Blocked.unblock(ctx, turn, budget)
+  local queue, key, lane = turn.queue, turn.key, turn.lane
   local group, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   redis.call("ZREM", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, class)
   Blocked.charge_moves(budget, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, group, queue),
@@ -261,10 +264,11 @@ end
 -- A claim compares a lane with at most this many limits of each of its keys.
 local RIVALS_AT_MOST = 8
 
--- Returns whether, at a key of a lane, another tenant of the queue is due before `key`. That tenant waits at another
--- limit, so the order of the lane's own limit does not compare the two.
-function Blocked.rival_first(ctx, queue, group, name, key, lane)
-  for limit_key in string.gmatch("," .. Lanes.limits_of(lane), ",([^|]+)|") do
+-- Returns whether, at a key of the lane of a turn, another tenant of the queue is due before its own. That tenant waits
+-- at another limit, so the order of the lane's own limit does not compare the two.
+function Blocked.rival_first(ctx, turn)
+  local queue, group, name, key = turn.queue, turn.group, turn.name, turn.key
+  for limit_key in string.gmatch("," .. Lanes.limits_of(turn.lane), ",([^|]+)|") do
     local waited = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. limit_key, 0, RIVALS_AT_MOST - 1)
     local tag
     for index = 1, #waited do
@@ -279,71 +283,74 @@ function Blocked.rival_first(ctx, queue, group, name, key, lane)
 end
 
 -- Returns whether this process takes the tasks of a lane.
-function Blocked.may_take(ctx, lane, skips, rules)
+function Blocked.may_take(ctx, lane, skips)
   if not skips then return true end
-  if skips.is_local and Limits.worker_is_full(ctx, Lanes.limits_of(lane), skips, rules) then return false end
+  if skips.is_local and Limits.worker_is_full(ctx, Lanes.limits_of(lane), skips) then return false end
   return not skips.never[Lanes.name_of(lane)]
 end
 
 -- Returns the virtual time at which a tenant with a waiting task is due if it comes now. Also returns whether
--- it is in `blocked`, as it usually is. If somebody has deleted both places, it counts as a tenant of `blocked`.
-function Blocked.start_of(ctx, queue, key, rules)
+-- it is in `blocked`, as it usually is. If both places are lost, it counts as a tenant of `blocked`.
+function Blocked.start_of(ctx, queue, key)
   local out = redis.call("ZSCORE", ctx.prefix .. Keys.BLOCKED .. queue, key)
   local start = not out and redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, key)
   if start then return tonumber(start), false end
-  return math.max(tonumber(out or 0), rules.virtual[queue] or Active.virtual_time(ctx, queue)), true
+  return math.max(tonumber(out or 0), ctx.memo.virtual[queue] or Active.virtual_time(ctx, queue)), true
 end
 
--- Makes one move. Returns nil, and whether a move was left for it.
+-- Makes one move. Returns "next", or "stop" if no move was left for it.
 function Blocked.move(budget, act, ...)
-  if not Blocked.spend_move(budget) then return nil, false end
+  if not Blocked.spend_move(budget) then return "stop" end
   act(...)
-  return nil, true
+  return "next"
 end
 
 -- A limit rejects the first tenant of a group. The group goes on to wait at the limit, or at another one.
-function Blocked.wait_on(ctx, queue, name, key, lane, rejected, rules, budget)
-  Blocked.block_by_limit(ctx, queue, key, lane, rejected, rules)
-  if rejected.name == name then
-    Blocked.mark_exhausted(ctx, queue, rejected, rules)
+function Blocked.wait_on(ctx, turn, rejected, rules, budget)
+  Blocked.block_by_limit(ctx, turn, rejected, rules)
+  if rejected.name == turn.name then
+    Blocked.mark_exhausted(ctx, turn.queue, rejected, rules)
     Blocked.set_timer(ctx, rejected, rules)
   else
-    Blocked.block(ctx, queue, key, lane, rejected, rules, budget)
+    Blocked.block(ctx, turn, rejected, rules, budget)
   end
 end
 
--- Looks at the tenant whose turn it is in a group. `has_rivals` is whether another limit of the queue may be open.
--- Returns the lane that may be served. Otherwise returns nil, whether to go on, and whether the turn is left to another
--- limit.
-function Blocked.check_group(ctx, queue, name, group, first, has_rivals, rules, budget, skips)
-  local key, tag = first[1], tonumber(first[2])
-  local limit_key = string.match(name, "^[^|]*")
-  local now = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. limit_key, key) or 0)
-  if now > tag then return Blocked.move(budget, Blocked.set_tag, ctx, queue, group, name, key, now) end
+-- Looks at the tenant whose turn it is in a group. `turn` has the queue, the group, the limit at which the group waits
+-- (name), the first member of the group, and whether another limit of the queue may be open (has_rivals). It gets the
+-- fields that Start.start reads.
+--
+-- Returns "take" if the turn may be served. "next" goes on, "stop" ends the claim's look at the queue, and "pass" goes
+-- on and leaves the turn to another limit.
+function Blocked.check_group(ctx, turn, rules, budget, skips)
+  local queue, group, name, key, tag = turn.queue, turn.group, turn.name, turn.first[1], tonumber(turn.first[2])
+  turn.key, turn.tag, turn.limit_key = key, turn.first[2], string.match(name, "^[^|]*")
+  turn.due = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. turn.limit_key, key) or 0)
+  if turn.due > tag then return Blocked.move(budget, Blocked.set_tag, ctx, turn, turn.due) end
   local lane, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
-  -- Somebody has deleted the lanes of the tenant, so the others of the group go on.
-  if not lane then return Blocked.move(budget, Blocked.leave_group, ctx, queue, group, key) end
+  if not lane then
+    Stats.count_lost(ctx)
+    return Blocked.move(budget, Blocked.leave_group, ctx, queue, group, key)
+  end
+  turn.lane, turn.others = lane, other ~= nil
   local ready = Lanes.first_lane(ctx, queue, key)
   local rejected = Limits.check(ctx, Lanes.limits_of(lane), rules)
   if rejected and not rejected.action then
-    return Blocked.move(budget, Blocked.wait_on, ctx, queue, name, key, lane, rejected, rules, budget)
+    return Blocked.move(budget, Blocked.wait_on, ctx, turn, rejected, rules, budget)
   end
-  local verdict = Tenants.check(ctx, key, rules, queue)
-  if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not verdict.open
-    or not Blocked.may_take(ctx, lane, skips, rules) then
-    return Blocked.move(budget, Blocked.unblock, ctx, queue, key, lane, budget)
+  turn.verdict = Tenants.check(ctx, key, rules, queue)
+  if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not turn.verdict.open
+    or not Blocked.may_take(ctx, lane, skips) then
+    return Blocked.move(budget, Blocked.unblock, ctx, turn, budget)
   end
-  if rejected then
-    return Blocked.move(budget, Blocked.drop_or_reschedule, ctx, queue, key, lane, group, other ~= nil, rejected, rules, budget)
-  end
+  if rejected then return Blocked.move(budget, Blocked.drop_or_reschedule, ctx, turn, rejected, rules, budget) end
   if Blocked.another_first(ctx, queue, budget, name, tag) then
     budget.left[#budget.left + 1] = queue
-    return nil, false
+    return "stop"
   end
-  if has_rivals and Blocked.rival_first(ctx, queue, group, name, key, lane) then return nil, Blocked.spend_move(budget), true end
-  local start, is_out = Blocked.start_of(ctx, queue, key, rules)
-  return {key = key, others = other ~= nil, lane = lane, group = group, name = name,
-    tag = first[2], due = now, limit_key = limit_key, verdict = verdict, start = start, is_out = is_out}, false
+  if turn.has_rivals and Blocked.rival_first(ctx, turn) then return Blocked.spend_move(budget) and "pass" or "stop" end
+  turn.start, turn.is_out = Blocked.start_of(ctx, queue, key)
+  return "take"
 end
 
 --[[
@@ -373,38 +380,37 @@ function Blocked.first_but(names, met, passed)
   end
 end
 
--- Returns the next lane at an open limit that is not in `met`, or nil if there is none. `known` is the turn
--- that the task served before has stored (note_start). A limit leaves its turn to another limit if a tenant is due
+-- Returns the next turn at an open limit that is not in `search.met`, or nil if there is none. `search.known` is the
+-- turn that the task served before has stored (note_start). A limit leaves its turn to another limit if a tenant is due
 -- before there. If each leaves it to another, the first of them has its turn.
-function Blocked.of_limit(ctx, queue, rules, budget, skips, known, met)
-  local passed, count, may_pass = {}, 0, true
+function Blocked.of_limit(ctx, queue, search, rules, budget, skips)
+  local known, met, passed, count, may_pass = search.known, search.met, {}, 0, true
   for _ = 0, budget.moves + 1 do
-    local name, group, first, alone, has_rivals
+    local turn
     if known then
-      name, group, first, alone = known.name, known.group, known.first, true
+      turn = {queue = queue, name = known.name, group = known.group, first = known.first, alone = true}
     else
       local names = redis.call(
         "ZRANGEBYSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf", "LIMIT", 0, 2 + #met + count)
-      name = Blocked.first_but(names, met, passed)
+      local name = Blocked.first_but(names, met, passed)
       if not name and count > 0 then
         passed, count, may_pass = {}, 0, false
         name = Blocked.first_but(names, met, passed)
       end
       if not name then return nil end
       local groups = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, 0, 1)
-      group, has_rivals = groups[1], names[2] ~= nil
-      alone = not has_rivals and not groups[2]
-      first = redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, 0, 0, "WITHSCORES")
+      turn = {queue = queue, name = name, group = groups[1], is_one_of = names[2] ~= nil}
+      turn.has_rivals, turn.alone = may_pass and turn.is_one_of, not turn.is_one_of and not groups[2]
+      turn.first = redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. turn.group .. " " .. queue, 0, 0, "WITHSCORES")
     end
     known = nil
-    local found, goes_on, is_passed =
-      Blocked.check_group(ctx, queue, name, group, first, may_pass and has_rivals, rules, budget, skips)
-    if is_passed then passed[name], count = true, count + 1 end
-    if found then
-      found.alone = alone
-      Blocked.check_later(ctx, queue, name, has_rivals, rules)
+    local step = Blocked.check_group(ctx, turn, rules, budget, skips)
+    if step == "pass" then passed[turn.name], count = true, count + 1 end
+    if step == "take" then
+      Blocked.check_later(ctx, queue, turn.name, turn.is_one_of, rules)
+      return turn
     end
-    if not goes_on then return found end
+    if step == "stop" then return nil end
   end
 end
 
@@ -412,7 +418,7 @@ end
 function Blocked.of_groups(ctx, queue, rules, budget, skips, known)
   local best, met = nil, {}
   for _ = 1, LIMITS_AT_MOST do
-    local found = Blocked.of_limit(ctx, queue, rules, budget, skips, known, met)
+    local found = Blocked.of_limit(ctx, queue, {known = known, met = met}, rules, budget, skips)
     if not budget.ranked[queue] then return found end
     if not found then break end
     local rank = string.sub(found.lane, 1, 1)
@@ -421,7 +427,7 @@ function Blocked.of_groups(ctx, queue, rules, budget, skips, known)
     met[#met + 1], met[found.name], known = found.name, true, nil
   end
   -- The tenant of the best lane may have become active since.
-  if #met > 1 then best.start, best.is_out = Blocked.start_of(ctx, queue, best.key, rules) end
+  if #met > 1 then best.start, best.is_out = Blocked.start_of(ctx, queue, best.key) end
   return best
 end
 
@@ -429,12 +435,13 @@ end
   closed: a limit other than the tier's rejects the first task of a lane.
 ]]
 
-function Blocked.block_by_limit(ctx, queue, key, lane, limit, rules)
+-- `turn` has the queue, the key and the lane.
+function Blocked.block_by_limit(ctx, turn, limit, rules)
   -- The gate has counted and reported the rejection of a parked task.
   if rules.promotes then return end
-  local closed = Limits.why_closed(ctx, limit, rules)
+  local closed = Limits.why_closed(ctx, limit)
   Stats.count_rejection(ctx, closed.strategy, closed.key)
-  local task = Events.unreported_of(ctx, queue, key, lane)
+  local task = Events.unreported_of(ctx, turn.queue, turn.key, turn.lane)
   if not task then return end
   task.blocked = Events.emit_exceeded(ctx, task, closed)
   Tasks.write(ctx, task)
@@ -447,17 +454,17 @@ end
   of the limit. The task has not started, so its tenant is not charged and its attempts stay as they were.
 ]]
 
--- Takes out the first task of a lane. `rejected` has the action, the limit that demands it, and the time of
+-- Takes out the first task of the lane of a turn. `rejected` has the action, the limit that demands it, and the time of
 -- the next try.
-function Blocked.drop_or_reschedule(ctx, queue, key, lane, group, others, rejected, rules, budget)
-  local tag = Lanes.pop(ctx, queue, key, lane, group, others)
+function Blocked.drop_or_reschedule(ctx, turn, rejected, rules, budget)
+  local queue = turn.queue
+  local tag = Lanes.pop(ctx, turn)
   local task = tag and Tasks.read(ctx, tag)
-  -- Somebody has deleted the lane, so the next look finds nothing of it.
-  if not task then return end
-  local closed = Limits.why_closed(ctx, rejected, rules)
+  if not task then return Stats.count_lost(ctx) end
+  local closed = Limits.why_closed(ctx, rejected)
   Stats.count_rejection(ctx, closed.strategy, closed.key)
-  Lanes.task_left(ctx, queue, key, lane)
-  Lanes.leave_active(ctx, queue, key)
+  Lanes.task_left(ctx, turn)
+  Lanes.leave_active(ctx, queue, turn.key)
   local expires = ctx.prefix .. Keys.EXPIRES .. queue
   local ends_at = rules.expiring and redis.call("ZSCORE", expires, tag)
   if rejected.action == "d" then
@@ -469,8 +476,8 @@ function Blocked.drop_or_reschedule(ctx, queue, key, lane, group, others, reject
   end
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "rescheduled", 1)
   if task.blocked == "" then task.blocked = Events.emit_exceeded(ctx, task, closed) end
-  local wait = Backoff.wait_ms(ctx, rejected.says, rejected.again_ms, rejected.why == "full", rules,
-    tag .. "." .. Rates.int_text(task.seq), rules.snooze_ms / Backoff.JITTER_PARTS)
+  local wait = Backoff.wait_ms(ctx, rejected, rules, tag .. "." .. Rates.int_text(task.seq),
+    rules.snooze_ms / Backoff.JITTER_PARTS)
   Schedule.wait_until(ctx, queue, task, math.min(rules.now + wait, ends_at and tonumber(ends_at) or math.huge))
   Backoff.remember_rescheduled(ctx, rejected.by, queue, task, wait, rules)
   budget.sleep_ms = math.min(budget.sleep_ms, wait)

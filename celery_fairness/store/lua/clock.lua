@@ -1,19 +1,21 @@
 --[[
-  read_clock: the server's time, and the logical clock by which leases live.
+  clock: the server's time, and the logical clock by which leases live.
 
   The logical clock follows TIME. It advances by at most a third of a lease per call. So an outage or a jump of the
   server's clock cannot end a lease before its worker could renew it. It never goes behind the time that it has
   noted. If TIME goes back, it loses only the step that it had not noted yet.
 
+  read_clock has these arguments.
+
   lease_ms     int   the caller's lease
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
-  Returns logical, now and epoch (all ms), the other fields of the hash `clock`, and seen. The value of seen is in
+  It returns logical, now and epoch (all ms), the other fields of the hash `clock`, and seen. The value of seen is in
   ms, and nil if there was no clock.
 ]]
 -- The version of the table layout of an installation. Tables with another number belong to another version of
 -- the library.
-local SCHEMA = "1"
+local SCHEMA = "2"
 -- The field of the clock with the last use of this library.
 local USED = "lib:" .. LIBRARY
 

@@ -1,5 +1,5 @@
 --[[
-  Which copy of a message may run.
+  copies: which copy of a message may run.
 
   A rejected task is published again, as a copy with a serial of its own. If the connection of a broker was cut,
   it may hold the old copy and the new one, or two new ones. The hash `copy` holds these fields.

@@ -1,5 +1,5 @@
 --[[
-  stream: events, each appended by the function that caused it. The stream gives an event its id and time.
+  events: each is appended to a stream by the function that caused it. The stream gives an event its id and time.
 
   Events of tasks can be a flood. So acts of people and errors also go to the stream `kept_events`, with the same ids.
 ]]
@@ -146,7 +146,7 @@ function Events.report_blocked(ctx, queue, key, lane, verdict, rules)
   Stats.count_rejection(ctx, verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
-  local held = verdict.held or Limits.held_of(ctx, key, rules)
+  local held = verdict.held or Slots.held(ctx, key)
   task.blocked = Events.emit_exceeded(ctx, task, Events.at_tier(key, verdict.limit, held))
   Tasks.write(ctx, task)
 end

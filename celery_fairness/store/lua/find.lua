@@ -1,5 +1,5 @@
 --[[
-  The place of a task by its tag.
+  find: the place of a task by its tag.
 ]]
 
 -- Returns the state of a task, its owner if it runs, and its time if it waits for one.
@@ -7,7 +7,7 @@ function Find.state_of(ctx, task)
   local row = redis.call("HGET", ctx.prefix .. Keys.RUNNING, task.tag)
   if row then return "running", Tasks.read_row(row).owner end
   local due = redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED .. task.queue, Schedule.member_of(task))
-  if due then return "later", "", due end
+  if due then return "delayed", "", due end
   local lane = Lanes.tags_name(task.key, Lanes.lane_of(task), task.queue)
   if redis.call("ZSCORE", ctx.prefix .. lane, task.tag) then return "waiting", "" end
   return redis.call("ZSCORE", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) and "dead" or "ended", ""

@@ -1,5 +1,5 @@
 --[[
-  The names of all keys, without the prefix of their installation. docs/reference/redis-keys.md describes them.
+  keys: the names of all keys, without the prefix of their installation. docs/internals/redis-keys.md describes them.
 
   A name that ends with a colon is a kind: what follows is a key of a limit, a queue, or both.
 ]]
@@ -51,7 +51,6 @@ Keys = {
   SATURATED = "saturated",
   SCHEDULED = "scheduled:",
   SCHEDULED_OF = "scheduled_of:",
-  STARTS = "starts:",
   STATS = "stats:",
   TASKS = "tasks",
   TENANT = "tenant:",

@@ -1,5 +1,5 @@
 --[[
-  Lanes: the waiting tasks of one queue, one tenant, one rank, one set of limits and one task name, in the order
+  lanes: the waiting tasks of one queue, one tenant, one rank, one set of limits and one task name, in the order
   of their sequence numbers.
 
   This module also counts them: `waiting` counts by queue, and `tenant_state:KEY` by tenant and queue.
@@ -245,13 +245,17 @@ function Lanes.forget_lane(ctx, queue, key, lane)
   end
 end
 
--- Removes the first task of a lane. Returns its tag, or nil if somebody has deleted the lane. Also returns whether
--- nothing is left in the order in which the lane stood.
--- `others` is whether the order has other lanes. `waiting` is how many tasks of the tenant wait in the queue.
--- Each of them is nil if the caller does not have it. `limited` is nil if no task of the installation has a limit
--- beside its tier's. Then no lane is blocked, and the only lane has all these tasks.
-function Lanes.pop(ctx, queue, key, lane, group, others, waiting, limited)
-  local order = Lanes.order_name(key, group, queue)
+-- Removes the first task of a lane. Returns its tag, or nil if the lane is lost. Also returns whether nothing is left in
+-- the order in which the lane stood. `turn` has these fields:
+-- - the queue, the key of the tenant, the lane, and its group if it is blocked
+-- - others: whether the order has other lanes, nil if the caller has not read it
+-- - waiting: how many tasks of the tenant wait in the queue, nil likewise
+--
+-- `limited` is nil if no task of the installation has a limit beside its tier's. Then no lane is blocked, and the only
+-- lane has all these tasks.
+function Lanes.pop(ctx, turn, limited)
+  local queue, key, lane, group, others = turn.queue, turn.key, turn.lane, turn.group, turn.others
+  local waiting, order = turn.waiting, Lanes.order_name(key, group, queue)
   if others == nil then others = redis.call("ZRANGE", ctx.prefix .. order, 0, 1)[2] ~= nil end
   local name = ctx.prefix .. Lanes.tags_name(key, lane, queue)
   local tag = redis.call("ZPOPMIN", name)[1]
@@ -273,12 +277,13 @@ function Lanes.pop(ctx, queue, key, lane, group, others, waiting, limited)
   return tag, not others
 end
 
--- A task has left its lane. If the tenant was charged for it, `finish` and `virtual` are as for leave.
--- `waiting` is as for pop. Returns how many tasks of the tenant are left in the queue.
-function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
-  Lanes.count_limits(ctx, queue, lane, -1)
+-- A task has left its lane. `turn` has the queue, the key and the lane. If the tenant was charged for the task, it has
+-- `waiting` as for pop, and `finish`, as for leave. Returns how many tasks of the tenant are left in the queue.
+function Lanes.task_left(ctx, turn)
+  local queue, key, finish = turn.queue, turn.key, turn.finish
+  Lanes.count_limits(ctx, queue, turn.lane, -1)
   local tenant_state = ctx.prefix .. Keys.TENANT_STATE .. key
-  local of_tenant = waiting == 1 and 0 or redis.call("HINCRBY", tenant_state, "q:" .. queue, -1)
+  local of_tenant = finish and turn.waiting == 1 and 0 or redis.call("HINCRBY", tenant_state, "q:" .. queue, -1)
   local of_queue = redis.call("HINCRBY", ctx.prefix .. Keys.WAITING, queue, -1)
   if of_tenant == 0 then
     -- The state of a tenant with this queue alone has three fields: tier, tenant and the count of the queue. A fourth or
@@ -293,7 +298,7 @@ function Lanes.task_left(ctx, queue, key, lane, finish, waiting, virtual)
     else
       redis.call("HDEL", tenant_state, "q:" .. queue)
     end
-    Active.leave(ctx, queue, key, finish, virtual)
+    Active.leave(ctx, queue, key, finish, finish and ctx.memo.virtual[queue])
   end
   if of_queue == 0 then
     redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)
@@ -310,7 +315,7 @@ function Lanes.remove(ctx, task)
   local is_gone = Lanes.note_first(ctx, queue, key, lane, Lanes.order_name(key, group, queue))
   if is_gone then Lanes.forget_lane(ctx, queue, key, lane) end
   Lanes.left_group(ctx, queue, key, group)
-  Lanes.task_left(ctx, queue, key, lane)
+  Lanes.task_left(ctx, {queue = queue, key = key, lane = lane})
   Lanes.leave_active(ctx, queue, key)
   return true
 end
@@ -362,12 +367,14 @@ function Lanes.forget_waiting(ctx, queue)
       lane = Lanes.first_lane(ctx, queue, key, group)
     end
     if lane then
-      local tag, is_last = Lanes.pop(ctx, queue, key, lane, group)
+      local turn = {queue = queue, key = key, lane = lane, group = group}
+      local tag, is_last = Lanes.pop(ctx, turn)
       if tag then Lanes.forget_task(ctx, queue, tag) end
-      Lanes.task_left(ctx, queue, key, lane)
+      Lanes.task_left(ctx, turn)
       if is_last or ctx.ranked then Lanes.leave_active(ctx, queue, key) end
     else
-      -- Somebody has deleted the order of its lanes. The tenant counts as a task, so the caller goes on.
+      -- The order of its lanes is lost. The tenant counts as a task, so the caller goes on.
+      Stats.count_lost(ctx)
       redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
       redis.call("ZREM", ctx.prefix .. Keys.BLOCKED .. queue, key)
       Priorities.rank_again(ctx, queue, key)
@@ -387,11 +394,11 @@ local LANES_AT_MOST = 1024
 
 -- Returns the first ready lane of which this process takes tasks, and whether there are other lanes. It returns nil
 -- if there is none, or if no lane is left.
-function Lanes.first_taken(ctx, queue, key, skips, rules)
+function Lanes.first_taken(ctx, queue, key, skips)
   local lanes = redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, nil, queue), 0, LANES_AT_MOST - 1)
   for index = 1, #lanes do
     local lane = lanes[index]
-    if skips.is_local and Limits.worker_is_full(ctx, Lanes.limits_of(lane), skips, rules) then
+    if skips.is_local and Limits.worker_is_full(ctx, Lanes.limits_of(lane), skips) then
       if skips.lanes == 0 then return nil end
       skips.lanes = skips.lanes - 1
     elseif not skips.never[Lanes.name_of(lane)] then

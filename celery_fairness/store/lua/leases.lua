@@ -1,8 +1,7 @@
 --[[
-  Leases: each task that runs holds one, whichever broker had its message.
+  leases: each task that runs holds one, whichever broker had its message.
 
-  Its row is in `running` (tasks.lua), its end in `ends`, and its name in `leases:KEY` of each key in which it counts.
-  A call counts the members of `leases:KEY`, so a lease counts until a call ends it.
+  Its row is in `running` (tasks.lua), its end in `ends`, and it has a slot of each key in which it counts (slots.lua).
 
   A claim names its lease `TAG.ATTEMPT.NONCE`, and the nonce is that of its owner. If Redis comes back with an older
   memory, it gives the same attempt to another worker. The nonce keeps the end and the renewals of the first
@@ -16,22 +15,21 @@ Leases.ENDED_AT_MOST = 64
 -- The task of a lease that was registered again. Redis has lost its names.
 Leases.UNKNOWN = {id = "", name = "", queue = ""}
 
--- A lease of a key begins. The number of its leases may be kept in `rules.held` (held_of). If the lease stood
--- there already, it may have been counted or not. Then the number is dropped.
-function Leases.begin_lease(ctx, key, lease, rules)
-  local is_new = redis.call("ZADD", ctx.prefix .. Keys.LEASES .. key, Rates.int_text(rules.logical), lease) == 1
-  local held = rules.held and rules.held[key]
-  if held then rules.held[key] = is_new and held + 1 or nil end
-end
-
 -- Returns the worker that a lease of a gate names, or nil. A field of a row has no space.
 function Leases.worker_of(lease)
   return string.match(lease, "^([^@%s]+)@")
 end
 
--- A lease begins whose task is not here. The keys have commas between them. `limits` are those of the task, "" if
--- they are not known. `task` has its id, its name and its queue. Returns false if the lease is held already.
-function Leases.hold(ctx, lease, keys, limits, task, rules, ends_at)
+-- A lease begins whose task is not here. `held` has these fields:
+-- - lease: its name
+-- - keys: those in which it counts, with commas between them
+-- - limits: those of the task, "" if they are not known
+-- - task: its id, its name and its queue
+-- - ends_at: the logical time at which the lease ends, as a text
+--
+-- Returns false if the lease is held already.
+function Leases.hold(ctx, held, rules)
+  local lease, keys, task = held.lease, held.keys, held.task
   if not string.match(keys, "^tenant:") and not string.match(keys, "^" .. Tasks.SYSTEM) then
     keys = Tasks.SYSTEM .. "," .. keys
   end
@@ -39,11 +37,11 @@ function Leases.hold(ctx, lease, keys, limits, task, rules, ends_at)
     redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
     rules.limited = "1"
   end
-  if redis.call("ZADD", ctx.prefix .. Keys.ENDS, "NX", ends_at, lease) == 0 then return false end
+  if redis.call("ZADD", ctx.prefix .. Keys.ENDS, "NX", held.ends_at, lease) == 0 then return false end
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
-    since = Start.since_now(rules, task.name), keys = keys, charge = limits, name = task.name, id = task.id,
+    since = Start.since_now(ctx, rules, task.name), keys = keys, charge = held.limits, name = task.name, id = task.id,
     queue = task.queue}
-  for key in string.gmatch(keys, "[^,]+") do Leases.begin_lease(ctx, key, lease, rules) end
+  for key in string.gmatch(keys, "[^,]+") do Slots.take(ctx, key, lease, rules) end
   Tasks.write_running(ctx, lease, row)
   WorkerLimit.count(ctx, row, 1)
   return true
@@ -67,12 +65,10 @@ end
 function Leases.end_lease(ctx, lease, field, row, rules, at)
   redis.call("HDEL", ctx.prefix .. Keys.RUNNING, field)
   redis.call("ZREM", ctx.prefix .. Keys.ENDS, lease)
-  for key in string.gmatch(row.keys, "[^,]+") do
-    redis.call("ZREM", ctx.prefix .. Keys.LEASES .. key, lease)
-  end
+  for key in string.gmatch(row.keys, "[^,]+") do Slots.give(ctx, key, lease) end
   if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row.keys) end
   if rules.has_backoff then Backoff.note_end(ctx, row, at or rules.logical) end
-  Leases.freed(row.keys, rules)
+  Leases.freed(ctx, row.keys)
 end
 
 -- Ends a lease whose task is not here. Returns whether it was held.
@@ -81,9 +77,13 @@ function Leases.end_held(ctx, rules, lease, outcome, at)
   if not row then return false end
   Leases.end_lease(ctx, lease, lease, row, rules, at)
   WorkerLimit.count(ctx, row, -1)
+  -- As for a start, a lease without a task is not counted.
+  if row.id ~= "" and (Stats.RAN[outcome] or outcome == "died" or outcome == "expired") then
+    Stats.note_end(ctx, Stats.RAN[outcome] and outcome or "failed", row.queue)
+  end
   -- No forecast uses the slots of a tenant alone.
-  if outcome == "done" and row.name ~= "" and string.find(row.keys, ",", 1, true) then
-    Start.note_run_time(rules, row.name, row.since)
+  if Stats.RAN[outcome] and row.name ~= "" and string.find(row.keys, ",", 1, true) then
+    Start.note_run_time(ctx, rules, row.name, row.since)
   end
   if rules.traced then Events.emit_gate_ended(ctx, row, outcome, at or rules.logical) end
   return true
@@ -91,15 +91,16 @@ end
 
 -- A lease of these keys has ended. The keys have commas between them, and the tenant's comes first. When a call
 -- has received all ends, open_freed looks at what waits for the keys.
-function Leases.freed(keys, rules)
-  rules.freed = rules.freed or {}
-  rules.freed[#rules.freed + 1] = keys
+function Leases.freed(ctx, keys)
+  local freed = ctx.result.freed or {}
+  ctx.result.freed = freed
+  freed[#freed + 1] = keys
 end
 
 function Leases.open_freed(ctx, rules)
-  local ended = rules.freed
+  local ended = ctx.result.freed
   if not ended then return end
-  rules.freed = nil
+  ctx.result.freed = nil
   if rules.limited then return Wake.free_keys(ctx, ended, rules) end
   for index = 1, #ended do Tenants.unblock(ctx, string.match(ended[index], "^[^,]+"), rules) end
 end
@@ -124,6 +125,7 @@ function Leases.expire(ctx, rules, most)
     end
   end
   if held > 0 then redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired", held) end
+  if #ended > 0 then Stats.write_minute(ctx, rules) end
   Leases.open_freed(ctx, rules)
   return #ended / 2
 end
@@ -164,18 +166,18 @@ function Leases.take_limits(ctx, task, lease, rules, amount, found)
   for index = 1, #limits do
     local limit = limits[index]
     fields[index], windows[index] = "limit " .. limit.key, ctx.prefix .. Keys.WINDOW .. limit.key
-    counts = counts or limit.rates ~= "" or limit.throttle ~= ""
+    counts = counts or limit.rate ~= "" or limit.throttle ~= ""
   end
   local virtual = redis.call("HMGET", ctx.prefix .. Keys.VIRTUAL_TIMES, unpack(fields))
   counts = counts or redis.call("EXISTS", unpack(windows)) > 0
   task.due_at = {}
   for index = 1, #limits do
     local limit = limits[index]
-    Leases.begin_lease(ctx, limit.key, lease, rules)
+    Slots.take(ctx, limit.key, lease, rules)
     if rules.promotes then
       Promotions.reserve(ctx, limit, lease, rules)
     elseif counts then
-      Rates.count_start(ctx, limit, rules.logical)
+      Rates.count_start(ctx, limit, rules)
     end
     Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then

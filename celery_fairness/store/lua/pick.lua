@@ -6,47 +6,52 @@
   stays in its place.
 ]]
 
--- Looks at an active tenant. Returns what may be served. Otherwise it returns nil, whether the claim goes
--- on, and whether the member is passed over. `beyond` counts the members from the first one that may be served
--- only at a lower rank than its own.
-function Pick.check_tenant(ctx, queue, key, start, rules, budget, skips, beyond)
-  local lane, others
+-- Looks at an active tenant. `turn` has the queue, the key of the tenant, its start, and how many members were passed
+-- from the first one that may be served only at a lower rank than its own (beyond). It gets the fields that Start.start
+-- reads.
+--
+-- Returns "take" if the turn may be served. "next" goes on, "stop" ends the claim's look at the queue, and "pass" goes on
+-- and leaves the member in its place.
+function Pick.check_tenant(ctx, turn, rules, budget, skips)
+  local queue, key, lane, others = turn.queue, turn.key, nil, nil
   if skips then
-    lane, others = Lanes.first_taken(ctx, queue, key, skips, rules)
+    lane, others = Lanes.first_taken(ctx, queue, key, skips)
     if not lane then
       -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
       -- it.
       local passed = Pick.spend_skip(skips)
-      if passed and beyond == 0 then skips.places[queue] = (skips.places[queue] or 0) + 1 end
+      if passed and turn.beyond == 0 then skips.places[queue] = (skips.places[queue] or 0) + 1 end
       local goes_on = passed and skips.lanes > 0
       budget.over = budget.over or not goes_on
-      return nil, goes_on, true
+      return goes_on and "pass" or "stop"
     end
   else
     local lanes = redis.call("ZRANGE", ctx.prefix .. Keys.READY .. key .. " " .. queue, 0, 1)
     lane, others = lanes[1], lanes[2] ~= nil
     if not lane then
-      -- Somebody has deleted the keys of this tenant. The other tenants of the queue go on.
+      Stats.count_lost(ctx)
       Lanes.leave_active(ctx, queue, key)
-      return nil, true
+      return "next"
     end
   end
+  turn.lane, turn.others = lane, others
   local verdict, limits = Tenants.check(ctx, key, rules, queue), Lanes.limits_of(lane)
   local rejected = limits ~= "" and verdict.open and Limits.check(ctx, limits, rules)
   if verdict.open and not rejected then
-    return {key = key, lane = lane, others = others, start = start, verdict = verdict}
+    turn.verdict = verdict
+    return "take"
   end
-  if not Blocked.spend_move(budget) then return nil, false end
+  if not Blocked.spend_move(budget) then return "stop" end
   if rejected and rejected.action then
-    Blocked.drop_or_reschedule(ctx, queue, key, lane, nil, others, rejected, rules, budget)
+    Blocked.drop_or_reschedule(ctx, turn, rejected, rules, budget)
   elseif rejected then
-    Blocked.block_by_limit(ctx, queue, key, lane, rejected, rules)
-    Blocked.block(ctx, queue, key, lane, rejected, rules, budget)
+    Blocked.block_by_limit(ctx, turn, rejected, rules)
+    Blocked.block(ctx, turn, rejected, rules, budget)
   else
     Events.report_blocked(ctx, queue, key, lane, verdict, rules)
-    Tenants.block(ctx, queue, key, start, verdict, rules)
+    Tenants.block(ctx, queue, key, turn.start, verdict, rules)
   end
-  return nil, true
+  return "next"
 end
 
 -- Returns the task that is served next, with the fields that Start.start reads. It returns nil if nothing of the queue
@@ -68,15 +73,17 @@ function Pick.pick(ctx, queue, rules, budget, skips)
     local key, start, rank = member[1], tonumber(member[2]), member[3]
     if opened then opened.member = not skips and member end
     if not key or best and Lanes.goes_first(best, rank, start) then return best end
-    local found, goes_on, passed = Pick.check_tenant(ctx, queue, key, start, rules, budget, skips, beyond)
-    if found then
-      local its = string.sub(found.lane, 1, 1)
-      if not (skips and rank and its < rank) then return found end
+    local turn = {queue = queue, key = key, start = start, beyond = beyond}
+    local step = Pick.check_tenant(ctx, turn, rules, budget, skips)
+    local goes_on = step == "next" or step == "pass"
+    if step == "take" then
+      local its = string.sub(turn.lane, 1, 1)
+      if not (skips and rank and its < rank) then return turn end
       -- This process takes no task of the rank by which this member stands. Other tenants may have tasks more
       -- urgent than the rest of this member.
-      if not (best and Lanes.goes_first(best, its, start)) then best = found end
+      if not (best and Lanes.goes_first(best, its, start)) then best = turn end
       goes_on, beyond = Pick.spend_skip(skips), beyond + 1
-    elseif passed and beyond > 0 then
+    elseif step == "pass" and beyond > 0 then
       beyond = beyond + 1
     end
     member = nil
@@ -217,8 +224,8 @@ end
 function Pick.are_local(ctx, queues, rules)
   if rules.enforcement ~= "on" then return false end
   for index = 1, #queues do
-    local row = Config.queue_row(ctx, queues[index], rules)
-    if row and row.of_process then return true end
+    local row = Config.queue_row(ctx, queues[index])
+    if row and row.local_limit then return true end
   end
   return false
 end
@@ -227,10 +234,10 @@ end
 -- the queue, one event names the task whose turn it would be. If this process holds as many slots as it may, it
 -- returns the row of the queue.
 function Pick.check_queue(ctx, queue, rules, budget, skips)
-  local row = Config.queue_row(ctx, queue, rules)
+  local row = Config.queue_row(ctx, queue)
   local rejected = row and Limits.check(ctx, row.spec, rules)
-  if row and not rejected and skips and skips.is_local and not row.parts and row.of_process
-    and (skips.held[row.key] or 0) >= row.of_process then
+  if row and not rejected and skips and skips.is_local and not row.parts and row.local_limit
+    and (skips.held[row.key] or 0) >= row.local_limit then
     skips.places[queue] = skips.places[queue] or 0
     return row
   end
@@ -240,13 +247,13 @@ function Pick.check_queue(ctx, queue, rules, budget, skips)
   budget.sleep_ms = math.min(budget.sleep_ms, math.ceil(wait))
   local key = Active.member_at(ctx, queue, 0, budget.ranked[queue])[1]
   local lane = key and Lanes.first_lane(ctx, queue, key)
-  if lane then Blocked.block_by_limit(ctx, queue, key, lane, rejected, rules) end
+  if lane then Blocked.block_by_limit(ctx, {queue = queue, key = key, lane = lane}, rejected, rules) end
   return rejected
 end
 
 -- Returns the limits of a task that starts, with that of its queue. The task has that limit while it runs.
-function Pick.with_queue_limit(ctx, queue, limits, rules)
-  local row = Config.queue_row(ctx, queue, rules)
+function Pick.with_queue_limit(ctx, queue, limits)
+  local row = Config.queue_row(ctx, queue)
   if not row then return limits end
   return limits == "" and row.spec or limits .. "," .. row.spec
 end
@@ -256,7 +263,7 @@ end
 function Pick.check_again(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do
-    local row = Config.queue_row(ctx, queues[index], rules)
+    local row = Config.queue_row(ctx, queues[index])
     local version = row and row.version or rules.promotes and Config.queues_version(ctx)
     for closed = version and Blocked.PAUSED or 0, Blocked.CLOSED do
       local older = string.format("(%.17g", closed - version / Blocked.VERSIONS)

@@ -1,5 +1,5 @@
 --[[
-  ranks: the active tenants of a queue by their rank, for claims that take the highest rank first.
+  priorities: the active tenants of a queue by their rank, for claims that take the highest rank first.
 
   `ranked:QUEUE` and `rank:RANK QUEUE` are the index of `active:QUEUE`. The functions keep it once a claim has requested
   ranks (the clock's `ranked`). Each claim looks at some members of `unranked:QUEUE`. Until it is empty, the claims

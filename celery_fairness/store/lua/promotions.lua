@@ -1,5 +1,5 @@
 --[[
-  Promotions: tasks that a gate has parked. They wait in the queue `@parked:BROKER`, as other tasks wait in theirs.
+  promotions: tasks that a gate has parked. They wait in the queue `@parked:BROKER`, as other tasks wait in theirs.
 
   A promoter of that broker claims such a task, and publishes a copy whose serial is the name of the lease. So one
   copy of a task is valid, that of its last claim. The row of the lease has the state "promoted" until the broker
@@ -31,7 +31,7 @@ end
 
 -- A promoted task reserves a start of a limit.
 function Promotions.reserve(ctx, limit, lease, rules)
-  if limit.rates == "" and limit.throttle == "" then return end
+  if limit.rate == "" and limit.throttle == "" then return end
   local reserved = ctx.prefix .. Keys.RESERVED .. limit.key
   redis.call("ZREMRANGEBYSCORE", reserved, "-inf", rules.logical)
   redis.call("ZADD", reserved, rules.ends_at, lease)

@@ -1,6 +1,7 @@
 --[[
-  ended: a queue with an end has ended if nobody used it until then. `queue_expiry` stores the times.
+  queues: which queues have tasks, and which have ended.
 
+  A queue with an end has ended if nobody used it until then. `queue_expiry` stores the times.
   The functions neither serve nor count the tasks that wait in such a queue. The next use of the queue, or a
   look at it, forgets them (expire_queues.lua).
 ]]

@@ -1,15 +1,19 @@
 --[[
-  starts: the times of the starts under a key, by the numbers of the starts.
+  rates: the starts under a key, in one text for each period of its rates.
 
-  `window:KEY` has the sums. `starts:KEY` stores each of the last EXACT starts. It stores older starts only one by each
-  fortieth part of the largest rate. The next later start stands for each start that is missing.
+  `window:KEY` has by PERIOD_MS the text `SUM AT UNITS|AT:UNITS,…`. An entry counts UNITS starts, and AT is the logical
+  time of the last one. The newest entry stands before the bar, and the others follow, the oldest first. SUM is that of
+  all entries.
 
-  The log keeps one part more than the largest rate. When that part has left the window, the log has all starts
-  of the window. So a rate that people raise is open at once. All times are of the logical clock.
+  Up to a rate of EXACT, each start has an entry. Above, the starts within one part of the period share an entry, and
+  leave the window with the last of them. So no window ever has more starts than the rate, and a text has at most
+  PARTS + 2 entries. If no call enforces the rate, it has up to EXACT more.
+
+  A period that is new for a key begins with the entries of the longest known period. So an override still counts what
+  started before it.
 ]]
 
--- The log stores the last 1000 starts one by one, and has 40 parts for a larger rate.
-local EXACT, PARTS = 1000, 40
+local EXACT, PARTS = 100, 100
 -- The server remembers the starts of a key for at least this time.
 local REMEMBERED_MS = 60000
 -- One command names at most 1000 keys, because a call passes a limited number of arguments.
@@ -29,36 +33,132 @@ function Rates.windows_of(text)
   end
 end
 
--- Returns the time until one more start fits into a window of a key that had `count` starts.
-function Rates.rate_wait_ms(ctx, key, count, starts, period_ms, logical)
-  if count < starts then return 0 end
-  local number = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.STARTS .. key,
-    "(" .. Rates.int_text(count - starts), "+inf", "LIMIT", 0, 1)[1]
-  -- Two starts may be up to 1 ms nearer than their whole milliseconds show.
-  return math.max(0, tonumber(string.match(number, "%d+$")) + period_ms + 1 - logical)
+-- Returns what `window:KEY` has:
+-- - ideal: the time of the last start by the throttle, nil if the key has no window
+-- - texts: the text by period
+-- - longest: the longest period, nil if there is none
+-- A function that gives no start back within its call may keep it in `ctx.memo.windows`.
+function Rates.read(ctx, key)
+  local known = ctx.memo.windows
+  if known and known[key] then return known[key] end
+  local flat, window = redis.call("HGETALL", ctx.prefix .. Keys.WINDOW .. key), {texts = {}}
+  for index = 1, #flat, 2 do
+    local period_ms = tonumber(flat[index])
+    if period_ms then
+      window.texts[period_ms], window.longest = flat[index + 1], math.max(window.longest or 0, period_ms)
+    elseif flat[index] == "ideal" then
+      window.ideal = tonumber(flat[index + 1])
+    end
+  end
+  if known then known[key] = window end
+  return window
 end
 
--- Returns how many starts of a key a window of `period_ms` has that ends now. Also returns the time until it has
--- fewer, or fewer than `starts`. The times of the log do not fall, so a few entries are enough to find the first
--- start of the window.
-function Rates.count_in(ctx, key, starts, period_ms, logical)
-  local log, window = ctx.prefix .. Keys.STARTS .. key, redis.call("HMGET", ctx.prefix .. Keys.WINDOW .. key, "count", "most")
-  local first, last, gone = 0, redis.call("ZCARD", log), nil
-  local count, size = tonumber(window[1]), last
-  while first < last do
-    local middle = math.floor((first + last) / 2)
-    local at = string.match(redis.call("ZRANGE", log, middle, middle)[1], "%d+$")
-    if at + period_ms + 1 > logical then last = middle else first = middle + 1 end
+-- Returns the text of a period, or nil if the key has no window.
+function Rates.text_for(window, period_ms)
+  return window.texts[period_ms] or window.texts[window.longest]
+end
+
+-- Returns the sum of the entries of a text that are in the window now, and the time and the units of the newest entry.
+-- Also returns the place in the text at which the others begin.
+local function entries_now(text, period_ms, logical)
+  local sum, at, units, from = string.match(text or "", "^(%d+) (%d+) (%d+)|()")
+  -- Two starts may be up to 1 ms nearer than their whole milliseconds show.
+  if not sum or at + period_ms + 1 <= logical then return 0 end
+  while true do
+    local older_at, gone, next_from = string.match(text, "^(%d+):(%d+),()", from)
+    if not older_at or older_at + period_ms + 1 > logical then break end
+    sum, from = sum - gone, next_from
   end
-  if first == size or not count then return 0, 0 end
-  if first > 0 then
-    gone = tonumber(string.match(redis.call("ZRANGE", log, first - 1, first - 1)[1], "^%d+"))
-  else
-    -- The first entry may stand for starts of its part that the log does not have.
-    local part = math.max(1, math.ceil(tonumber(window[2]) / PARTS))
-    gone = math.max(0, tonumber(string.match(redis.call("ZRANGE", log, 0, 0)[1], "^%d+")) - part)
+  return tonumber(sum), tonumber(at), tonumber(units), from
+end
+
+-- Returns the time until one more start fits into a window.
+function Rates.rate_wait_ms(text, starts, period_ms, logical)
+  local sum, at, _, from = entries_now(text, period_ms, logical)
+  local over = sum + 1 - starts
+  if over <= 0 then return 0 end
+  for older_at, units in string.gmatch(string.sub(text, from), "(%d+):(%d+),") do
+    over = over - units
+    if over <= 0 then return older_at + period_ms + 1 - logical end
   end
-  return count - gone, Rates.rate_wait_ms(ctx, key, count, math.min(starts, count - gone), period_ms, logical)
+  return at + period_ms + 1 - logical
+end
+
+-- Returns how many starts a window of `period_ms` has that ends now. Also returns the time until it has fewer, or fewer
+-- than `starts`.
+function Rates.count_in(window, starts, period_ms, logical)
+  local text = Rates.text_for(window, period_ms)
+  local sum = entries_now(text, period_ms, logical)
+  if sum == 0 then return 0, 0 end
+  return sum, Rates.rate_wait_ms(text, math.min(starts, sum), period_ms, logical)
+end
+
+-- Returns the entries of a text as {AT, UNITS}, the oldest first.
+local function entries_of(text)
+  local at, units, older = string.match(text, "^%d+ (%d+) (%d+)|(.*)$")
+  local entries = {}
+  for its_at, its_units in string.gmatch(at and older .. at .. ":" .. units .. "," or "", "(%d+):(%d+),") do
+    entries[#entries + 1] = {tonumber(its_at), tonumber(its_units)}
+  end
+  return entries
+end
+
+-- Returns the text of entries, or nil if there are none.
+local function text_of(entries)
+  if #entries == 0 then return nil end
+  local older, sum, newest = {}, 0, entries[#entries]
+  for index = 1, #entries do
+    local at, units = entries[index][1], entries[index][2]
+    sum = sum + units
+    if index < #entries then older[index] = Rates.int_text(at) .. ":" .. units .. "," end
+  end
+  return sum .. " " .. Rates.int_text(newest[1]) .. " " .. newest[2] .. "|" .. table.concat(older)
+end
+
+-- Returns the entries of a period that are in the window now.
+function Rates.entries_in(window, period_ms, logical)
+  local entries, found = entries_of(Rates.text_for(window, period_ms) or ""), {}
+  for index = 1, #entries do
+    if entries[index][1] + period_ms + 1 > logical then found[#found + 1] = entries[index] end
+  end
+  return found
+end
+
+-- Returns a text with the sum of its entries, or nil if it has none.
+function Rates.add_up(text)
+  return text_of(entries_of(text))
+end
+
+local function is_same_part(one, other, period_ms)
+  return math.floor(one * PARTS / period_ms) == math.floor(other * PARTS / period_ms)
+end
+
+-- Returns a text with one more start. `starts` is the rate, nil if it is not known.
+local function add_start(text, starts, period_ms, logical)
+  local sum, at, units, from = entries_now(text, period_ms, logical)
+  if not at then return "1 " .. Rates.int_text(logical) .. " 1|" end
+  local begin, older = sum + 1 .. " " .. Rates.int_text(logical) .. " ", string.sub(text, from)
+  if (sum >= EXACT or starts and starts > EXACT) and is_same_part(at, logical, period_ms) then
+    return begin .. units + 1 .. "|" .. older
+  end
+  return begin .. "1|" .. older .. Rates.int_text(at) .. ":" .. units .. ","
+end
+
+-- Takes a start out of the entry that counts it. Returns the text, and whether an entry counted the start. The text is
+-- nil if it has no entry left.
+local function take_back(text, starts, period_ms, start)
+  local entries, left, found = entries_of(text), {}, nil
+  for index = 1, #entries do
+    local at, units = entries[index][1], entries[index][2]
+    if found == nil and at >= start then
+      local is_shared = units > 1 or starts and starts > EXACT
+      found = at == start or is_shared and is_same_part(at, start, period_ms) or false
+      if found then units = units - 1 end
+    end
+    if units > 0 then left[#left + 1] = {at, units} end
+  end
+  return text_of(left), found
 end
 
 function Rates.interval_of(throttle)
@@ -66,8 +166,7 @@ function Rates.interval_of(throttle)
   return starts and tonumber(period_ms) / tonumber(starts) or 0
 end
 
--- Joins the limits of each key to one limit, to count a start. It has the windows of all of them, and the
--- wider spacing.
+-- Joins the limits of each key to one limit, which has the stricter of each number.
 function Rates.of_one_key(limits)
   local found, places = {}, {}
   for index = 1, #limits do
@@ -77,11 +176,8 @@ function Rates.of_one_key(limits)
       -- The caller may read the limits themselves again, so a copy changes.
       local one, both = found[place], {}
       for field, value in pairs(one) do both[field] = value end
-      both.of_process, both.version = one.of_process or limit.of_process, one.version or limit.version
-      if one.rates ~= limit.rates then
-        both.rates = one.rates .. (one.rates ~= "" and limit.rates ~= "" and "+" or "") .. limit.rates
-      end
-      if Rates.interval_of(limit.throttle) > Rates.interval_of(one.throttle) then both.throttle = limit.throttle end
+      both.version = one.version or limit.version
+      Numbers.tighten(both, limit)
       found[place] = both
     else
       found[#found + 1] = limit
@@ -91,36 +187,54 @@ function Rates.of_one_key(limits)
   return found
 end
 
--- Writes a start into the log of a key.
-function Rates.count_start(ctx, limit, logical)
-  local window_key, starts_key = ctx.prefix .. Keys.WINDOW .. limit.key, ctx.prefix .. Keys.STARTS .. limit.key
-  local window = redis.call("HMGET", window_key, "count", "ideal", "most", "kept")
-  if not window[1] and limit.rates == "" and limit.throttle == "" then return end
-  local count, ideal = (tonumber(window[1]) or 0) + 1, tonumber(window[2]) or 0
-  local most, kept = tonumber(window[3]) or 0, tonumber(window[4]) or REMEMBERED_MS
+-- Returns the rate by period of each window that a limit counts. If two limits of a key have the same period, the
+-- smaller rate counts. To give a start back, a throttle needs the time of the start before it. So it counts the starts
+-- of at most its last EXACT intervals, if no rate has an entry for each of them.
+local function counted_windows(limit)
+  local counted, starts, period_ms = {}, Rates.windows_of(limit.throttle)()
+  local last = math.min(starts or 0, EXACT)
+  local throttle_ms = starts and math.ceil(period_ms * last / starts)
+  for rate, its_ms in Rates.windows_of(limit.rate) do
+    counted[its_ms] = math.min(counted[its_ms] or rate, rate)
+    if throttle_ms and rate <= EXACT and its_ms >= throttle_ms then throttle_ms = nil end
+  end
+  if throttle_ms then counted[throttle_ms] = math.min(counted[throttle_ms] or last, last) end
+  return counted
+end
+
+-- Writes a start into the windows of a key.
+function Rates.count_start(ctx, limit, rules)
+  local window, logical = Rates.read(ctx, limit.key), rules.logical
+  if not window.ideal and limit.rate == "" and limit.throttle == "" then return end
   local next_ideal = logical
   for starts, period_ms in Rates.windows_of(limit.throttle) do
     local interval = period_ms / starts
-    next_ideal = math.max(ideal + interval, logical - math.max(1, interval / 10))
+    next_ideal = math.max((window.ideal or 0) + interval, logical - math.max(1, interval / 10))
     -- If nothing is enforced, many tasks start at once, and they leave no debt.
     next_ideal = math.min(logical, next_ideal)
-    kept = math.max(kept, period_ms)
   end
-  for starts, period_ms in Rates.windows_of(limit.rates) do
-    most, kept = math.max(most, starts), math.max(kept, period_ms)
+  local counted, texts, longest = counted_windows(limit), window.texts, window.longest or 0
+  for period_ms in pairs(counted) do
+    texts[period_ms], longest = Rates.text_for(window, period_ms) or "", math.max(longest, period_ms)
   end
+  window.ideal, window.longest = next_ideal, longest
   -- The field `asked` shows people the numbers by which a call checked the start.
-  local asked = (limit.concurrency and Rates.int_text(limit.concurrency) or "")
-    .. "|" .. limit.rates .. "|" .. limit.throttle
-  redis.call("HSET", window_key, "count", Rates.int_text(count), "ideal", string.format("%.17g", next_ideal),
-    "most", Rates.int_text(most), "kept", Rates.int_text(kept), "asked", asked)
-  redis.call("ZADD", starts_key, count, Rates.int_text(count) .. " " .. Rates.int_text(logical))
-  local older, part = count - EXACT, math.max(1, math.ceil(most / PARTS))
-  if older > 0 and older % part ~= 0 then
-    redis.call("ZREMRANGEBYSCORE", starts_key, older, older)
+  local fields, gone = {"ideal", string.format("%.17g", next_ideal), "asked", Numbers.write(limit)}, {}
+  for period_ms, text in pairs(texts) do
+    -- A limit without a rate may have the key of one that has a rate.
+    if counted[period_ms] or limit.rate == "" or period_ms == longest then
+      texts[period_ms] = add_start(text, counted[period_ms], period_ms, logical)
+      fields[#fields + 1] = Rates.int_text(period_ms)
+      fields[#fields + 1] = texts[period_ms]
+    else
+      texts[period_ms] = nil
+      gone[#gone + 1] = Rates.int_text(period_ms)
+    end
   end
-  redis.call("ZREMRANGEBYSCORE", starts_key, "-inf", count - most - part)
-  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, logical + kept, limit.key)
+  local window_key = ctx.prefix .. Keys.WINDOW .. limit.key
+  redis.call("HSET", window_key, unpack(fields))
+  if #gone > 0 then redis.call("HDEL", window_key, unpack(gone)) end
+  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, logical + math.max(REMEMBERED_MS, longest), limit.key)
 end
 
 -- Keeps the keys of limits known for a while after their leases have ended.
@@ -139,61 +253,58 @@ end
 function Rates.forget_idle(ctx, logical)
   local idle = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.KEY_EXPIRY, "-inf", logical, "LIMIT", 0, IDLE_AT_MOST)
   if #idle == 0 then return false end
-  local starts = {}
-  for index = 1, #idle do
-    starts[2 * index - 1] = ctx.prefix .. Keys.WINDOW .. idle[index]
-    starts[2 * index] = ctx.prefix .. Keys.STARTS .. idle[index]
-  end
+  local windows = {}
+  for index = 1, #idle do windows[index] = ctx.prefix .. Keys.WINDOW .. idle[index] end
   redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, unpack(idle))
-  redis.call("UNLINK", unpack(starts))
+  redis.call("UNLINK", unpack(windows))
   return #idle == IDLE_AT_MOST
+end
+
+function Rates.forget(ctx, key)
+  redis.call("UNLINK", ctx.prefix .. Keys.WINDOW .. key)
+  redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, key)
 end
 
 --[[
   unbegun: a claimed task ended before its body began, and gives back the starts that its claim took.
 
-  Such a start leaves the log as if it had not happened, and later starts move up by one. A call finds only one
-  of the last LATER_AT_MOST starts of a key. An older start stays counted.
+  The entry that counts such a start counts one less, as if the start had not happened.
 ]]
 
-local LATER_AT_MOST = 64
-
-function Rates.give_start_back(ctx, limit, at)
-  local window_key, starts_key = ctx.prefix .. Keys.WINDOW .. limit.key, ctx.prefix .. Keys.STARTS .. limit.key
-  -- The range has the newest LATER_AT_MOST starts.
-  local last, found = redis.call("ZRANGE", starts_key, 0, LATER_AT_MOST - 1, "REV"), nil
-  for index = 1, LATER_AT_MOST do
-    if not found and last[index] and string.match(last[index], "%d+$") == at then found = index end
-  end
-  if not found then return end
-  local latest = last[found == 1 and 2 or 1]
-  if not latest then
-    redis.call("UNLINK", window_key, starts_key)
-    redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, limit.key)
-    return
-  end
-  redis.call("ZREM", starts_key, unpack(last, 1, found))
-  for index = 1, LATER_AT_MOST do
-    if index < found then
-      local number, time = string.match(last[index], "^(%d+) (%d+)$")
-      redis.call("ZADD", starts_key, number - 1, Rates.int_text(number - 1) .. " " .. time)
+-- Gives back the start of a key at a logical time.
+function Rates.give_start_back(ctx, limit, start)
+  local window, counted, fields, gone = Rates.read(ctx, limit.key), counted_windows(limit), {}, {}
+  local is_known = false
+  for period_ms, text in pairs(window.texts) do
+    local left, found = take_back(text, counted[period_ms], period_ms, start)
+    window.texts[period_ms], is_known = left, is_known or found
+    if left then
+      fields[#fields + 1] = Rates.int_text(period_ms)
+      fields[#fields + 1] = left
+    else
+      gone[#gone + 1] = Rates.int_text(period_ms)
     end
   end
-  local window = redis.call("HMGET", window_key, "count", "ideal", "kept")
-  local interval, latest_at = Rates.interval_of(limit.throttle), tonumber(string.match(latest, "%d+$"))
+  if not is_known then return end
+  if #fields == 0 then return Rates.forget(ctx, limit.key) end
+  local interval, latest = Rates.interval_of(limit.throttle), -math.huge
+  for period_ms, starts in pairs(counted) do
+    local text = starts <= EXACT and window.texts[period_ms]
+    if text then latest = math.max(latest, tonumber(string.match(text, " (%d+)"))) end
+  end
   -- The ideal is not before the time that the start which is now the last one demands.
-  local ideal = math.max(window[2] - interval, latest_at - math.max(1, interval / 10))
-  redis.call("HSET", window_key, "count", Rates.int_text(window[1] - 1),
-    "ideal", string.format("%.17g", math.min(window[2], ideal)))
-  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, latest_at + window[3], limit.key)
+  local ideal = math.max(window.ideal - interval, latest - math.max(1, interval / 10))
+  local window_key = ctx.prefix .. Keys.WINDOW .. limit.key
+  redis.call("HSET", window_key, "ideal", string.format("%.17g", math.min(window.ideal, ideal)), unpack(fields))
+  if #gone > 0 then redis.call("HDEL", window_key, unpack(gone)) end
 end
 
 -- Gives back the starts of a claimed task. Its worker reports that the body did not begin, and no worker has
 -- reported that it began.
 function Rates.give_starts_back(ctx, task, row, rules)
-  local at = string.match(row.since, "^@(%d+)")
+  local at = tonumber(string.match(row.since, "^@(%d+)"))
   if row.state ~= "claimed" or not at then return end
-  local specs = Pick.with_queue_limit(ctx, task.queue, task.limits, rules)
+  local specs = Pick.with_queue_limit(ctx, task.queue, task.limits)
   local limits = Rates.of_one_key(Limits.limits_now(ctx, specs, rules))
   for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
 end

@@ -1,5 +1,6 @@
 --[[
-  Tasks that wait for their time. A task whose time has come begins to wait now, and is the last task of its lane.
+  schedule: tasks that wait for their time. A task whose time has come begins to wait now, and is the last of its
+  lane.
 
   `scheduled:QUEUE` stores them in the order of their times. A member is the task's sequence number in 16 digits, a
   space and its tag. So tasks of one time are in the order of their puts. `scheduled_of:KEY` stores the tags of one tenant's
@@ -34,12 +35,13 @@ function Schedule.enqueue_due(ctx, queue, now, most)
   for index = 1, #due, 2 do
     redis.call("ZREM", later, due[index])
     local task = Tasks.read(ctx, Schedule.tag_of(due[index]))
-    -- If there is no task, somebody has deleted its record.
     if task then
       redis.call("ZREM", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, task.tag)
       -- A parked task keeps its place for good.
       if not Promotions.is_parked(queue) then task.seq = Tasks.next_seq(ctx) end
       Lanes.enqueue(ctx, queue, task, false, tonumber(due[index + 1]))
+    else
+      Stats.count_lost(ctx)
     end
   end
   Queues.forget_empty(ctx, queue)

@@ -1,5 +1,5 @@
 --[[
-  ends: the outcome of a task that held a lease.
+  settle: the outcome of a task that held a lease.
 
   A caller settles all its ends first. Then it calls open_freed once for the tasks that waited for them.
 
@@ -7,30 +7,38 @@
 ]]
 
 function Settle.settle(ctx, rules, lease, verdict)
+  if verdict == "begun" or verdict == "acked" or verdict == "taken" then
+    local noted, tag = Settle.note_begin(ctx, lease, verdict)
+    return noted and 1 or Settle.settle_other(ctx, rules, lease, verdict, tag)
+  end
   local row, tag = Tasks.read_running(ctx, lease)
   local is_unbegun = string.sub(verdict, -1) == "-"
   if is_unbegun then verdict = string.sub(verdict, 1, -2) end
   if not row then return Settle.settle_other(ctx, rules, lease, verdict, tag) end
+  local outcome = verdict
+  if Stats.RAN[verdict] then verdict = "done" end
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, verdict, row, tag) end
-  if verdict == "begun" or verdict == "acked" or verdict == "taken" then
-    return Settle.note_begin(ctx, tag, row, verdict)
-  end
-  if verdict == "done" and row.charge == "" and not is_unbegun and not rules.traced then
+  if outcome == "done" and row.charge == "" and not is_unbegun and not rules.traced then
     Leases.end_lease(ctx, lease, tag, row, rules)
-    Start.note_run_time(rules, row.name, row.since)
+    Start.note_run_time(ctx, rules, row.name, row.since)
+    Stats.note_end(ctx, outcome)
     Tasks.delete(ctx, tag, row.id)
     return 1
   end
-  local task = Settle.end_attempt(ctx, rules, lease, verdict, row, tag, is_unbegun)
+  local task = Settle.end_attempt(ctx, rules, {lease = lease, row = row, tag = tag}, outcome, is_unbegun)
   if not task then return 1 end
   if verdict == "done" then
-    if not is_unbegun then Start.note_run_time(rules, task.name, row.since) end
+    if not is_unbegun then
+      Start.note_run_time(ctx, rules, task.name, row.since)
+      Stats.note_end(ctx, outcome, task.queue)
+    end
     Tasks.delete(ctx, task.tag, task.id)
   elseif row.state == "acked" then
     -- The process of its body is gone, and sent the begin before its worker had read of it.
     Settle.abandon(ctx, rules, row.owner, task)
   elseif verdict == "tail" then
     task.seq = Tasks.next_seq(ctx)
+    if not is_unbegun then Stats.note_end(ctx, "retried", task.queue) end
     Lanes.enqueue(ctx, task.queue, task, false)
   elseif verdict == "died" then
     Settle.after_death(ctx, rules, row.owner, task)
@@ -42,14 +50,17 @@ function Settle.settle(ctx, rules, lease, verdict)
   return 1
 end
 
--- Stores that the body of a task begins, whose lease is its own. Two processes may report it, in any order.
-function Settle.note_begin(ctx, tag, row, verdict)
-  local state = verdict == "begun" and "begun" or "acked"
-  if row.state ~= "acked" and row.state ~= state then
-    row.state = state
-    Tasks.write_running(ctx, tag, row)
-  end
-  return 1
+-- Stores that the body of a claimed task begins. Two processes may report it, in any order. Returns false and the tag
+-- if the lease is not its own now.
+function Settle.note_begin(ctx, lease, verdict)
+  local tag, text = Tasks.text_of_running(ctx, lease)
+  if not text then return false, tag end
+  -- This is a part of the cost of each task, so it changes the text and does not read the row.
+  local before, state, after = string.match(text, "^(%S+ %S+ )(%a+)(.*)$")
+  if state == "promoted" or state == "sent" then return false, tag end
+  local new = verdict == "begun" and "begun" or "acked"
+  if state ~= "acked" and state ~= new then redis.call("HSET", ctx.prefix .. Keys.RUNNING, tag, before .. new .. after) end
+  return true
 end
 
 --[[
@@ -66,10 +77,10 @@ end
 -- The owner of an outcome whose task no worker held.
 Settle.NOBODY = "-"
 
--- Ends a lease. The caller decides what its task does next. Returns the task with this attempt, or nil if
--- somebody has deleted its record.
-function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
-  local task = Tasks.read(ctx, tag)
+-- Ends a lease. `held` has the lease, its row and the tag of its task. The caller decides what the task does next.
+-- Returns the task with this attempt, or nil if its record is lost.
+function Settle.end_attempt(ctx, rules, held, outcome, is_unbegun)
+  local row, task = held.row, Tasks.read(ctx, held.tag)
   if task then
     task.attempt = tonumber(row.attempt)
     if is_unbegun and rules.limited then Rates.give_starts_back(ctx, task, row, rules) end
@@ -77,8 +88,10 @@ function Settle.end_attempt(ctx, rules, lease, outcome, row, tag, is_unbegun)
     -- Its start was reported, as its rejection was.
     if task.blocked ~= "" then task.blocked = "-" end
     Start.correct(ctx, task, row, rules)
+  else
+    Stats.count_lost(ctx)
   end
-  Leases.end_lease(ctx, lease, tag, row, rules)
+  Leases.end_lease(ctx, held.lease, held.tag, row, rules)
   return task
 end
 
@@ -101,6 +114,7 @@ end
 
 -- The process of a body that had begun is gone. Its task waits again, or it becomes a dead letter.
 function Settle.after_death(ctx, rules, owner, task)
+  Stats.note_end(ctx, "failed", task.queue)
   task.deaths = task.deaths + 1
   if rules.max_deliveries == 0 or task.deaths < rules.max_deliveries then
     Lanes.enqueue(ctx, task.queue, task, false)
@@ -111,6 +125,7 @@ end
 
 -- The process of a body whose message was acknowledged is gone. Its task is not run again.
 function Settle.abandon(ctx, rules, owner, task)
+  Stats.note_end(ctx, "failed", task.queue)
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "abandoned", 1)
   Events.write_event_of(ctx, "fairness.abandoned", task, "owner", owner)
   Settle.leave_outcome(ctx, rules, task, "acked", owner)
@@ -118,7 +133,7 @@ end
 
 function Settle.expire_one(ctx, rules, lease, row, tag)
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, "head", row, tag) end
-  local task = Settle.end_attempt(ctx, rules, lease, "expired", row, tag, false)
+  local task = Settle.end_attempt(ctx, rules, {lease = lease, row = row, tag = tag}, "expired", false)
   if not task then return end
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "expired", 1)
   Events.write_event_of(ctx, "fairness.lease_expired", task, "owner", row.owner, "state", row.state)
@@ -135,7 +150,7 @@ end
 function Settle.settle_other(ctx, rules, lease, verdict, tag)
   if verdict == "begun" or verdict == "taken" or verdict == "sent" or verdict == "unsent" or verdict == "rejected" then return 0 end
   local held = verdict ~= "acked" and Leases.end_held(ctx, rules, lease, verdict)
-  if tag and (verdict == "done" or verdict == "acked") and Settle.withdraw(ctx, tag) then return 2 end
+  if tag and (Stats.RAN[verdict] or verdict == "acked") and Settle.withdraw(ctx, tag) then return 2 end
   return held and 1 or 0
 end
 

@@ -2,7 +2,7 @@
   snapshot: what a key has at the moment: its leases, its numbers, and why it lets no task start.
 
   It has the rules of the next claim, because limits.lua and config.lua check for both. It writes nothing. Times
-  are in ms, and a field without a value is left out. `celery_fairness/control/snapshot.py` names what each field
+  are in ms, and a field without a value is left out. `celery_fairness/control/key/snapshot.py` names what each field
   means.
 ]]
 -- One call looks at most at this many ended leases.
@@ -13,37 +13,22 @@ function Snapshot.list(items)
   return #items > 0 and items or nil
 end
 
-local function pairs_of(windows)
-  local found = {}
-  for starts, period_ms in Rates.windows_of(windows) do found[#found + 1] = {starts, period_ms} end
-  return found
-end
-
--- Returns numbers in the form of the answer.
-function Snapshot.numbers_of(limit)
-  return {concurrency = limit.concurrency, rates = Snapshot.list(pairs_of(limit.rates)),
-    throttle = pairs_of(limit.throttle)[1]}
-end
-
--- Returns leases that have ended and stand in the table. A call reads them once, and keeps their names in `rules.gone`.
+-- Returns leases that have ended and stand in the table. A call reads them once, and keeps their names in `ctx.memo.gone`.
 local function ended_leases(ctx, rules)
-  if not rules.ended then
-    rules.ended, rules.gone = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf",
+  local memo = ctx.memo
+  if not memo.ended then
+    memo.ended, memo.gone = redis.call("ZRANGEBYSCORE", ctx.prefix .. Keys.ENDS, "-inf",
       Rates.int_text(rules.logical), "LIMIT", 0, ENDED_AT_MOST), {}
-    for index = 1, #rules.ended do rules.gone[rules.ended[index]] = true end
+    for index = 1, #memo.ended do memo.gone[memo.ended[index]] = true end
   end
-  return rules.ended
+  return memo.ended
 end
 
 -- Returns how many leases of a key live, and how many have ended and still stand in the table.
 local function count_leases(ctx, key, rules)
-  local leases, unswept = ctx.prefix .. Keys.LEASES .. key, 0
-  local held = redis.call("ZCARD", leases)
+  local held = Slots.count(ctx, key)
   local ended = held > 0 and ended_leases(ctx, rules) or {}
-  local its = #ended > 0 and redis.call("ZMSCORE", leases, unpack(ended)) or {}
-  for index = 1, #ended do
-    if its[index] then unswept = unswept + 1 end
-  end
+  local unswept = #ended > 0 and Slots.count_of(ctx, key, ended) or 0
   return held - unswept, unswept
 end
 
@@ -74,7 +59,7 @@ end
 function Snapshot.add_leases(ctx, found, names, rules)
   local leases, specs = {}, {}
   for index = 1, #names do
-    if not rules.gone[names[index]] then
+    if not ctx.memo.gone[names[index]] then
       leases[#leases + 1], specs[#specs + 1] = lease_of(ctx, names[index], rules.logical)
     end
   end
@@ -98,7 +83,7 @@ end
 -- Returns the snapshot of a key without its limit and its leases. `tenant_key` is "" if the key is no tenant's.
 function Snapshot.of_key(ctx, key, tenant_key, rules)
   local held, unswept = count_leases(ctx, key, rules)
-  rules.held[key] = held
+  ctx.memo.held[key] = held
   local cooled = redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key)
   local cool_ms = math.max(0, tonumber(cooled or 0) - rules.logical)
   return {key = key, held = held, ended_unswept = unswept, pause = pause_of(ctx, key, tenant_key, rules),
@@ -106,31 +91,30 @@ function Snapshot.of_key(ctx, key, tenant_key, rules)
 end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
--- tier adds nothing. `tiers` are those of the caller, and `read` is what this call has read of the tier table.
-function Snapshot.add_tier(ctx, found, tenant_key, tier, default_tier, tiers, read, now)
+-- tier adds nothing.
+function Snapshot.add_tier(ctx, found, tenant, tier, rules)
   local waits = redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. found.key, "tier")
-  local record = redis.call("HMGET", ctx.prefix .. tenant_key, "tier", "concurrency", "ends_ms")
-  if record[3] and tonumber(record[3]) <= now then record[2] = "" end
   if waits and waits ~= "" then tier = waits end
-  found.published, found.own_number = record[1] ~= false, record[1] ~= false and record[2] ~= ""
-  if tier == "" and not record[1] then return end
-  local tier_now, limit, weight = Config.entitlement_by(ctx, tenant_key, tier, default_tier, tiers, read, now)
-  found.tier, found.weight, found.entitled = tier_now, weight, limit >= 0 and limit or nil
+  local state = Tenants.state(ctx, found.key, tenant, tier, rules)
+  found.published, found.own_number = state.is_published, state.has_own
+  if tier == "" and not state.is_published then return end
+  found.tier, found.weight, found.entitled = state.tier, state.weight, state.entitled >= 0 and state.entitled or nil
 end
 
 -- Returns the limit of a tenant's tier and the reason for it. If the key is no tenant's, the limit has no number.
 function Snapshot.limit_of_tier(found)
   local kind = found.own_number and "own" or "tier"
-  return {key = found.key, concurrency = found.entitled, rates = "", throttle = ""},
-    found.tier and {kind = kind, limit = found.entitled, tier = found.tier}
+  local limit = Numbers.set({key = found.key}, "")
+  limit.concurrency = found.entitled
+  return limit, found.tier and {kind = kind, limit = found.entitled, tier = found.tier}
 end
 
 -- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.
-function Snapshot.limit_of_task(ctx, spec, rules)
-  local limit, kind = Limits.set_own_numbers(ctx, Limits.read_limit(spec), rules), "tasks"
-  local row = Config.row_of_key(ctx, limit.key, rules)
+function Snapshot.limit_of_task(ctx, spec)
+  local limit, kind = Limits.set_own_numbers(ctx, Limits.read_limit(spec)), "tasks"
+  local row = Config.row_of_key(ctx, limit.key)
   if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
-  if limit.of_queue and not limit.of_parts then limit.of_process = nil end
+  if limit.of_queue and not limit.of_parts then limit.local_limit = nil end
   return limit, {kind = kind, limit = limit.concurrency}
 end
 
@@ -156,6 +140,6 @@ function Snapshot.check(ctx, found, limit, reason, rules)
   local own = limit.concurrency
   Config.replace(limit, found.override)
   found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
-  found.local_limit, found.on_limit = limit.of_process, limit.on_limit
-  found.numbers, found.reason = Snapshot.numbers_of(limit), reason
+  found.local_limit, found.on_limit = limit.local_limit, limit.on_limit
+  found.numbers, found.reason = Numbers.write(limit), reason
 end

@@ -1,12 +1,8 @@
 --[[
-  serve: start the first task of a tenant that has room, or of one lane, and charge it.
+  start: the first task of a tenant that has room, or of one lane, gets a lease, and its tenant is charged.
 
   `rules` is as for `Tenants.check`, with these fields besides:
   - owner, nonce, ends_at (of a lease that begins now) and fairness_by
-  - virtual: by queue, its virtual time, as far as this claim has read it
-  - clears: by queue, whether the claim has moved that time, or has taken the last waiting task of a tenant
-  - held: by key, how many leases it has, as far as this claim has counted them
-  - limits: by spec, as far as this claim has read them
   - promotes: the claim promotes parked tasks, and their copies are remembered for this time (ms)
   - lets_all_start: it does so for a worker that enforces nothing
 ]]
@@ -29,11 +25,11 @@ end
 
 -- Returns the lease and the message. `expected` is what the task charges before the weight. `charge` is the text by
 -- which its end corrects that, or "".
-function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
+function Start.lease_task(ctx, found, task, expected, charge, rules)
   local key, weight = found.key, found.verdict.weight
   task.attempt = task.attempt + 1
   local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
-  if rules.limited then task.limits = Pick.with_queue_limit(ctx, queue, task.limits, rules) end
+  if rules.limited then task.limits = Pick.with_queue_limit(ctx, found.queue, task.limits) end
   if task.limits ~= "" then
     Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
   end
@@ -42,58 +38,61 @@ function Start.lease_task(ctx, queue, found, task, expected, charge, rules)
   elseif string.find(task.blocked, "|", 1, true) then
     Events.emit_released(ctx, task, task.blocked)
   end
-  Leases.begin_lease(ctx, key, lease, rules)
+  Slots.take(ctx, key, lease, rules)
   local keys = Tasks.keys_of(key, task.limits)
   if redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
   Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner,
-    state = rules.promotes and "promoted" or "claimed", since = Start.since_now(rules, task.name), keys = keys,
+    state = rules.promotes and "promoted" or "claimed", since = Start.since_now(ctx, rules, task.name), keys = keys,
     charge = charge, name = task.name, id = task.id, queue = ""})
   return lease, Tasks.message_of(ctx, task.tag)
 end
 
--- Returns nothing if the task has expired, or if somebody has deleted the lane. The claim goes on. If the limit of a
+-- Returns nothing if the task has expired, or if its lane or record is lost. The claim goes on. If the limit of a
 -- tenant is full now, the tenant stays active. Mostly a task has ended before the tenant's next turn.
--- `found` has key, lane, start and verdict. For a blocked lane it has these fields too:
+-- `found` has queue, key, lane, start and verdict. For a blocked lane it has these fields too:
 -- - its group, and the limit at which the group waits (name, limit_key)
 -- - its tag there, and when it was due there last (due)
 -- - whether the tenant is in `blocked` (is_out)
 -- - whether nothing else of the queue may be open (alone)
 -- - the first active tenant as it was read (member)
-function Start.start(ctx, queue, found, rules, budget)
-  local key, group, start, waiting = found.key, found.group, found.start, found.verdict.waiting
-  local tag, is_last = Lanes.pop(ctx, queue, key, found.lane, group, found.others, waiting, rules.limited)
+function Start.start(ctx, found, rules, budget)
+  local queue, key, group, start = found.queue, found.key, found.group, found.start
+  found.waiting = found.verdict.waiting
+  local tag, is_last = Lanes.pop(ctx, found, rules.limited)
   local task = tag and Tasks.read(ctx, tag)
   if not task then
+    Stats.count_lost(ctx)
     Lanes.leave_active(ctx, queue, key)
     return nil
   end
   local expires = rules.expiring and redis.call("ZSCORE", ctx.prefix .. Keys.EXPIRES .. queue, tag)
   if expires and tonumber(expires) <= rules.now then
-    Lanes.task_left(ctx, queue, key, found.lane)
+    Lanes.task_left(ctx, found)
     Lanes.leave_active(ctx, queue, key)
     Schedule.expire(ctx, task, rules)
     budget.over = true
     return nil
   end
   if expires and not rules.promotes then redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. queue, tag) end
-  local ring_at = rules.virtual[queue] or Active.virtual_time(ctx, queue)
+  local ring_at = ctx.memo.virtual[queue] or Active.virtual_time(ctx, queue)
   if start > ring_at then
     redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue, start)
-    rules.clears[queue] = true
+    ctx.result.clears[queue] = true
   end
-  rules.virtual[queue] = math.max(start, ring_at)
+  ctx.memo.virtual[queue] = math.max(start, ring_at)
   -- A tenant that was passed over and lags behind the virtual time gets no credit for that. If fairness is by runtime,
   -- a tenant that was charged too much gets credit.
   local by_runtime = rules.fairness_by == "runtime"
   local weight = found.verdict.weight
   local mean = by_runtime and redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. key, "mean")
   local expected = Start.expected_of(rules.fairness_by, task.cost, mean)
-  local finish = (by_runtime and start or rules.virtual[queue]) + Start.attribution_of(expected, weight)
+  local finish = (by_runtime and start or ctx.memo.virtual[queue]) + Start.attribution_of(expected, weight)
   local charge = by_runtime and not rules.promotes and string.format("%.17g|%.17g|%.17g", expected, weight, finish) or ""
-  local lease, message = Start.lease_task(ctx, queue, found, task, expected, charge, rules)
-  if not rules.promotes then Stats.note_start(rules, task, found.verdict.tier, queue) end
-  if group and not is_last then Blocked.note_start(ctx, queue, found, task, budget) end
-  if Lanes.task_left(ctx, queue, key, found.lane, finish, waiting, rules.virtual[queue]) > 0 then
+  local lease, message = Start.lease_task(ctx, found, task, expected, charge, rules)
+  if not rules.promotes then Stats.note_start(ctx, rules, task, found.verdict.tier, queue) end
+  if group and not is_last then Blocked.note_start(ctx, found, task, budget) end
+  found.finish = finish
+  if Lanes.task_left(ctx, found) > 0 then
     redis.call("ZADD", ctx.prefix .. (found.is_out and Keys.BLOCKED or Keys.ACTIVE) .. queue, finish, key)
     if is_last and not group then
       Lanes.leave_active(ctx, queue, key)
@@ -101,7 +100,7 @@ function Start.start(ctx, queue, found, rules, budget)
       Priorities.rank_again(ctx, queue, key)
     end
   else
-    rules.clears[queue] = true
+    ctx.result.clears[queue] = true
   end
   return lease, task, message
 end
@@ -193,20 +192,20 @@ local RUN_TIME_PARTS = 8
 local RUN_TIME_NAMES = 8
 
 -- A task of this name has ended well. It held its place since `since`.
-function Start.note_run_time(rules, name, since)
+function Start.note_run_time(ctx, rules, name, since)
   local began, mean = string.match(since, "^@(%d+)~?(%d*)$")
   -- The clock does not note its shortest steps, and the server's clock may have gone back.
   local took = math.max(0, rules.logical - tonumber(began))
-  local means = rules.run_times or {}
+  local means = ctx.result.run_times or {}
   local known = means[name] or tonumber(mean)
   if not means[name] then means[#means + 1] = name end
   means[name] = known and known + (took - known) / RUN_TIME_PARTS or took
-  rules.run_times = means
+  ctx.result.run_times = means
 end
 
 -- Keeps what this call has received for the calls that start tasks. `kept` is what was kept before.
-function Start.keep_run_times(ctx, rules, kept)
-  local means, texts = rules.run_times, {}
+function Start.keep_run_times(ctx, kept)
+  local means, texts = ctx.result.run_times, {}
   if not means then return end
   for index = 1, RUN_TIME_NAMES do
     local name = means[index]
@@ -220,8 +219,9 @@ function Start.keep_run_times(ctx, rules, kept)
 end
 
 -- Returns the text that the row of a task has when the task starts now.
-function Start.since_now(rules, name)
-  local mean = rules.run_times and rules.run_times[name]
+function Start.since_now(ctx, rules, name)
+  local means = ctx.result.run_times
+  local mean = means and means[name]
   if not mean and rules.kept_run_times then
     for known, ms in string.gmatch(rules.kept_run_times, "([^ ~]*)~(%d+)") do
       if known == name then mean = tonumber(ms) end

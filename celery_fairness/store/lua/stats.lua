@@ -1,4 +1,6 @@
 --[[
+  stats: the counters of rejections, lost entries, starts and ends by minute, and starts above a limit by hour.
+
   rejections: how often each key has rejected a task, by its strategy, in the fields `rejections STRATEGY KEY` of
   `counters`.
 ]]
@@ -15,6 +17,18 @@ function Stats.count_rejection(ctx, strategy, key)
     redis.call("HDEL", counts, of_strategy .. key)
     redis.call("HINCRBY", counts, of_strategy .. OTHER_KEYS, 1)
   end
+end
+
+--[[
+  lost: entries whose record, lane or place is gone, because somebody has deleted keys or the server has evicted them.
+
+  No call stops at such an entry, because one lost key would stop other tenants and queues. The call takes the entry
+  away or passes it by, counts it, and goes on. Only `check --repair` compares all tables, and repairs what the entry
+  has left behind (docs/adr/0022-lost-entries.md).
+]]
+
+function Stats.count_lost(ctx)
+  redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "lost_entries", 1)
 end
 
 --[[
@@ -87,6 +101,15 @@ local function limited_of(reported, bits)
   return "limited:" .. bits, string.sub(key, 1, 7) == "tenant:" and OTHER_KEYS or key
 end
 
+-- How a body ends that ran to its end, as its worker reports it.
+Stats.RAN = {done = true, failed = true, retried = true}
+
+-- Counts the end of an attempt: done, failed or retried. Its process or its lease may have ended too, which is failed.
+-- Most ends are done, and their calls do not read the queue, so these count for the installation.
+function Stats.note_end(ctx, outcome, queue)
+  Stats.note_minute(ctx, outcome, "", outcome == "done" and "" or queue)
+end
+
 -- A gate starts a task that it had parked. `memory` is what copies.lua has stored for its message.
 function Stats.count_parked(ctx, rules, memory)
   local what, key = limited_of(memory.reported, bits_since(memory.since, rules.now))
@@ -94,7 +117,8 @@ function Stats.count_parked(ctx, rules, memory)
 end
 
 --[[
-  minutes: what claims and gates of one minute started or found at its tier's limit, by tier and queue.
+  minutes: what claims and gates of one minute started or found at its tier's limit, by tier and queue. Also how many
+  attempts ended: `done` of the installation, and `failed` and `retried` by queue.
 
   A gate counts "rejected" and "started", and "limited" of a task that it had parked. It does not know how long the
   message of another task waited at its broker.
@@ -104,33 +128,34 @@ end
   nothing, it writes nothing.
 ]]
 
-function Stats.note_minute(rules, what, tier, queue)
-  local met = rules.met or {order = {}, count = {}, others = {}}
+function Stats.note_minute(ctx, what, tier, queue)
+  local met = ctx.result.met or {order = {}, count = {}, others = {}}
   local field, other = Stats.minute_field(what, tier, queue)
   if not met.count[field] then
     met.order[#met.order + 1] = field
     met.others[field] = other
   end
   met.count[field] = (met.count[field] or 0) + 1
-  rules.met = met
+  ctx.result.met = met
 end
 
 -- If a limit has rejected the task before, its wait counts for the key of that limit too, as `limited:BITS`.
-function Stats.note_start(rules, task, tier, queue)
+function Stats.note_start(ctx, rules, task, tier, queue)
   local put, behind = string.match(task.put, "^(%d+)(%+?)$")
   if not put or task.attempt > 1 then
-    Stats.note_minute(rules, "started", tier, queue)
+    Stats.note_minute(ctx, "started", tier, queue)
     return
   end
   local bits = bits_since(put, rules.now)
-  Stats.note_minute(rules, (behind == "" and "alone:" or "behind_own:") .. bits, tier, queue)
+  Stats.note_minute(ctx, (behind == "" and "alone:" or "behind_own:") .. bits, tier, queue)
   local what, key = limited_of(task.blocked, bits)
-  if what then Stats.note_minute(rules, what, "", key) end
+  if what then Stats.note_minute(ctx, what, "", key) end
 end
 
 function Stats.write_minute(ctx, rules)
-  local met = rules.met
+  local met = ctx.result.met
   if not met then return end
+  ctx.result.met = nil
   local minute = ctx.prefix .. Keys.STATS .. Stats.minute_of(rules.now)
   local only = met.order[1]
   if met.count[only] == 1 and not met.order[2] then

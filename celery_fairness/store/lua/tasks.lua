@@ -1,6 +1,6 @@
 --[[
-  The record of a task: its head in `tasks` and its message in `messages`, both by its tag. Every other table
-  holds the tag. The message is written once, as the producer sent it, and a claim reads it once.
+  tasks: the record of a task. Its head is in `tasks` and its message in `messages`, both by its tag. Every
+  other table holds the tag. The message is written once, as the producer sent it, and a claim reads it once.
 
   A head has fourteen fields with one space between them, and that of a parked task has a route too:
 
@@ -189,12 +189,18 @@ function Tasks.owner_of(text)
   return string.match(text, "^%S+ (%S+) (%a+)")
 end
 
--- Returns the row of a claimed task that has this lease, or nil if the lease is not its own now, and its tag.
-function Tasks.read_running(ctx, lease)
+-- Returns the tag of a lease, and the text of its claimed task's row, or nil if the lease is not its own now.
+function Tasks.text_of_running(ctx, lease)
   local tag, attempt = string.match(lease, "^(.+)%.(%d+%.%w+)$")
   local text = tag and redis.call("HGET", ctx.prefix .. Keys.RUNNING, tag)
-  if not text or string.sub(text, 1, #attempt + 1) ~= attempt .. " " then return nil, tag end
-  return Tasks.read_row(text), tag
+  if not text or string.sub(text, 1, #attempt + 1) ~= attempt .. " " then return tag, nil end
+  return tag, text
+end
+
+-- Returns the row of a claimed task that has this lease, or nil if the lease is not its own now, and its tag.
+function Tasks.read_running(ctx, lease)
+  local tag, text = Tasks.text_of_running(ctx, lease)
+  return text and Tasks.read_row(text), tag
 end
 
 -- Returns the row of a lease whose task is not here, or nil. The tag of a claimed task may look like a lease.

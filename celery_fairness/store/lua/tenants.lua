@@ -1,9 +1,31 @@
 --[[
-  check: how much a tenant may hold and how much it holds.
+  tenants: what a tenant may run now.
 
-  `rules` is a table of a worker's settings. It has logical and now (ms), version, enforcement, default_tier,
-  default_limit and has_overrides. The field has_overrides is whether people have paused keys or changed their numbers. The field
-  only_reads is whether the call must not write.
+  `rules` is a table of the caller's settings. It has these fields:
+  - logical and now (ms), version, enforcement
+  - default_tier, and default_limit: its concurrency as the caller holds it, an integer or "unlimited"
+  - held_tiers: the concurrency (text) and the weight by tier as the caller holds them, or nil. They count until tiers
+    are published
+  - has_overrides: whether people have paused keys or changed their numbers
+  - no_tenant_published: whether no tenant has a record
+  - only_reads: whether the call must not write
+]]
+
+-- Gives the rules of a call all tiers of the caller's settings.
+function Tenants.use_tiers(rules, default_tier, tiers)
+  rules.default_tier, rules.default_limit, rules.held_tiers = default_tier, tiers[default_tier][1], tiers
+end
+
+-- Returns a record with the fields of Config.entitlement, after a pause or an override by a person.
+function Tenants.state(ctx, key, tenant, tier, rules)
+  if key == Tasks.SYSTEM then return {tier = "", weight = 1, limit = -1, entitled = -1} end
+  local state = Config.entitlement(ctx, tenant, tier, rules)
+  if rules.has_overrides then state.limit = Config.tenant_limit(ctx, key, tenant, state.limit, rules) end
+  return state
+end
+
+--[[
+  check: how much a tenant may hold and how much it holds.
 
   If a tenant is found at its limit, its state notes that. `at_limit` holds the config version by which the tenant was
   checked, as version + 1. The score is negative if the tenant is paused. So a tenant checked by an older config lies
@@ -34,39 +56,28 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   }, flags, epoch
 end
 
--- Returns how many more tasks a tenant may start by the limit of its tier. The limit -1 is unlimited.
-function Tenants.free_slots(limit, held)
-  return limit < 0 and math.huge or math.max(0, limit - held)
-end
-
--- Returns a verdict with these fields:
+-- Returns a verdict, which is the state of the tenant with these fields besides:
 -- - open: one more task may start
 -- - full: no task would start if limits were enforced
--- - limit, and held if it was counted
--- - tier, weight, paused, closed and the tenant
+-- - held: if it was counted
+-- - paused, closed
 -- - waiting: how many tasks wait in `queue`, if one is given
 function Tenants.check(ctx, key, rules, queue)
   if key == Tasks.SYSTEM then return {open = true, weight = 1} end
-  local tenant_state = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "at_limit",
+  local known = redis.call("HMGET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "at_limit",
     "q:" .. (queue or ""))
-  rules.tiers = rules.tiers or {}
-  local record = not rules.no_tenant_published and ctx.prefix .. Keys.TENANT .. (tenant_state[2] or "")
-  local tier, limit, weight, _, ends_ms = Config.entitlement(ctx.prefix .. Keys.TIERS, record,
-    tenant_state[1] or "", "", rules.default_tier, rules.default_limit, rules.tiers, rules.now)
+  local verdict = Tenants.state(ctx, key, known[2] or "", known[1] or "", rules)
+  local limit, ends_ms = verdict.limit, verdict.ends_ms
   -- The record is gone some time after its end. The tenant's state must not bring its tier back then.
   if ends_ms and ends_ms <= rules.now and not rules.only_reads then
-    redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", tier)
+    redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "tier", verdict.tier)
   end
-  if rules.has_overrides then limit = Config.tenant_limit(ctx, key, tenant_state[2] or "", limit, rules) end
-  local full, held = limit == 0, nil
-  if limit > 0 and rules.enforcement ~= "off" then
-    held = redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. key)
-    full = Tenants.free_slots(limit, held) == 0
-  end
-  local open = rules.lets_all_start or not full or limit > 0 and rules.enforcement == "observe"
-  return {open = open, full = full, limit = limit, held = held, tier = tier, weight = weight,
-    paused = limit == 0, closed = tenant_state[3], tenant = tenant_state[2] or "", waiting = tonumber(tenant_state[4]),
-    ends_ms = ends_ms}
+  local fits, held = limit ~= 0, nil
+  if limit > 0 and rules.enforcement ~= "off" then fits, held = Slots.fits(ctx, key, limit) end
+  verdict.open = rules.lets_all_start or fits or limit > 0 and rules.enforcement == "observe"
+  verdict.full, verdict.held, verdict.paused = not fits, held, limit == 0
+  verdict.closed, verdict.waiting = known[3], tonumber(known[4])
+  return verdict
 end
 
 function Tenants.mark_at_limit(ctx, key, verdict, rules)
@@ -83,7 +94,7 @@ function Tenants.count_rejection(ctx, queue, verdict, rules)
   -- The gate has counted the rejection of a parked task.
   if rules.promotes then return end
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "rejected:" .. verdict.tier, 1)
-  Stats.note_minute(rules, "rejected", verdict.tier, queue)
+  Stats.note_minute(ctx, "rejected", verdict.tier, queue)
 end
 
 -- A task starts above the limit of its tenant's tier, because the worker enforces nothing.

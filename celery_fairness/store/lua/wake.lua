@@ -1,8 +1,8 @@
 --[[
-  wake_waiters: a key may have room, so its open limits become candidates of their queues.
+  wake: a key may have room, so its open limits become candidates of their queues.
 
-  Every function that changes a key calls it, and may call it as often as it likes. Each call checks the present
-  state of the key. If more limits wait than one call looks at, the others are due at once. Then `timers` has
+  Every function that changes a key calls wake_waiters, and may call it as often as it likes. Each call checks the
+  present state of the key. If more limits wait than one call looks at, the others are due at once. Then `timers` has
   "LEFT KEY", and the look goes on with the first LEFT ones of `waiters:KEY`. Two unfinished looks only look twice. `rules.looks`
   is the number of limits at which the call may still look.
 ]]
@@ -40,8 +40,9 @@ function Wake.check_waiters(ctx, key, rules, left)
     local name, queue = string.match(both, "^(%S+) (.*)$")
     local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
     local opened = redis.call("ZSCORE", candidates, name)
-    -- If somebody has deleted the entry, the others go on.
-    if opened and tonumber(opened) < 0 then
+    if not opened then
+      Stats.count_lost(ctx)
+    elseif tonumber(opened) < 0 then
       local limit = Limits.limit_now(ctx, name, rules)
       local wait = Limits.wait_ms(ctx, limit, rules)
       if wait == 0 then

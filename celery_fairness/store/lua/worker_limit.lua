@@ -22,14 +22,13 @@ function WorkerLimit.check(ctx, limits, lease)
   local worker = Leases.worker_of(lease)
   for index = 1, worker and #limits or 0 do
     local limit = limits[index]
-    local held = limit.of_process and tonumber(redis.call("HGET", ctx.prefix .. Keys.LOCAL_LEASES .. limit.key, worker) or 0)
-    if held and held >= limit.of_process then
+    local held = limit.local_limit and tonumber(redis.call("HGET", ctx.prefix .. Keys.LOCAL_LEASES .. limit.key, worker) or 0)
+    if held and held >= limit.local_limit then
       local closed = Limits.note_rejection(
         {key = limit.key, name = limit.name}, "r", limit, Backoff.TRY_AGAIN_MS, "here", math.huge)
       -- The backoff is that of the worker, not that of the key.
-      closed.says = {key = limit.key .. " " .. worker, concurrency = math.max(1, limit.of_process),
-        rates = "", throttle = ""}
-      closed.at = {key = limit.key, strategy = "concurrency", limit = limit.of_process, current = held}
+      closed.says = Numbers.set({key = limit.key .. " " .. worker}, "C" .. math.max(1, limit.local_limit))
+      closed.at = {key = limit.key, strategy = "concurrency", limit = limit.local_limit, current = held}
       return closed
     end
   end

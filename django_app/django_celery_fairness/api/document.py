@@ -13,9 +13,9 @@ from ninja.openapi.schema import REF_TEMPLATE, OpenAPISchema
 from ninja.operation import Operation
 from pydantic import BaseModel
 
-from celery_fairness.control.event_types import Event
-from celery_fairness.control.json_schema import ByFields
-from celery_fairness.control.ojs_views import OF_SPEC, Inspection, Override
+from celery_fairness.control.health.event_types import Event
+from celery_fairness.control.key.views import OF_SPEC, Inspection, Override
+from celery_fairness.util.json_schema import ByFields
 from django_celery_fairness.api.errors import MEDIA_TYPE
 
 

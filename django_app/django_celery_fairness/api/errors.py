@@ -185,8 +185,8 @@ def answer(request: HttpRequest, error: Any) -> HttpResponse:
 
 
 @contextmanager
-def named_in_path() -> Iterator[None]:
-    """Answer 404 if the name in a path has a form that nothing can have."""
+def named_in_url() -> Iterator[None]:
+    """Answer 404 if a name in a path or a query has a form that nothing can have."""
     try:
         yield
     except (ProblemsError, TenantError, ValueError) as error:

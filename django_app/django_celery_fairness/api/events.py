@@ -9,10 +9,10 @@ from ninja import Query, Router
 from pydantic import AfterValidator, WithJsonSchema
 
 from celery_fairness import Fairness
-from celery_fairness.control.event_types import TYPES, WATCHED, EventPage, check_types
-from celery_fairness.control.events import LONGEST_PAGE
-from celery_fairness.control.stats import KEPT
-from celery_fairness.control.views import Minute, Rejections, Status
+from celery_fairness.control.health.event_types import TYPES, WATCHED, EventPage, check_types
+from celery_fairness.control.health.events_api import LONGEST_PAGE
+from celery_fairness.control.health.stats_api import KEPT
+from celery_fairness.control.health.views import Minute, Rejections, Status
 from django_celery_fairness.api.auth import access
 from django_celery_fairness.api.errors import EVENT_ID
 from django_celery_fairness.api.schemas import READ, Error

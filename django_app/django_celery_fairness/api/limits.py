@@ -22,13 +22,13 @@ from ninja import Router
 
 from celery_fairness import Fairness
 from celery_fairness.config.queue_limits import PREFIX
-from celery_fairness.control.limits import PAGE_LENGTH
-from celery_fairness.control.ojs_views import Inspection, InspectionPage
+from celery_fairness.control.key.limits_api import PAGE_LENGTH
+from celery_fairness.control.key.views import Inspection, InspectionPage
 from celery_fairness.errors import NotFound
 from celery_fairness.wiring import wired
 from django_celery_fairness.api.audit import DELETED, wrote
 from django_celery_fairness.api.auth import access, caller_of
-from django_celery_fairness.api.errors import ApiError, named_in_path
+from django_celery_fairness.api.errors import ApiError, named_in_url
 from django_celery_fairness.api.schemas import (
     READ,
     WRITE,
@@ -64,7 +64,7 @@ def list_rate_limits(
 )
 def delete_override(request: HttpRequest, key: str) -> HttpResponse:
     """End an override, one that a command has set too."""
-    with named_in_path():
+    with named_in_url():
         cleared = clear_override(request, key)
     if not cleared:
         raise ApiError(404, "not_found", f"the key {key!r} has no override")
@@ -78,7 +78,7 @@ def get_rate_limit(
     key: str,
 ) -> Inspection:
     """Return what a key holds and may hold now."""
-    with named_in_path():
+    with named_in_url():
         found = Fairness.of().limits.inspect(key)
     add_headers(response, found)
     return found
@@ -99,7 +99,7 @@ def put_override(
     the answer is 503 too, and the row is published later. A repeated request does no harm. The
     answer has no content (204) if the caller may not read the key.
     """
-    with named_in_path(), suppress(NotFound):
+    with named_in_url(), suppress(NotFound):
         Fairness.of().limits.inspect(key)
     found = override(request, key, body)
     if not caller_of(request).may(Action.SEE_KEYS):

@@ -14,8 +14,9 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from celery_fairness import Fairness
+from celery_fairness.config.numbers import numbers_of
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.control.views import QueueLimit
+from celery_fairness.control.queue.views import QueueLimit
 from celery_fairness.wiring import wired
 from django_celery_fairness.api.audit import DELETED, wrote
 from django_celery_fairness.api.auth import access, caller_of
@@ -81,10 +82,10 @@ def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLim
     """Save the limit of a queue, and who saved it."""
     is_saved = Row.objects.filter(queue=name).exists()
     caller_of(request).expect(saving(Row, is_saved=is_saved))
-    numbers = body.model_dump()
-    numbers["global_limit"] = numbers.pop("concurrency")
+    names = body.model_dump()
+    numbers = {word: names.pop(number.name) for word, number in numbers_of("queue").items()}
     with transaction.atomic(using=databases.db_for_write(Row)):
-        row = save_queue_limit(wired(current_app), name, numbers)
+        row = save_queue_limit(wired(current_app), name, names | numbers)
         values = body.model_dump(mode="json", exclude_unset=True)
         wrote(request, "queue limit", name, values, row=row)
     limit = Fairness.of().queues.inspect(name).limit

@@ -19,15 +19,16 @@ from pydantic import (
     ConfigDict,
     Field,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 
+from celery_fairness.config.numbers import Count, Share, numbers_of, values_of
 from celery_fairness.config.rates import MAX_RATE_LIMIT, Rate
-from celery_fairness.config.tiers import MAX_CONCURRENCY, MAX_WAITING, MAX_WEIGHT
-from celery_fairness.control.holding import REASON_CHARACTERS
-from celery_fairness.control.limits import LONGEST_PAGE
-from celery_fairness.control.ojs_views import Pagination
-from celery_fairness.control.views import QueueLimit
+from celery_fairness.control.key.limits_api import LONGEST_PAGE
+from celery_fairness.control.key.stops import REASON_CHARACTERS
+from celery_fairness.control.key.views import Pagination
+from celery_fairness.control.queue.views import QueueLimit
 from celery_fairness.util.value import Value
 from django_celery_fairness.api.errors import NO_NUL, TIER_NAME
 
@@ -75,8 +76,6 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# The bounds come first: behind another validator they are not in the schema.
-Concurrency = Annotated[int, Field(ge=0, le=MAX_CONCURRENCY), BeforeValidator(_whole)]
 Time = Annotated[
     AwareDatetime,
     Field(strict=False),
@@ -115,7 +114,34 @@ class RateBody(Body):
         return self
 
 
-class OverrideBody(Body):
+def _type_of(kind: Any) -> Any:
+    """Return the type of a number in a body; None is unlimited."""
+    if isinstance(kind, Share):
+        return Annotated[float, Field(gt=0, le=kind.most)]
+    if isinstance(kind, Count):
+        # The bounds come first: behind another validator they are not in the schema.
+        bounds = Field(ge=kind.least, le=kind.most)
+        return Annotated[int, bounds, BeforeValidator(_whole)] | None
+    return RateBody | None
+
+
+def _numbers_of(holder: str, *, required: bool) -> Any:
+    """Return a body with the numbers of a holder, by their names in the Open Job Spec.
+
+    Args:
+        holder: What has them.
+        required: Whether a body must have each of them. If not, an absent one is the default of its
+            kind.
+    """
+    # pydantic 2.6 takes ``...`` beside an annotated type for a default value.
+    fields: dict[str, Any] = {
+        number.name: (_type_of(number.kind), Field() if required else number.kind.default)
+        for number in numbers_of(holder).values()
+    }
+    return create_model(f"NumbersOf{holder.title()}", __base__=Body, **fields)
+
+
+class OverrideBody(_numbers_of("override", required=False)):  # type: ignore[misc]  # from a table
     """The numbers that replace those of a key. None is unlimited; absent fields stay as declared.
 
     Attributes:
@@ -124,76 +150,64 @@ class OverrideBody(Body):
     """
 
     model_config = ConfigDict(
-        json_schema_extra={
-            "anyOf": [{"required": [name]} for name in ("concurrency", "rate", "throttle")]
-        }
+        json_schema_extra={"anyOf": [{"required": [word]} for word in numbers_of("override")]}
     )
 
-    concurrency: Concurrency | None = None
-    rate: RateBody | None = None
-    throttle: RateBody | None = None
     expires_at: Time | None = None
     reason: Annotated[Text, Field(max_length=REASON_CHARACTERS)] | None = None
 
     @property
     def numbers(self) -> dict[str, Any]:
         """The numbers that the body has."""
-        given = self.model_dump(include={"concurrency", "rate", "throttle"})
-        return {name: given[name] for name in given if name in self.model_fields_set}
+        given = self.model_dump(exclude_unset=True)
+        return {word: given[word] for word in numbers_of("override") if word in given}
 
     @model_validator(mode="after")
     def _has_number(self) -> OverrideBody:
         if not self.numbers:
-            raise ValueError("expected any of concurrency, rate, throttle")
+            raise ValueError(f"expected any of {', '.join(numbers_of('override'))}")
         return self
 
 
-class QueueLimitBody(Body):
+class QueueLimitBody(_numbers_of("queue", required=False)):  # type: ignore[misc]  # as above
     """The limit of a queue, as a whole: an absent number is unlimited.
 
     Attributes:
-        concurrency: Tasks at once in all processes. 0 pauses.
-        local_limit: Tasks at once in one process.
-        rate: Starts in any window.
-        throttle: Starts, evenly spaced.
         on_limit: What happens to a task above the limit.
     """
 
-    concurrency: Concurrency | None = None
-    local_limit: Concurrency | None = None
-    rate: RateBody | None = None
-    throttle: RateBody | None = None
     on_limit: Literal["wait", "reschedule", "drop"] = "wait"
 
 
-class QueueLimitState(QueueLimit):
-    """The limit of a queue, with the name that the Open Job Spec has for its concurrency."""
+_QUEUE_NAMES: dict[str, Any] = {
+    word: (number.kind.answer, Field(serialization_alias=number.name))
+    for word, number in numbers_of("queue").items()
+}
 
-    global_limit: int | None = Field(serialization_alias="concurrency")
+
+class QueueLimitState(create_model("QueueNames", __base__=QueueLimit, **_QUEUE_NAMES)):  # type: ignore[misc]  # as above
+    """The limit of a queue, with the names that the Open Job Spec has for its numbers."""
 
 
-class TierBody(Body):
+class TierBody(_numbers_of("tier", required=True)):  # type: ignore[misc]  # as above
     """A tier as a whole: each field is required, because an absent one would change it unseen."""
 
-    concurrency: Concurrency | None
-    weight: float = Field(gt=0, le=MAX_WEIGHT)
     queue_class: Literal["priority", "default"]
-    max_waiting: Annotated[int, Field(ge=1, le=MAX_WAITING), BeforeValidator(_whole)] | None
     description: Text
 
 
-class TierState(Value):
+class _Named(Value):
+    name: str
+
+
+class TierState(values_of("tier", _Named, absent=...)):  # type: ignore[misc]  # as above
     """A tier of the database.
 
     Attributes:
         published: Whether Redis has the present table of tiers.
     """
 
-    name: str
-    concurrency: int | None
-    weight: float
     queue_class: str
-    max_waiting: int | None
     description: str
     published: bool
 
@@ -205,35 +219,34 @@ class TierPage(Value):
     pagination: Pagination
 
 
-class TenantBody(Body):
-    """The tier of a tenant, as a whole: an absent time is none.
+class TenantBody(_numbers_of("tenant", required=True)):  # type: ignore[misc]  # as above
+    """The tier of a tenant and numbers of its own, as a whole: an absent time is none.
 
     Attributes:
-        concurrency: A number of its own. None is that of its tier.
         valid_from: When the row begins to apply. None is at once.
         valid_until: When the row ends. None is never.
     """
 
     tier: Annotated[str, Field(pattern=TIER_NAME)]
-    concurrency: Concurrency | None
     note: Text
     valid_from: Time | None = None
     valid_until: Time | None = None
 
 
-class TenantState(Value):
-    """A tenant with a row in the database.
+class _InTier(Value):
+    tenant: str
+    tier: str
+
+
+class TenantState(values_of("tenant", _InTier, absent=...)):  # type: ignore[misc]  # as above
+    """A tenant with a row in the database. A number of its own that is None is that of its tier.
 
     Attributes:
-        concurrency: A number of its own. None is that of its tier.
         valid_from: When the row begins to apply. None is at once.
         valid_until: When the row ends. None is never. Then the tenant has the default tier.
         published: Whether Redis has the present row.
     """
 
-    tenant: str
-    tier: str
-    concurrency: int | None
     note: str
     valid_from: datetime | None
     valid_until: datetime | None

@@ -13,11 +13,11 @@ from ninja import Router
 
 from celery_fairness.config.tenants import normalise
 from celery_fairness.config.tiers import NAME
-from celery_fairness.control.limits import PAGE_LENGTH
-from celery_fairness.control.ojs_views import Pagination
+from celery_fairness.control.key.limits_api import PAGE_LENGTH
+from celery_fairness.control.key.views import Pagination
 from django_celery_fairness.api.audit import ADDED, CHANGED, DELETED, wrote
 from django_celery_fairness.api.auth import access, caller_of
-from django_celery_fairness.api.errors import ApiError, named_in_path
+from django_celery_fairness.api.errors import ApiError, named_in_url
 from django_celery_fairness.api.schemas import (
     READ,
     WRITE,
@@ -33,6 +33,7 @@ from django_celery_fairness.api.schemas import (
     TierState,
 )
 from django_celery_fairness.models import TenantTier, Tier, UnpublishedChange
+from django_celery_fairness.number_fields import shown_in, stored
 from django_celery_fairness.permissions import Action, saving
 
 Row = TypeVar("Row", bound=Model)
@@ -160,7 +161,8 @@ def _save(
 ) -> None:
     caller_of(request).expect(saving(type(row), is_saved=row.pk is not None))
     flag = CHANGED if row.pk else ADDED
-    for field, value in (body.model_dump() | related).items():
+    # A tier and a tenant have their numbers by the same words in the table of numbers.
+    for field, value in (stored(what, body.model_dump()) | related).items():
         setattr(row, field, value)
     row.full_clean()
     with transaction.atomic(using=databases.db_for_write(type(row))):
@@ -193,7 +195,7 @@ def _tenant(tenant: str) -> TenantTier:
 
 
 def _tenant_name(tenant: str) -> str:
-    with named_in_path():
+    with named_in_url():
         name = normalise(tenant)
     # PostgreSQL stores no NUL.
     if name is None or "\x00" in name:
@@ -208,12 +210,10 @@ def _is_published(kind: str, name: str = "") -> bool:
 def _tier_state(row: Tier, published: bool) -> TierState:
     return TierState(
         name=row.name,
-        concurrency=row.concurrency,
-        weight=row.weight,
         queue_class=row.queue_class,
-        max_waiting=row.max_waiting,
         description=row.description,
         published=published,
+        **shown_in("tier", row),
     )
 
 
@@ -221,9 +221,9 @@ def _tenant_state(row: TenantTier, published: bool) -> TenantState:
     return TenantState(
         tenant=row.tenant,
         tier=row.tier.name,
-        concurrency=row.concurrency,
         note=row.note,
         valid_from=row.valid_from,
         valid_until=row.valid_until,
         published=published,
+        **shown_in("tenant", row),
     )

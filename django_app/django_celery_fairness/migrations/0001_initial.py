@@ -7,7 +7,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import django_celery_fairness.models
-import django_celery_fairness.number_texts
+import django_celery_fairness.number_fields
 import django_celery_fairness.octet_length
 
 
@@ -77,6 +77,20 @@ class Migration(migrations.Migration):
                 "abstract": False,
                 "managed": False,
                 "default_permissions": ("view",),
+                "base_manager_name": "objects",
+            },
+        ),
+        migrations.CreateModel(
+            name="Tenant",
+            fields=[
+                ("key", models.TextField(primary_key=True, serialize=False)),
+            ],
+            options={
+                "verbose_name": "tenant",
+                "verbose_name_plural": "tenants",
+                "abstract": False,
+                "managed": False,
+                "default_permissions": ("view", "change"),
                 "base_manager_name": "objects",
             },
         ),
@@ -170,7 +184,7 @@ class Migration(migrations.Migration):
                         default="",
                         help_text="How many may start in any period, for example “100/m”, “5/s” or “1000/PT24H”. Empty is any number.",
                         max_length=50,
-                        validators=[django_celery_fairness.number_texts.validate_rate],
+                        validators=[django_celery_fairness.number_fields.RateText(unlimited=False)],
                         verbose_name="rate",
                     ),
                 ),
@@ -181,7 +195,7 @@ class Migration(migrations.Migration):
                         default="",
                         help_text="The same, but evenly spaced: for example “60/m” is one start a second.",
                         max_length=50,
-                        validators=[django_celery_fairness.number_texts.validate_rate],
+                        validators=[django_celery_fairness.number_fields.RateText(unlimited=False)],
                         verbose_name="throttle",
                     ),
                 ),
@@ -313,7 +327,7 @@ class Migration(migrations.Migration):
                     models.FloatField(
                         default=1.0,
                         help_text="Share among tenants that wait, for example 2 for twice the share of a tier with 1. Above 0, up to 1,000,000.",
-                        validators=[django_celery_fairness.models.validate_weight],
+                        validators=[django_celery_fairness.number_fields.ShareBounds(1000000.0)],
                         verbose_name="weight",
                     ),
                 ),
@@ -402,7 +416,7 @@ class Migration(migrations.Migration):
                             _connector="OR",
                         ),
                         name="fairness_tier_max_waiting_bounds",
-                        violation_error_message="Expected a whole number from 1 to 1,000,000,000, or nothing (any number).",
+                        violation_error_message="Expected a whole number from 1 to 1,000,000,000, or nothing (see the help text).",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(("queue_class__in", ("priority", "default"))),
@@ -517,7 +531,9 @@ class Migration(migrations.Migration):
                         default="",
                         help_text="For example “10”. “unlimited” is no limit, 0 pauses the key. Empty leaves the number as it is.",
                         max_length=9,
-                        validators=[django_celery_fairness.number_texts.validate_concurrency_text],
+                        validators=[
+                            django_celery_fairness.number_fields.CountText(0, 1000000, "pause")
+                        ],
                         verbose_name="tasks at once",
                     ),
                 ),
@@ -528,7 +544,7 @@ class Migration(migrations.Migration):
                         default="",
                         help_text="How many may start in any period, for example “100/m”, “5/s” or “unlimited”. Empty leaves it as it is. A tenant’s key has none.",
                         max_length=50,
-                        validators=[django_celery_fairness.number_texts.validate_rate_text],
+                        validators=[django_celery_fairness.number_fields.RateText(unlimited=True)],
                         verbose_name="rate",
                     ),
                 ),
@@ -539,7 +555,7 @@ class Migration(migrations.Migration):
                         default="",
                         help_text="The same, but evenly spaced: for example “60/m” is one start a second.",
                         max_length=50,
-                        validators=[django_celery_fairness.number_texts.validate_rate_text],
+                        validators=[django_celery_fairness.number_fields.RateText(unlimited=True)],
                         verbose_name="throttle",
                     ),
                 ),

@@ -9,7 +9,7 @@ from django.db import migrations
 DESCRIPTIONS = {
     "free": "Everybody without a row of their own, unless the setting default_tier says otherwise",
     "pro": "Paid",
-    "pro_plus": "Paid, more room than pro where its number is raised",
+    "pro_plus": "Paid, with a number of its own",
     "enterprise": "Paid, the largest share",
 }
 

@@ -55,7 +55,7 @@ class Answer:
         assert found["request_id"] == self.headers["X-Request-Id"]
         return found
 
-    def refused(self, status: int, code: str) -> str:
+    def rejected(self, status: int, code: str) -> str:
         """Expect an error; return its message."""
         assert (self.status, self.error["code"]) == (status, code), self.content
         message: str = self.error["message"]

@@ -26,11 +26,12 @@ from django.test import Client, TransactionTestCase
 from celery_fairness import Fairness
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.config.tiers import DEFAULT_TIERS
-from celery_fairness.control import control_bus
+from celery_fairness.control.installation import control_bus
 from celery_fairness.limiter.types import Admitted, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Waiting
 from tests.cli.conftest import Installation
+from tests.support.kombu_channel import close_soon
 from tests.support.library import call
 from tests.support.parts import parts_of
 from tests.support.redis_server import RedisServer
@@ -84,6 +85,7 @@ def patient_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker runs that could answer a page, so none needs the time to do so."""
     monkeypatch.setattr(control_bus, "REPLY_SECONDS", 0.05)
+    close_soon(monkeypatch)
 
 
 @pytest.fixture(scope="session")

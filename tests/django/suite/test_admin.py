@@ -77,7 +77,7 @@ def test_an_emptied_number_is_unlimited_and_zero_pauses(client, boss, fairness):
 
 
 @pytest.mark.parametrize("number", ["-1", "1000001", "many", "1.5"])
-def test_a_number_that_cannot_be_meant_is_refused_beside_the_field(client, boss, fairness, number):
+def test_a_number_that_cannot_be_meant_is_rejected_beside_the_field(client, boss, fairness, number):
     page = read(save_list(client, TIERS, Tier, pro__concurrency=number))
     assert "Please correct the error below" in page
     assert Tier.objects.get(name="pro").concurrency == 3

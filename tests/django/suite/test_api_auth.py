@@ -27,19 +27,14 @@ from django_celery_fairness.models import ApiToken, Tier
 
 from celery_fairness import Fairness
 from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer, ApiClient
+from tests.support.numbers import unset
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 #: The addresses of a project that has the admin and not the API.
 urlpatterns = [route("admin/", admin.site.urls)]
 
-TIER = {
-    "concurrency": 7,
-    "weight": 2.0,
-    "queue_class": "default",
-    "max_waiting": None,
-    "description": "",
-}
+TIER = {**unset("tier"), "concurrency": 7, "queue_class": "default", "description": ""}
 
 
 @pytest.fixture
@@ -95,7 +90,7 @@ def test_hashes_are_compared_in_constant_time_and_an_unknown_prefix_too(monkeypa
 )
 def test_what_is_no_token_is_401(text):
     sent = Client().get(f"{ROOT}tiers", headers={"Authorization": f"Bearer {text}"})
-    Answer(sent).refused(401, "unauthorized")
+    Answer(sent).rejected(401, "unauthorized")
 
 
 def test_a_revoked_token_is_401_and_its_name_is_free():
@@ -105,7 +100,7 @@ def test_a_revoked_token_is_401_and_its_name_is_free():
         tokens.create("shop", "read")
     assert tokens.revoke("shop")
     assert not tokens.revoke("shop")
-    assert "revoked" in api("GET", "tiers").refused(401, "unauthorized")
+    assert "revoked" in api("GET", "tiers").rejected(401, "unauthorized")
     assert ApiClient("read", "shop")("GET", "tiers").status == 200
     assert api("GET", "tiers").status == 401
 
@@ -147,7 +142,7 @@ def test_a_read_token_cannot_write():
         ("PUT", "tenants/acme"),
         ("DELETE", "tasks/1"),
     ]:
-        assert "may not write" in api(method, path, TIER).refused(403, "forbidden")
+        assert "may not write" in api(method, path, TIER).rejected(403, "forbidden")
     assert ApiClient("write")("PUT", "tiers/free", TIER).status == 200
     assert Tier.objects.get(name="free").concurrency == 7
 
@@ -156,13 +151,13 @@ def test_a_token_may_do_no_more_than_its_owner():
     reader = user_with("view_tier")
     api = ApiClient("write", owner=reader)
     assert api("GET", "tiers").status == 200
-    api("PUT", "tiers/free", TIER).refused(403, "forbidden")
-    api("GET", "tenants").refused(403, "forbidden")
+    api("PUT", "tiers/free", TIER).rejected(403, "forbidden")
+    api("GET", "tenants").rejected(403, "forbidden")
     reader.is_active = False
     reader.save()
-    api("GET", "tiers").refused(403, "forbidden")
+    api("GET", "tiers").rejected(403, "forbidden")
     reader.delete()
-    api("GET", "tiers").refused(401, "unauthorized")
+    api("GET", "tiers").rejected(401, "unauthorized")
 
 
 @pytest.fixture
@@ -178,7 +173,7 @@ def put(browser: Client, path: str, body: Any, **headers: str) -> Answer:
 
 def test_a_session_that_writes_needs_the_csrf_token_and_a_token_does_not(browser):
     browser.force_login(User.objects.create_superuser("boss"))
-    assert "CSRF" in put(browser, "tiers/free", TIER).refused(403, "forbidden")
+    assert "CSRF" in put(browser, "tiers/free", TIER).rejected(403, "forbidden")
     assert browser.get(f"{ROOT}tiers").status_code == 200
     # Any page of the admin sets the cookie.
     browser.get(reverse("admin:index"))
@@ -193,7 +188,7 @@ def test_a_session_that_writes_needs_the_csrf_token_and_a_token_does_not(browser
 
 
 def test_a_stranger_without_the_csrf_token_is_401(browser):
-    put(browser, "tiers/free", TIER).refused(401, "unauthorized")
+    put(browser, "tiers/free", TIER).rejected(401, "unauthorized")
 
 
 def test_a_change_is_written_down_with_its_author(client, caplog):
@@ -228,7 +223,7 @@ def entry_text(body: dict[str, Any]) -> str:
     return shown.replace("None", "null")
 
 
-def test_a_change_that_is_refused_is_not_written_down(client, caplog):
+def test_a_change_that_is_rejected_is_not_written_down(client, caplog):
     caplog.set_level("INFO", "celery_fairness")
     client.force_login(User.objects.create_superuser("boss"))
     assert Answer(client.delete(f"{ROOT}tiers/free")).status == 409
@@ -275,7 +270,7 @@ def test_the_command_makes_lists_and_revokes_tokens():
         (["create", "a\nb"], "one line"),
     ],
 )
-def test_the_command_refuses_what_cannot_be(arguments, problem):
+def test_the_command_rejects_what_cannot_be(arguments, problem):
     with pytest.raises(CommandError, match=problem) as failure:
         command(*arguments)
     assert failure.value.returncode == 1

@@ -12,17 +12,19 @@ from django_celery_fairness.models import TenantTier, Tier
 
 from celery_fairness.config.tenants import key_hash
 from tests.django.suite.api_client import ApiClient
+from tests.support.numbers import unset
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 GOLD = {
+    **unset("tier"),
     "concurrency": 9,
     "weight": 2.5,
     "queue_class": "priority",
     "max_waiting": 100,
     "description": "Three reports at once",
 }
-ACME = {"tier": "pro", "concurrency": None, "note": ""}
+ACME = {"tier": "pro", **unset("tenant"), "note": ""}
 ALWAYS = {"valid_from": None, "valid_until": None}
 
 
@@ -40,14 +42,14 @@ def test_tiers_are_listed_read_added_changed_and_deleted(api, claiming):
     assert claiming.limits.inspect("tenant:acme").limit is None
     gone = api("DELETE", "tiers/gold")
     assert (gone.status, gone.content, gone.headers.get("Content-Type")) == (204, b"", None)
-    api("GET", "tiers/gold").refused(404, "not_found")
-    api("DELETE", "tiers/gold").refused(404, "not_found")
+    api("GET", "tiers/gold").rejected(404, "not_found")
+    api("DELETE", "tiers/gold").rejected(404, "not_found")
 
 
 @pytest.mark.parametrize("field", sorted(GOLD))
 def test_a_tier_is_written_as_a_whole(api, field):
     body = {name: value for name, value in GOLD.items() if name != field}
-    assert field in api("PUT", "tiers/gold", body).refused(400, "invalid_request")
+    assert field in api("PUT", "tiers/gold", body).rejected(400, "invalid_request")
 
 
 @pytest.mark.parametrize(
@@ -66,22 +68,22 @@ def test_a_tier_is_written_as_a_whole(api, field):
     ],
 )
 def test_a_number_that_a_tier_cannot_have_is_rejected(api, field, value):
-    refused = api("PUT", "tiers/gold", {**GOLD, field: value}).refused(400, "invalid_request")
-    assert f"body.{field}" in refused
+    rejected = api("PUT", "tiers/gold", {**GOLD, field: value}).rejected(400, "invalid_request")
+    assert f"body.{field}" in rejected
     assert not Tier.objects.filter(name="gold").exists()
 
 
 def test_a_tier_in_use_and_the_default_tier_cannot_go(api):
     api("PUT", "tenants/acme", ACME)
-    api("DELETE", "tiers/pro").refused(409, "conflict")
-    assert "default tier" in api("DELETE", "tiers/free").refused(409, "conflict")
+    api("DELETE", "tiers/pro").rejected(409, "conflict")
+    assert "default tier" in api("DELETE", "tiers/free").rejected(409, "conflict")
     assert Tier.objects.count() == 4
 
 
 @pytest.mark.parametrize("name", ["a b", "a%2Fb", "x" * 101, "%00", "%C3%A4", "free%0A"])
 def test_a_name_that_no_tier_can_have_is_404(api, name):
     for method in ("GET", "PUT", "DELETE"):
-        api(method, f"tiers/{name}", GOLD).refused(404, "not_found")
+        api(method, f"tiers/{name}", GOLD).rejected(404, "not_found")
 
 
 def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
@@ -99,7 +101,7 @@ def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
     assert listed["pagination"] == {"total": 2, "page": 1, "per_page": 20}
     assert api("DELETE", "tenants/acme").status == 204
     assert claiming.limits.inspect("tenant:acme").limit == 1
-    assert "default tier" in api("GET", "tenants/acme").refused(404, "not_found")
+    assert "default tier" in api("GET", "tenants/acme").rejected(404, "not_found")
 
 
 def test_a_put_replaces_the_times_of_a_tenant_and_a_get_shows_them(api, claiming, acme):
@@ -117,8 +119,8 @@ def test_a_put_replaces_the_times_of_a_tenant_and_a_get_shows_them(api, claiming
     assert claiming.limits.inspect("tenant:acme").limit == 1
     assert api("GET", "tenants/acme").json == put
     swapped = {"valid_from": times["valid_until"], "valid_until": times["valid_from"]}
-    refused = api("PUT", "tenants/acme", ACME | swapped).refused(409, "conflict")
-    assert "after the beginning" in refused
+    rejected = api("PUT", "tenants/acme", ACME | swapped).rejected(409, "conflict")
+    assert "after the beginning" in rejected
 
 
 def test_a_tenants_waiting_tasks_move_with_its_tier(api, claiming, wait_in):
@@ -130,7 +132,7 @@ def test_a_tenants_waiting_tasks_move_with_its_tier(api, claiming, wait_in):
 
 def test_an_unknown_tier_is_a_conflict(api):
     put = api("PUT", "tenants/acme", {**ACME, "tier": "platinum"})
-    assert "'platinum'" in put.refused(409, "conflict")
+    assert "'platinum'" in put.rejected(409, "conflict")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_a_tenant_with_any_text_has_an_address(api, path, tenant):
     assert api("GET", f"tenants/{path}").status == 200
     found = api("GET", f"rate-limits/tenant:{path}")
     if path.endswith("/override"):
-        found.refused(405, "method_not_allowed")
+        found.rejected(405, "method_not_allowed")
         found = api("GET", f"rate-limits/tenant:{key_hash(tenant)}")
     assert found.json["concurrency"]["limit"] == 3
     assert api("DELETE", f"tenants/{path}").status == 204
@@ -160,7 +162,7 @@ def test_a_tenant_with_any_text_has_an_address(api, path, tenant):
 @pytest.mark.parametrize("path", ["x" * 201, "x" * 10_000, "%00", "a%00b", "%F0%9F%98%80" * 51])
 def test_what_cannot_be_a_tenant_is_404(api, path):
     for method in ("GET", "PUT", "DELETE"):
-        api(method, f"tenants/{path}", ACME).refused(404, "not_found")
+        api(method, f"tenants/{path}", ACME).rejected(404, "not_found")
 
 
 def test_a_waiting_task_is_explained_and_cancelled(api, hold, wait_in):
@@ -173,24 +175,72 @@ def test_a_waiting_task_is_explained_and_cancelled(api, hold, wait_in):
     done = api("DELETE", f"tasks/{task}")
     assert done.status == 200
     assert done.json == {"task_id": task, "state": "cancelled", "queue": "email", "owner": ""}
-    api("GET", f"tasks/{task}").refused(404, "not_found")
-    api("DELETE", f"tasks/{task}").refused(404, "not_found")
+    api("GET", f"tasks/{task}").rejected(404, "not_found")
+    api("DELETE", f"tasks/{task}").rejected(404, "not_found")
 
 
 def test_a_task_that_runs_is_not_stopped_and_that_is_a_conflict(api, claiming, monkeypatch):
-    from celery_fairness.control.views import Cancelled
+    from celery_fairness.control.task.views import Cancelled
 
     runs = Cancelled(task_id="1", state="running", queue="email", owner="one@web")
     monkeypatch.setattr(claiming.tasks, "cancel", lambda _task_id: runs)
     answer = api("DELETE", "tasks/1")
-    assert "goes on" in answer.refused(409, "conflict")
+    assert "goes on" in answer.rejected(409, "conflict")
     assert answer.error["details"]["owner"] == "one@web"
+
+
+def test_tasks_are_listed_page_by_page(api, claiming, wait_in):
+    tasks = [wait_in("email", "acme") for _ in range(3)]
+    wait_in("email", "other")
+    first = api("GET", "tasks?tenant=acme&queue=email&state=waiting&limit=2").json
+    assert [each["task_id"] for each in first["items"]] == tasks[:2]
+    assert first["items"][0].keys() == claiming.tasks.list().items[0].__dataclass_fields__.keys()
+    more = api("GET", f"tasks?tenant=acme&limit=2&cursor={first['cursor']}").json
+    assert [each["task_id"] for each in more["items"]] == tasks[2:]
+    assert (more["cursor"], more["is_ordered"]) == (None, True)
+    assert len(api("GET", "tasks").json["items"]) == 4
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=51", "state=later", "tenant=", "queue=%00", "cursor=!", "cursor="],
+)
+def test_a_list_of_tasks_that_cannot_be_is_rejected(api, query):
+    name = query.partition("=")[0]
+    assert f"query.{name}" in api("GET", f"tasks?{query}").rejected(400, "invalid_request")
+
+
+def test_a_text_that_is_no_cursor_is_not_found(api):
+    assert "cursor: expected" in api("GET", "tasks?cursor=abc").rejected(404, "not_found")
+
+
+def test_a_bulk_cancel_needs_the_number_of_its_tasks(api, claiming, wait_in, caplog):
+    caplog.set_level("INFO", "celery_fairness")
+    for _ in range(3):
+        wait_in("email", "acme")
+    wait_in("email", "other")
+    for query in ("tenant=acme", "tenant=acme&confirm=2"):
+        answer = api("DELETE", f"tasks?{query}")
+        assert "confirm=3" in answer.rejected(409, "conflict")
+        assert answer.error["details"] == {"tasks": 3}
+    done = api("DELETE", "tasks?tenant=acme&state=waiting&confirm=3")
+    assert (done.status, done.json) == (200, {"cancelled": 3, "has_more": False})
+    again = api("DELETE", "tasks?tenant=acme&confirm=3")
+    assert again.json == {"cancelled": 0, "has_more": False}
+    assert claiming.tasks.count(queue="email") == 1
+    assert "deleted tasks of 'tenant acme, state waiting'" in caplog.text
+
+
+def test_a_bulk_cancel_of_everything_is_a_conflict(api, claiming):
+    assert "a tenant, a queue or a key" in api("DELETE", "tasks").rejected(409, "conflict")
+    state = api("DELETE", "tasks?state=running&tenant=acme")
+    assert "query.state" in state.rejected(400, "invalid_request")
 
 
 @pytest.mark.parametrize("task", ["x" * 10_000, "%00", "a/b", "%C3%A4", "%0A"])
 def test_a_task_that_nobody_knows_is_404(api, task):
-    api("GET", f"tasks/{task}").refused(404, "not_found")
-    api("DELETE", f"tasks/{task}").refused(404, "not_found")
+    api("GET", f"tasks/{task}").rejected(404, "not_found")
+    api("DELETE", f"tasks/{task}").rejected(404, "not_found")
 
 
 def test_events_are_polled_from_a_cursor(api, claiming):
@@ -226,12 +276,12 @@ def test_events_are_polled_from_a_cursor(api, claiming):
 )
 def test_a_poll_that_cannot_be_is_rejected(api, query):
     name = query.partition("=")[0]
-    assert f"query.{name}" in api("GET", f"events?{query}").refused(400, "invalid_request")
+    assert f"query.{name}" in api("GET", f"events?{query}").rejected(400, "invalid_request")
 
 
 @pytest.mark.parametrize("types", ["nonsense", "fairness.pausd", "task.put,fairness.paused"])
 def test_an_unknown_type_of_event_is_answered_with_the_types(api, types):
-    text = api("GET", f"events?types={types}").refused(400, "invalid_request")
+    text = api("GET", f"events?types={types}").rejected(400, "invalid_request")
     assert "task.put, task.started" in text if "task.put" in types else "fairness.paused" in text
     assert ("did you mean 'fairness.paused'?" in text) is (types == "fairness.pausd")
 
@@ -249,7 +299,7 @@ def test_an_unknown_type_of_event_is_answered_with_the_types(api, types):
     ],
 )
 def test_no_error_shows_a_regular_expression(api, path, body):
-    text = api("PUT" if body else "GET", path, body).refused(400, "invalid_request")
+    text = api("PUT" if body else "GET", path, body).rejected(400, "invalid_request")
     assert "expected" in text.lower() or "should be" in text
     assert not {*"^$\\"} & {*text}, text
 
@@ -263,7 +313,7 @@ def test_statistics_are_those_of_python(api, claiming, wait_in, hold):
     assert api("GET", "stats/rejections").json["tiers"] == {}
     minutes = api("GET", "stats/minutes?last=10")
     assert (minutes.status, minutes.json) == (200, [])
-    assert "last" in api("GET", "stats/minutes?last=361").refused(400, "invalid_request")
+    assert "last" in api("GET", "stats/minutes?last=361").rejected(400, "invalid_request")
 
 
 def test_the_manifest_has_what_this_installation_meets(api):
@@ -300,6 +350,8 @@ AWAY = [
     ("GET", "admin/queues/email/rate-limit", None),
     ("PUT", "admin/queues/email/rate-limit", {"concurrency": 1}),
     ("DELETE", "admin/queues/email/rate-limit", None),
+    ("GET", "tasks", None),
+    ("DELETE", "tasks?tenant=acme", None),
     ("GET", "tasks/1", None),
     ("DELETE", "tasks/1", None),
     ("GET", "events", None),
@@ -311,7 +363,7 @@ AWAY = [
 def test_redis_away_is_503_and_worth_another_try(api, redis_away):
     for method, path, body in AWAY:
         answer = api(method, path, body)
-        assert "does not answer" in answer.refused(503, "unavailable"), path
+        assert "does not answer" in answer.rejected(503, "unavailable"), path
     assert api("GET", "health/live").status == 200
 
 
@@ -337,7 +389,7 @@ def test_the_database_away_is_503_without_its_text(api, monkeypatch):
         raise OperationalError("could not connect as user admin with password 1234")
 
     monkeypatch.setattr(Tier.objects, "order_by", away)
-    message = api("GET", "tiers").refused(503, "unavailable")
+    message = api("GET", "tiers").rejected(503, "unavailable")
     assert message == "the database does not answer"
 
 

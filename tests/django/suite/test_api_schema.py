@@ -69,6 +69,8 @@ def test_the_document_is_served_and_has_every_route(api):
         ("GET", "tiers/{name}"),
         ("PUT", "tiers/{name}"),
         ("DELETE", "tiers/{name}"),
+        ("GET", "tasks"),
+        ("DELETE", "tasks"),
         ("GET", "tasks/{task_id}"),
         ("DELETE", "tasks/{task_id}"),
         ("GET", "events"),
@@ -154,7 +156,7 @@ def test_a_request_without_a_name_is_401(claiming, operation, header):
     method, path = operation
     sent = Client().generic(method, ROOT + path, b"{}", content_type=MEDIA_TYPE, headers=header)
     answer = Answer(sent)
-    answer.refused(401, "unauthorized")
+    answer.rejected(401, "unauthorized")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
@@ -169,12 +171,12 @@ def test_what_the_document_does_not_have_asks_for_a_name_too(claiming, path, met
 
 def test_unknown_paths_and_methods_have_the_form_of_an_error(api):
     for path in ("", "nothing", "tiers/free/more", "health"):
-        api("GET", path).refused(404, "not_found")
+        api("GET", path).rejected(404, "not_found")
     for method in ("POST", "PATCH", "TRACE"):
         answer = api(method, "tiers/free")
-        assert "expected one of" in answer.refused(405, "method_not_allowed")
+        assert "expected one of" in answer.rejected(405, "method_not_allowed")
         assert answer.headers["Allow"] == "DELETE, GET, PUT"
-    api("POST", "openapi.json").refused(405, "method_not_allowed")
+    api("POST", "openapi.json").rejected(405, "method_not_allowed")
 
 
 def malformed(seed: int) -> Iterator[Any]:
@@ -221,7 +223,7 @@ def test_a_thousand_malformed_bodies_are_4xx_in_our_form(api):
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "a/b/c"])
 def test_other_media_types_are_415(api, kind):
     put = api("PUT", "rate-limits/maps", {"concurrency": 1}, content_type=kind)
-    assert MEDIA_TYPE in put.refused(415, "unsupported_media_type")
+    assert MEDIA_TYPE in put.rejected(415, "unsupported_media_type")
 
 
 @pytest.mark.parametrize(
@@ -235,19 +237,19 @@ def test_both_media_types_are_read_and_one_is_written(api, kind):
 
 def test_a_body_that_is_too_large_is_413(api, settings):
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000
-    api("PUT", "rate-limits/maps", b" " * 2_000).refused(413, "too_large")
+    api("PUT", "rate-limits/maps", b" " * 2_000).rejected(413, "too_large")
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
 def test_numbers_that_json_does_not_have_are_no_json(api, number):
     body = b'{"concurrency": %s}' % number
-    assert "in JSON" in api("PUT", "rate-limits/maps", body).refused(400, "invalid_request")
+    assert "in JSON" in api("PUT", "rate-limits/maps", body).rejected(400, "invalid_request")
 
 
 def test_a_body_with_several_mistakes_names_each(api):
     body = {"concurrency": "3", "rate": {"limit": 0, "period": "PT1M"}, "colour": "red"}
     answer = api("PUT", "rate-limits/maps", body)
-    answer.refused(400, "invalid_request")
+    answer.rejected(400, "invalid_request")
     places = {each["where"] for each in answer.error["details"]["problems"]}
     assert places == {"body.concurrency", "body.rate.limit", "body.colour"}
     assert json.loads(json.dumps(answer.json)) == answer.json
@@ -256,14 +258,14 @@ def test_a_body_with_several_mistakes_names_each(api):
 def test_the_answer_to_a_long_malformed_body_is_short(api):
     body = {f"field{number}": "x" * 1_000 for number in range(500)}
     answer = api("PUT", "rate-limits/maps", {**body, "y" * 10_000: 1})
-    answer.refused(400, "invalid_request")
+    answer.rejected(400, "invalid_request")
     assert len(answer.content) < 10_000
 
 
 def test_d16_an_extension_that_is_not_served_is_422(api):
     needs = {"OJS-Requires-Extension": "rate-limiting, cron"}
     answer = api("GET", "manifest", headers=needs)
-    assert "'cron'" in answer.refused(422, "EXTENSION_NOT_SUPPORTED")
+    assert "'cron'" in answer.rejected(422, "EXTENSION_NOT_SUPPORTED")
     served = {"OJS-Requires-Extension": "urn:ojs:ext:rate-limiting"}
     assert api("GET", "manifest", headers=served).status == 200
 

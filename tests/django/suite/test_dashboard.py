@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import redis
 from django.contrib.auth.models import Permission, User
@@ -10,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django_celery_fairness import dashboard
 
-from celery_fairness.control import control_bus
-from celery_fairness.control.views import WorkerStatus
+from celery_fairness.control.installation import control_bus
+from celery_fairness.control.installation.views import WorkerStatus
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Waiting
 from tests.django.suite.test_admin import read
@@ -106,7 +108,7 @@ def test_a_tenant_whose_next_task_needs_a_place_is_not_at_its_limit(
 
 def test_it_shows_the_limit_that_blocks(client, operator, fairness, server):
     for number in range(3):
-        put(server, f"t{number}", number, limits="api.stripe.com|1|||w")
+        put(server, f"t{number}", number, limits="api.stripe.com|C1|w")
     claim(server, want=3)
     assert "api.stripe.com concurrency 2" in read(client.get(reverse(PAGE)))
 
@@ -141,6 +143,23 @@ def test_it_shows_what_workers_that_only_observe_would_have_rejected(
     page = read(client.get(reverse(PAGE)))
     assert "1 of 1 workers only observes." in page
     assert "set FAIRNESS_ENABLED to true" in page
+
+
+def test_it_shows_starts_ends_failures_and_retries_of_the_full_minutes(
+    client, operator, fairness, server
+):
+    minute = server.time()[0] // 60
+    counts = {"alone:0 free celery": 5, "done  ": 3, "failed  celery": 1, "retried  <mail>": 2}
+    for number, ago in ((1, 1), (10, 30)):
+        fields = {field: count * number for field, count in counts.items()}
+        server.hset(f"{PREFIX}stats:{minute - ago}", mapping=fields)
+    answer = client.get(reverse(PAGE))
+    page = read(answer)
+    # Another minute may have begun.
+    assert re.search(r"started \d+ 55 ended \d+ 66 failed \d+ 11 retried \d+ 22 ", page)
+    assert "celery 11 0 <mail> 0 22" in page
+    assert b"<mail>" not in answer.content
+    assert re.search(r'aria-label="In the last minute: \d+ started, ', answer.content.decode())
 
 
 def test_names_are_shown_as_text(client, operator, fairness, server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from uuid import uuid4
 
 import pytest
@@ -9,14 +10,14 @@ from django_celery_fairness.models import LimitOverride
 
 from celery_fairness import RateLimitPolicy
 from celery_fairness.config.limit_spec import write_limits
-from celery_fairness.control.boost import boosted
+from celery_fairness.control.tenant.boost import boosted
 from tests.cli.clearing import send
 from tests.django.suite.operators import do, history, show, url
 from tests.django.suite.test_admin import read
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-API = "api.stripe.com|1|||w"
+API = "api.stripe.com|C1|w"
 TENANT = "tenant:42"
 RESUMED = "tenant:42: not stopped: tasks start as its limits allow"
 
@@ -75,6 +76,8 @@ def test_the_page_of_a_key_shows_rate_reset_and_who_holds_it(client, shop, claim
 def test_the_page_of_a_tenant_shows_its_share_in_each_queue(client, shop):
     for number in range(3):
         send(shop, "42", f"t{number}")
+    # No tenant of the queue holds a slot, so there is nothing to share.
+    assert re.search(r"celery 3 1 .* – \d+\.\d s", show(client, "limitkey_change", TENANT))
     assert len(shop.claim()) == 1
     page = show(client, "limitkey_change", TENANT)
     assert "Why this number Limit 1: tier free" in page
@@ -185,7 +188,7 @@ def test_only_a_tenant_can_be_purged(client):
         ({"reason": "nu\0l"}, "Null characters are not allowed"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_beside_the_field(client, claiming, fields, problem):
+def test_what_cannot_be_meant_is_rejected_beside_the_field(client, claiming, fields, problem):
     assert problem in do(client, "limitkey_change", TENANT, action="pause", **fields)
     assert not claiming.tenants.inspect("42").holds.on_hold
     assert history() == []
@@ -236,7 +239,7 @@ def test_what_can_be_no_key_is_said_and_offers_nothing(client, key):
     assert "Not done" in history()[0][2]
 
 
-def test_a_name_of_ten_kilobytes_is_refused(client):
+def test_a_name_of_ten_kilobytes_is_rejected(client):
     page = show(client, "limitkey_changelist", key="x" * 10_000)
     assert "No key has more than 1000 characters" in page
 

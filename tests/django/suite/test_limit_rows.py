@@ -142,7 +142,7 @@ def test_while_redis_is_away_a_request_changes_nothing(
         LimitOverride.objects.create(key="api", concurrency="3", reason="why")
         QueueLimit.objects.create(queue="emails", global_limit=3)
     redis_server.kill()
-    assert "does not answer" in api(method, path, body).refused(503, "unavailable")
+    assert "does not answer" in api(method, path, body).rejected(503, "unavailable")
     rows = [*LimitOverride.objects.values_list("concurrency", flat=True)]
     rows += QueueLimit.objects.values_list("global_limit", flat=True)
     assert rows == (["3", 3] if has_rows else [])
@@ -153,7 +153,7 @@ def test_while_redis_is_away_a_request_changes_nothing(
 def test_if_redis_dies_during_a_request_the_row_is_published_later(
     api, claiming, dying, method, path, body
 ):
-    assert "does not answer" in api(method, path, body).refused(503, "unavailable")
+    assert "does not answer" in api(method, path, body).rejected(503, "unavailable")
     assert UnpublishedChange.objects.count() == 1
     dying.restart()
     publishing.publish_pending()
@@ -246,7 +246,7 @@ def test_no_program_and_no_fixture_saves_a_second_form_of_a_key(claiming, tmp_pa
 def test_an_end_that_redis_would_reject_is_no_row(api, claiming):
     assert api("PUT", "rate-limits/api", {"concurrency": 5}).status == 200
     body = {"concurrency": 6, "expires_at": "9999-12-31T23:59:59Z"}
-    assert "before the year 5138" in api("PUT", "rate-limits/api", body).refused(409, "conflict")
+    assert "before the year 5138" in api("PUT", "rate-limits/api", body).rejected(409, "conflict")
     assert LimitOverride.objects.get().concurrency == "5"
     body["expires_at"] = "5137-01-01T00:00:00Z"
     assert api("PUT", "rate-limits/api", body).json["concurrency"]["limit"] == 6
@@ -289,7 +289,7 @@ def test_an_override_that_another_request_ends_at_once_is_no_mistake_of_the_body
 
     monkeypatch.setattr(LimitOverride, "save", saved)
     put = api("PUT", "rate-limits/api", {"concurrency": 5})
-    assert put.refused(503, "unavailable") == "another request ended the override"
+    assert put.rejected(503, "unavailable") == "another request ended the override"
     assert put.json["error"]["retryable"]
 
 
@@ -299,8 +299,8 @@ def test_a_key_that_a_database_cannot_store_has_the_row_of_its_hash(api, claimin
     assert numbers(claiming, "tenant:\0") == {"concurrency": 5}
     assert api("DELETE", "rate-limits/tenant:%00/override").status == 204
     for path in ("admin/queues/%00/rate-limit", f"admin/queues/{'x' * 256}/rate-limit"):
-        refused = api("PUT", path, {"concurrency": 1}).refused(404, "not_found")
-        assert "Expected 1 to 255 bytes" in refused
+        rejected = api("PUT", path, {"concurrency": 1}).rejected(404, "not_found")
+        assert "Expected 1 to 255 bytes" in rejected
 
 
 def test_an_answer_is_of_the_committed_row_with_atomic_requests(api, claiming, monkeypatch):

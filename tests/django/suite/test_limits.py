@@ -19,8 +19,8 @@ from django_celery_fairness import publishing
 from django_celery_fairness.models import LimitOverride, QueueLimit, Tier, UnpublishedChange
 
 from celery_fairness import Fairness
-from celery_fairness.control.limits import LimitsApi
-from celery_fairness.control.queues import QueuesApi
+from celery_fairness.control.key.limits_api import LimitsApi
+from celery_fairness.control.queue.queues_api import QueuesApi
 from celery_fairness.errors import NotFound
 from tests.django.suite.other_process import elsewhere
 

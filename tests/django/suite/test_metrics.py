@@ -113,7 +113,7 @@ def test_without_the_client_library_the_log_has_the_command(
 ):
     monkeypatch.setattr(exporter, "find_spec", lambda _: None)
     assert ask().status_code == 500
-    assert "pip install 'celery-fairness[metrics]'" in caplog.text
+    assert "pip install 'prometheus-client" in caplog.text
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def good(bounds):
 
 
 def bad(bounds):
-    return [(field, value) for field, _, refused in bounds for value in refused]
+    return [(field, value) for field, _, rejected in bounds for value in rejected]
 
 
 def tier(**fields) -> Tier:
@@ -95,7 +95,7 @@ def test_a_limit_within_its_bounds_is_stored(make, field, value):
 @pytest.mark.parametrize(
     ("make", "field", "value"), [(make, *each) for make, bounds in LIMITS for each in bad(bounds)]
 )
-def test_the_database_refuses_a_limit_out_of_bounds(make, field, value):
+def test_the_database_rejects_a_limit_out_of_bounds(make, field, value):
     model = type(make())
     with pytest.raises((IntegrityError, DataError)), transaction.atomic():
         model.objects.bulk_create([make(**{field: value})])
@@ -108,9 +108,9 @@ def test_the_database_refuses_a_limit_out_of_bounds(make, field, value):
     ("make", "field", "value"), [(make, *each) for make, bounds in LIMITS for each in bad(bounds)]
 )
 def test_a_form_names_the_field_of_a_limit_out_of_bounds(make, field, value):
-    with pytest.raises(ValidationError) as refusal:
+    with pytest.raises(ValidationError) as rejection:
         make(**{field: value}).full_clean()
-    assert field in refusal.value.message_dict
+    assert field in rejection.value.message_dict
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_a_form_names_the_field_of_a_limit_out_of_bounds(make, field, value):
         (override, "key", "{tenant}"),
     ],
 )
-def test_a_form_refuses_what_only_the_package_can_read(make, field, value):
-    with pytest.raises(ValidationError) as refusal:
+def test_a_form_rejects_what_only_the_package_can_read(make, field, value):
+    with pytest.raises(ValidationError) as rejection:
         make(**{field: value}).full_clean()
-    assert list(refusal.value.message_dict) == [field]
+    assert list(rejection.value.message_dict) == [field]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_tier_within_its_bounds_is_stored(field, value):
 
 
 @pytest.mark.parametrize(("field", "value"), bad(TIER_BOUNDS))
-def test_the_database_refuses_a_tier_out_of_bounds(field, value):
+def test_the_database_rejects_a_tier_out_of_bounds(field, value):
     with pytest.raises((IntegrityError, DataError)), transaction.atomic():
         tier(**{field: value}).save()
     Tier.objects.bulk_create([tier()])
@@ -188,13 +188,13 @@ def test_the_database_refuses_a_tier_out_of_bounds(field, value):
 
 @pytest.mark.parametrize(("field", "value"), bad(TIER_BOUNDS))
 def test_a_form_names_the_field_of_a_tier_out_of_bounds(field, value):
-    with pytest.raises(ValidationError) as refusal:
+    with pytest.raises(ValidationError) as rejection:
         tier(**{field: value}).full_clean()
-    assert field in refusal.value.message_dict
+    assert field in rejection.value.message_dict
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "é", "a\n"])
-def test_a_form_refuses_a_name_that_no_queue_could_carry(name):
+def test_a_form_rejects_a_name_that_no_queue_could_carry(name):
     with pytest.raises(ValidationError, match="letters, digits"):
         tier(name=name).full_clean()
 
@@ -209,7 +209,7 @@ def test_a_tenant_within_its_bounds_is_stored(field, value):
 
 
 @pytest.mark.parametrize(("field", "value"), bad(TENANT_BOUNDS))
-def test_the_database_refuses_a_tenant_out_of_bounds(field, value):
+def test_the_database_rejects_a_tenant_out_of_bounds(field, value):
     with pytest.raises((IntegrityError, DataError)), transaction.atomic():
         tenant(**{field: value}).save()
     TenantTier.objects.bulk_create([tenant()])
@@ -219,9 +219,9 @@ def test_the_database_refuses_a_tenant_out_of_bounds(field, value):
 
 @pytest.mark.parametrize(("field", "value"), bad(TENANT_BOUNDS))
 def test_a_form_names_the_field_of_a_tenant_out_of_bounds(field, value):
-    with pytest.raises(ValidationError) as refusal:
+    with pytest.raises(ValidationError) as rejection:
         tenant(**{field: value}).full_clean()
-    assert field in refusal.value.message_dict
+    assert field in rejection.value.message_dict
 
 
 @pytest.mark.parametrize("make", [tier, tenant, queue_limit, override])

@@ -12,7 +12,7 @@ from django_celery_fairness.models import TenantTier, Tier
 from redis import Redis
 
 from celery_fairness import Fairness
-from celery_fairness.control.tenants import TenantsApi
+from celery_fairness.control.tenant.tenants_api import TenantsApi
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Waiting

@@ -19,13 +19,14 @@ from django_celery_fairness.permissions import Action
 from tests.cli.clearing import bury, send
 from tests.django.suite.api_client import MEDIA_TYPE, ROOT, Answer, ApiClient
 from tests.django.suite.operators import url
+from tests.support.numbers import unset
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "http-api.md"
-TIER = {"concurrency": 7, "weight": 2.0, "queue_class": "default", "max_waiting": None}
+TIER = {**unset("tier"), "concurrency": 7, "queue_class": "default"}
 TIER_FORM = {"concurrency": "7", "weight": "2", "queue_class": "default"}
-TENANT = {"tier": "pro", "concurrency": None, "note": ""}
+TENANT = {"tier": "pro", **unset("tenant"), "note": ""}
 WHY = {"reason": "incident 17"}
 
 #: A request to the API: its method, its path and its body.
@@ -105,6 +106,11 @@ CASES = [
         visits=(post("limitoverride_change", "maps", concurrency="0", **WHY),),
     ),
     case(
+        Action.SEE_RUNNING_TENANTS,
+        visits=(get("tenant_changelist"), get("tenant_change", "tenant:42")),
+    ),
+    case(Action.RECORD_TENANTS, visits=(post("tenant_record"),)),
+    case(
         Action.SEE_QUEUES,
         calls=(("GET", "admin/queues/emails/rate-limit", None),),
         visits=(get("queue_changelist"), get("queue_change", "emails")),
@@ -170,13 +176,20 @@ CASES = [
     ),
     case(
         Action.SEE_TASKS,
-        calls=(("GET", "tasks/t0", None),),
-        visits=(get("task_changelist", id="t0"), get("task_change", "t0")),
+        calls=(("GET", "tasks", None), ("GET", "tasks/t0", None)),
+        visits=(
+            get("task_changelist"),
+            get("task_changelist", id="t0"),
+            get("task_change", "t0"),
+        ),
     ),
     case(
         Action.CANCEL_TASKS,
-        calls=(("DELETE", "tasks/t0", None),),
-        visits=(post("task_cancel", "t0", **WHY),),
+        calls=(
+            ("DELETE", "tasks/t0", None),
+            ("DELETE", "tasks?tenant=nobody", None),
+        ),
+        visits=(post("task_cancel", "t0", **WHY), post("task_cancel_all", **WHY)),
     ),
     case(Action.SEE_DEAD_LETTERS, visits=(get("deadletter_changelist"),)),
     case(
@@ -268,7 +281,7 @@ def test_all_other_permissions_do_not_allow_it(client, rows, case):
     token = ApiClient("write", "of other", other)
     for call in case.calls:
         for answer in (token(*call), by_session(client, call)):
-            assert case.actions[0].permission in answer.refused(403, "forbidden")
+            assert case.actions[0].permission in answer.rejected(403, "forbidden")
     for each in case.visits:
         assert visit(client, rows, each) == 403
 
@@ -287,7 +300,7 @@ def test_its_permission_alone_allows_it_by_the_api(client, rows, case, action):
     reading, writing = ApiClient("read", "reads", user), ApiClient("write", "writes", user)
     for call in case.calls:
         if action.writes:
-            assert "its scope is read" in reading(*call).refused(403, "forbidden")
+            assert "its scope is read" in reading(*call).rejected(403, "forbidden")
         else:
             assert reading(*call).status == by_session(client, call).status == 200
         assert writing(*call).status in (200, 204)
@@ -303,10 +316,10 @@ def test_who_may_only_add_or_delete_does_no_more(client, rows):
         ("rate-limits/maps", {"concurrency": 0}),
         ("admin/queues/emails/rate-limit", {"concurrency": 2}),
     ]:
-        assert "change_" in token("PUT", path, body).refused(403, "forbidden")
+        assert "change_" in token("PUT", path, body).rejected(403, "forbidden")
     user.user_permissions.set(ours().filter(codename__startswith="delete_"))
     override = "rate-limits/of-a-command/override"
-    assert "change_limitkey" in token("DELETE", override).refused(403, "forbidden")
+    assert "change_limitkey" in token("DELETE", override).rejected(403, "forbidden")
 
 
 def test_who_may_change_tenants_may_give_one_its_first_row(client, rows):
@@ -333,10 +346,10 @@ def test_any_permission_of_this_app_is_enough(client, rows, path):
     user = staff("one", ours().filter(codename="view_queue"))
     token = ApiClient("read", "reads", user)
     assert token("GET", path).status == 200
-    token("GET", "nothing").refused(404, "not_found")
+    token("GET", "nothing").rejected(404, "not_found")
     user.user_permissions.set(Permission.objects.exclude(pk__in=ours()))
-    token("GET", path).refused(403, "forbidden")
-    token("GET", "nothing").refused(403, "forbidden")
+    token("GET", path).rejected(403, "forbidden")
+    token("GET", "nothing").rejected(403, "forbidden")
 
 
 def test_every_action_and_every_route_is_tried_and_the_page_names_its_permission():
@@ -351,7 +364,9 @@ def test_every_action_and_every_route_is_tried_and_the_page_names_its_permission
     for each in CASES:
         for method, path, _ in each.calls:
             template = re.sub(
-                r"^(rate-limits|tiers|tenants|tasks|admin/queues)/[^/]+", r"\1/{}", path
+                r"^(rate-limits|tiers|tenants|tasks|admin/queues)/[^/]+",
+                r"\1/{}",
+                path.partition("?")[0],
             )
             found = needed.setdefault((method, template), set())
             found.update(action.permission for action in each.actions)

@@ -8,7 +8,7 @@ import re
 import pytest
 from django_celery_fairness import dashboard
 
-from celery_fairness.control.views import WorkerStatus
+from celery_fairness.control.installation.views import WorkerStatus
 from tests.cli.clearing import bury, send
 from tests.django.suite.operators import show, url
 
@@ -39,7 +39,7 @@ def test_the_page_shows_why_tasks_wait_and_who_takes_them(client, shop, claiming
     for number in range(3):
         send(shop, "flood", f"t{number}")
     for number in range(2):
-        send(shop, f"s{number}", f"s{number}", limits="api|1|||w")
+        send(shop, f"s{number}", f"s{number}", limits="api|C1|w")
     send(shop, "off", "off")
     claiming.tenants.pause("off")
     claiming.queues.set_limit("mail", global_limit=1)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 #: Every page, with the permission to view it.
 PAGES = [
     ("dashboard_changelist", (), "view_dashboard"),
+    ("tenant_changelist", (), "view_tenant"),
     ("limitkey_changelist", (), "view_limitkey"),
     ("limitkey_change", ("tenant:42",), "view_limitkey"),
     ("queue_changelist", (), "view_queue"),

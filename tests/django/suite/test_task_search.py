@@ -1,14 +1,21 @@
-"""The task search: the words of the command, and cancel."""
+"""Tasks: lists and bulk cancel, the words of the command about one task, and its cancel."""
 
 from __future__ import annotations
 
+import re
+
 import click
 import pytest
+from django.contrib.auth.models import Permission, User
+from django.utils.http import urlencode
 from django.utils.text import capfirst
 
-from celery_fairness.cli.show_task import explanation_lines
+from celery_fairness.config.tenants import key_part
+from celery_fairness.control.task.task_list import LIST_LENGTH
+from celery_fairness.texts.tasks import explanation_lines
 from tests.cli.clearing import bury, send
 from tests.django.suite.operators import do, history, show, url
+from tests.django.suite.test_admin import read
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,7 +27,7 @@ def someone(boss, shop):
 
 def test_it_explains_in_the_words_of_the_command(client, shop, claiming):
     for number in range(2):
-        send(shop, f"4{number}", f"t{number}", limits="api|1|||w")
+        send(shop, f"4{number}", f"t{number}", limits="api|C1|w")
     shop.claim()
     claiming.limits.pause("api", by="ada")
     page = show(client, "task_changelist", id=" t1 ")
@@ -39,8 +46,110 @@ def test_a_task_that_is_nowhere_is_said(client):
     assert "Cancel this task" not in page
 
 
-def test_without_an_id_it_says_what_to_do(client):
-    assert "Type the id of a task" in show(client, "task_changelist")
+def test_without_an_id_it_lists_tasks_and_says_what_to_do(client, shop):
+    page = show(client, "task_changelist")
+    assert "Type the id of a task" in page
+    assert "No such task waits, runs, or is a dead letter." in page
+    send(shop, "42", "first")
+    send(shop, "43", "second", queue="mail")
+    page = show(client, "task_changelist")
+    assert re.search(r"first shop.work waiting \d", page)
+    assert re.search(r"second shop.work waiting \d", page)
+    assert "Cancel all that wait" not in page
+    page = show(client, "task_changelist", queue="mail", state="waiting")
+    assert re.search(r"second shop.work waiting \d", page)
+    assert "first shop.work" not in page
+    assert "Cancel all that wait" in page
+    assert "Cancel all that wait" not in show(client, "task_changelist", queue="mail", state="dead")
+
+
+def test_a_list_goes_on_at_its_next_page(client, shop):
+    for number in range(LIST_LENGTH + 1):
+        send(shop, "42", f"id-{number}")
+    first = client.get(url("task_changelist"), {"tenant": "42"}).content.decode()
+    assert "id-49" in first
+    assert "id-50" not in first
+    (following,) = re.findall(r'href="([^"]*cursor=[^"]*)"', first)
+    second = client.get(url("task_changelist") + following.replace("&amp;", "&")).content.decode()
+    assert "id-50" in second
+    assert "id-49" not in second
+    assert "first page" in second
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ({"state": "later"}, "state: expected one of waiting"),
+        ({"cursor": "x"}, "cursor: expected the cursor of a page"),
+        ({"key": "a b"}, "key: expected the key of a limit"),
+        ({"tenant": "x" * 300}, "at most 200 bytes"),
+    ],
+)
+def test_a_filter_that_cannot_be_is_a_problem_of_the_page(client, query, problem):
+    assert problem in show(client, "task_changelist", **query)
+
+
+@pytest.mark.parametrize("tenant", ["a&b=c", "<b>x</b>", "é 😀", '"', "?id=1"])
+def test_a_hostile_tenant_is_listed_and_cancelled(client, shop, tenant):
+    send(shop, key_part(tenant), "first")
+    address = f"{url('task_cancel_all')}?{urlencode({'tenant': tenant})}"
+    page = read(client.get(address))
+    assert "1 task of tenant" in page
+    done = client.post(address, {"reason": "r", "confirm": "1"}, follow=True)
+    assert "1 task is cancelled" in read(done)
+    assert b"<b>x</b>" not in done.content
+    assert shop.find("first")[0][1] == "ended"
+
+
+def test_a_bulk_cancel_asks_with_the_number_and_is_in_the_history(client, shop):
+    for number in range(3):
+        send(shop, "42", f"id-{number}")
+    send(shop, "42", "due", eta_ms=9_000_000_000_000)
+    address = f"{url('task_cancel_all')}?tenant=42&state=waiting"
+    page = read(client.get(address))
+    assert "3 tasks of tenant 42, state waiting will not run" in page
+    assert "This field is required" in read(client.post(address, {"confirm": "3"}))
+    # A task that came after the question stays.
+    send(shop, "42", "id-3")
+    page = read(client.post(address, {"reason": "flood", "confirm": "3"}, follow=True))
+    assert "3 tasks are cancelled, and others are left" in page
+    assert re.search(r"id-3 shop.work waiting \d", page)
+    ((who, row, what),) = history()
+    assert (who, row) == ("boss", "?tenant=42&state=waiting")
+    assert what.startswith(
+        "Cancel tasks of tenant 42, state waiting, because: flood. Done: 3 tasks"
+    )
+    to_list = client.get(url("task_change", row)).url
+    assert to_list == f"{url('task_changelist')}?tenant=42&state=waiting"
+
+
+@pytest.mark.parametrize("query", ["", "state=waiting", "tenant=42&state=running"])
+def test_what_no_bulk_cancel_takes_leads_back_to_the_list(client, shop, query):
+    send(shop, "42", "first")
+    answer = client.post(f"{url('task_cancel_all')}?{query}", {"reason": "r", "confirm": "9"})
+    assert answer.status_code == 302
+    assert shop.find("first")[0][1] == "waiting"
+
+
+def test_a_key_a_tenant_and_a_queue_show_their_first_tasks(client, shop):
+    send(shop, "42", "first", limits="api|C1|w")
+    send(shop, "43", "second", queue="mail")
+    for page, name in (("limitkey", "api"), ("limitkey", "tenant:42"), ("queue", "celery")):
+        text = show(client, f"{page}_change", name)
+        assert "Its tasks" in text
+        assert re.search(r"first shop.work waiting \d", text)
+        assert "second" not in text
+
+
+def test_who_may_not_see_tasks_sees_no_list(client, shop):
+    send(shop, "42", "first")
+    rights = Permission.objects.filter(codename__in=["view_limitkey", "view_queue"])
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.set(rights)
+    client.force_login(viewer)
+    for page, name in (("limitkey", "tenant:42"), ("queue", "celery")):
+        assert "Its tasks" not in show(client, f"{page}_change", name)
+    assert client.get(url("task_cancel_all")).status_code == 403
 
 
 def test_a_cancel_asks_first(client, shop):
@@ -91,6 +200,6 @@ def test_a_hostile_id_is_shown_as_text(client, shop, task_id):
     assert len(history()) == 1
 
 
-def test_an_id_of_ten_kilobytes_is_refused(client):
+def test_an_id_of_ten_kilobytes_is_rejected(client):
     page = show(client, "task_changelist", id="x" * 10_000)
     assert "No id has more than 1000 characters" in page

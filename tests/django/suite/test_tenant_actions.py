@@ -92,7 +92,7 @@ def test_a_reason_is_needed(client, claiming):
     assert history() == []
 
 
-def test_too_many_tenants_are_refused(client, monkeypatch):
+def test_too_many_tenants_are_rejected(client, monkeypatch):
     monkeypatch.setattr(tenant_actions, "AT_MOST", 1)
     page = choose(client, "pause_tenants")
     assert "Select at most 1 tenants" in read(client.get(page.url))

@@ -89,7 +89,7 @@ def test_a_row_that_has_begun_is_in_force_when_save_returns(fairness, client):
     make(valid_from=NOW - DAY, valid_until=NOW + DAY)
     assert limit(fairness) == 5
     ends_ms = str(int((NOW + DAY).timestamp() * 1000))
-    assert record(client) == {"tier": "enterprise", "concurrency": "", "ends_ms": ends_ms}
+    assert record(client) == {"tier": "enterprise", "numbers": "", "ends_ms": ends_ms}
     assert client.pexpiretime("{fairness}:tenant:acme") == int(ends_ms) + 121_000
 
 
@@ -126,7 +126,7 @@ def test_the_command_makes_a_row_effective_whose_time_has_begun(fairness, client
     assert record(client)["tier"] == "free"
     at(NOW + DAY)
     call_command("publish")
-    assert record(client) == {"tier": "pro", "concurrency": ""}
+    assert record(client) == {"tier": "pro", "numbers": ""}
     # It stays: the resolver is not enough for a task that waits.
     assert client.pttl("{fairness}:tenant:acme") == -1
     assert not UnpublishedChange.objects.exists()

@@ -48,7 +48,8 @@ def test_once_refuses_a_second_one_and_runs_what_a_limit_rejected(
 
         # The result is there a moment before the lock is gone.
         assert eventually(sent_again).get(timeout=RESULT_SECONDS) == 2
-    assert ran == [1, 2, 2]
+    # Both wait for one slot, and either may get it first.
+    assert sorted(ran) == [1, 2, 2]
 
 
 def test_singleton_returns_the_one_that_waits(make_app, fairness_server) -> None:
@@ -73,4 +74,5 @@ def test_singleton_returns_the_one_that_waits(make_app, fairness_server) -> None
             return made
 
         assert eventually(sent_again).get(timeout=RESULT_SECONDS) == 2
-    assert ran == [1, 2, 2]
+    # Both wait for one slot, and either may get it first.
+    assert sorted(ran) == [1, 2, 2]

@@ -21,7 +21,7 @@ REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 OLDEST_SENTRY = "sentry-sdk==1.45.1"
 #: It asks for a Celery below 5.7, and runs with it.
 WITHOUT_DEPENDENCIES = "celery-batches"
-EXTRAS = ("embedded", "django", "cli", "otel")
+EXTRAS = ("embedded", "django", "otel")
 TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "opentelemetry-sdk", "psutil", "pytest-celery")
 
 

@@ -31,9 +31,9 @@ function Check.kinds()
     changes = {whole = Check.needs("has_overrides")},
     expires = {whole = Check.needs("expiring")},
     tenant = {whole = Check.needs("tenant_published")},
-    running = {row = Slots.running, scan = "HSCAN"},
-    leases = {row = Slots.lease, scan = "ZSCAN"},
-    reserved = {row = Slots.reserved, scan = "ZSCAN"},
+    running = {row = Rows.running, scan = "HSCAN"},
+    leases = {row = Rows.lease, scan = "ZSCAN"},
+    reserved = {row = Rows.reserved, scan = "ZSCAN"},
     tenant_state = {whole = Places.tenant, row = Places.field, scan = "HSCAN"},
     at_limit = {row = Places.closed, scan = "ZSCAN"},
     waiting = {row = Places.count, scan = "HSCAN"},
@@ -49,8 +49,7 @@ function Check.kinds()
     group = {row = Waits.tenant, scan = "ZSCAN"},
     groups_at = {row = Waits.group, scan = "ZSCAN"},
     available = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
-    window = {whole = Waits.starts},
-    starts = {whole = Waits.starts},
+    window = {whole = Waits.window},
     queue_limits = {whole = Check.needs("limited"), row = Waits.queue, scan = "HSCAN"},
   }
 end
@@ -109,7 +108,7 @@ function Check.is_over(it, key)
 end
 
 function Check.call(keys, args, repairs)
-  local ctx, lease_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[4]
+  local ctx, lease_ms, frozen_ms = {prefix = keys[1], memo = {}, result = {}}, tonumber(args[1]), args[4]
   local read = repairs and Clock.tick or Clock.read_clock
   local logical, now, _, flags = read(ctx, lease_ms, frozen_ms)
   ctx.ranked = flags.ranked

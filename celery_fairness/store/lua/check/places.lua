@@ -211,7 +211,7 @@ function Places.task(it, _, tag)
   if not has_id(ctx, task) then
     Check.found(it, "task_without_id", "tasks", tag, function() Tasks.add_id(ctx, task) end)
   end
-  if Find.state_of(ctx, task) == "later" and not redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, tag) then
+  if Find.state_of(ctx, task) == "delayed" and not redis.call("ZSCORE", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, tag) then
     Check.found(it, "scheduled_task_lost", "tasks", tag, function()
       redis.call("ZADD", ctx.prefix .. Keys.SCHEDULED_OF .. task.key, task.seq, tag)
     end)

@@ -107,7 +107,7 @@ function Waits.is_left_exhausted(it, queue, name, looked)
     return
   end
   -- The end of a lease opens a full limit, even if the limit cools down too.
-  local is_full = limit.concurrency and Limits.held_of(ctx, limit.key, it.rules) >= limit.concurrency
+  local is_full = limit.concurrency and not Slots.fits(ctx, limit.key, limit.concurrency)
   return not is_full and Limits.wait_ms(ctx, limit, it.rules) < math.huge
 end
 
@@ -126,16 +126,21 @@ function Waits.limit(it, queue, name)
   end
 end
 
--- The newest start that a key remembers has the number of all its starts.
-function Waits.starts(it, key)
-  local ctx = it.ctx
-  local window = redis.call("HMGET", ctx.prefix .. Keys.WINDOW .. key, "count")
-  local last = redis.call("ZRANGE", ctx.prefix .. Keys.STARTS .. key, -1, -1)[1]
-  if not window[1] and not last then return end
-  if string.match(last or "", "^%d+") == (window[1] or nil) then return end
+-- Each text of a window begins with the sum of its entries.
+function Waits.window(it, key)
+  local ctx, window_key = it.ctx, it.ctx.prefix .. Keys.WINDOW .. key
+  local window = Rates.read(ctx, key)
+  local is_whole = window.ideal and window.longest
+  for _, text in pairs(window.texts) do is_whole = is_whole and Rates.add_up(text) == text end
+  if is_whole or redis.call("EXISTS", window_key) == 0 then return end
   Check.found(it, "starts_lost", Keys.WINDOW .. key, "", function()
-    redis.call("UNLINK", ctx.prefix .. Keys.WINDOW .. key, ctx.prefix .. Keys.STARTS .. key)
-    redis.call("ZREM", ctx.prefix .. Keys.KEY_EXPIRY, key)
+    local left = false
+    for period_ms, text in pairs(window.texts) do
+      local added_up = Rates.add_up(text)
+      if added_up then redis.call("HSET", window_key, Rates.int_text(period_ms), added_up) end
+      left = left or added_up
+    end
+    if left then redis.call("HSETNX", window_key, "ideal", it.rules.logical) else Rates.forget(ctx, key) end
     Wake.wake_waiters(ctx, key, it.rules)
   end)
 end

@@ -37,7 +37,7 @@ local STRATEGIES = {full = "concurrency", cools = "cool-down", queue = "concurre
 local CODES = {full = 0, paused = -1, cools = -3, rate = -4, throttle = -5, queue = -7, here = -8}
 
 local function acquire(keys, args)
-  local ctx, lease, key, tenant_key, specs = {prefix = keys[1]}, args[1], args[7], args[8], args[11]
+  local ctx, lease, key, tenant_key, specs = {prefix = keys[1], memo = {}, result = {}}, args[1], args[7], args[8], args[11]
   local message, serial, next_serial, keep_ms = args[12], args[13], args[14], tonumber(args[15])
   local job, broker, is_new, frozen_ms = Events.read_job(args[16]), args[18], args[19] ~= "", args[20]
 
@@ -49,17 +49,17 @@ local function acquire(keys, args)
     kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
   if specs ~= "" then Config.check_again(ctx, Config.declare(ctx, specs, is_new)) end
   local copy = ctx.prefix .. Keys.COPY .. message
-  rules.limits = {}
+  ctx.memo.limits, ctx.memo.windows = {}, {}
   local each_limit = specs ~= "" and Limits.limits_now(ctx, specs, rules) or {}
   local limits = Rates.of_one_key(each_limit)
 
   local tier, limit, held = "", -1, 0
   if tenant_key == "tenant:_invalid" then Clock.note_invalid(ctx, of_worker.now) end
   if key ~= "" then
-    tier, limit = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. tenant_key, args[9], args[10],
-      of_worker.default_tier, of_worker.default_limit, {}, of_worker.now)
-    if flags.has_overrides then limit = Config.tenant_limit(ctx, key, string.match(tenant_key, ":(.*)$"), limit, rules) end
-    held = Limits.held_of(ctx, key, rules)
+    of_worker.held_tiers = args[10] ~= "" and {[args[9]] = {args[10]}} or nil
+    local state = Tenants.state(ctx, key, string.match(tenant_key, ":(.*)$"), args[9], of_worker)
+    tier, limit = state.tier, state.limit
+    held = Slots.held(ctx, key)
   end
 
   local starts = {1, held, limit, -1, version, tier, "", "w"}
@@ -71,9 +71,9 @@ local function acquire(keys, args)
 
   rules.parked = flags.parked
   local promoted_keys = memory.seq and Promotions.arrive(ctx, of_worker, message, serial)
-  if promoted_keys then held = Limits.held_of(ctx, key, rules) end
+  if promoted_keys then held = Slots.held(ctx, key) end
   local counts, closed = ctx.prefix .. Keys.COUNTERS, nil
-  local full = enforcement ~= "off" and Tenants.free_slots(limit, held) == 0
+  local full = enforcement ~= "off" and Slots.free(limit, held) == 0
   if enforcement ~= "off" then
     closed = specs ~= "" and Limits.check(ctx, specs, rules) or nil
     if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then
@@ -102,8 +102,7 @@ local function acquire(keys, args)
     local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
     if action == "r" then
       redis.call("HINCRBY", counts, "rescheduled", 1)
-      retry_after_ms = Backoff.wait_ms(
-        ctx, closed.says, closed.again_ms, closed.why == "full", rules, lease, 0)
+      retry_after_ms = Backoff.wait_ms(ctx, closed, rules, lease, 0)
     end
     if action == "d" then
       redis.call("HINCRBY", counts, "dropped", 1)
@@ -112,7 +111,7 @@ local function acquire(keys, args)
     else
       if job and memory.reported == "" then
         -- A closed limit without a name is the tier's.
-        local at = (by_tier or not closed.name) and Events.at_tier(key, limit, held) or Limits.why_closed(ctx, closed, rules)
+        local at = (by_tier or not closed.name) and Events.at_tier(key, limit, held) or Limits.why_closed(ctx, closed)
         memory.reported = Events.emit_exceeded(ctx, job, at)
       end
       Copies.copy_rejected(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
@@ -125,14 +124,15 @@ local function acquire(keys, args)
 
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, specs)
   local ends_at = Rates.int_text(rules.logical + of_worker.lease_ms)
-  if not Leases.hold(ctx, lease, its_keys, specs, job or Leases.UNKNOWN, rules, ends_at) then return starts end
+  local held_lease = {lease = lease, keys = its_keys, limits = specs, task = job or Leases.UNKNOWN, ends_at = ends_at}
+  if not Leases.hold(ctx, held_lease, rules) then return starts end
   if memory.since and job then Stats.count_parked(ctx, rules, memory) end
   Events.emit_admitted(ctx, job, memory)
   if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key, memory.since, rules.now) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
   for index = 1, #limits do
-    Rates.count_start(ctx, limits[index], rules.logical)
+    Rates.count_start(ctx, limits[index], rules)
     Backoff.note_begin(ctx, limits[index], rules)
   end
   -- The task may have come with other limits than those of its promotion.

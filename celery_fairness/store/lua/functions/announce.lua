@@ -8,7 +8,7 @@
   (saturation.lua).
 
   args[1]  lease_ms     int  how long a lease lives without a renewal
-  args[2]  worker       str  the worker as JSON (control/workers.py); "" if the caller is no worker
+  args[2]  worker       str  the worker as JSON (control/installation/workers.py); "" if the caller is no worker
   args[3]  lives_ms     int  how long the worker is listed without another announcement; 0 ends it
   args[4]  epoch        str  the epoch the caller knew, or ""
   args[5]  frozen_ms    str  "" in production (server TIME); set only by tests
@@ -21,7 +21,7 @@
 local FORGET_AT_MOST = 64
 
 register("announce", {"allow-oom"}, function(keys, args)
-  local ctx, lease_ms, worker = {prefix = keys[1]}, tonumber(args[1]), args[2]
+  local ctx, lease_ms, worker = {prefix = keys[1], memo = {}, result = {}}, tonumber(args[1]), args[2]
   local lives_ms, known_epoch, frozen_ms = tonumber(args[3]), args[4], args[5]
 
   local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)

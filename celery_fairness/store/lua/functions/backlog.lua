@@ -1,15 +1,13 @@
 --[[
   backlog: why the tasks of some queues wait, and what free places could start now. The function writes nothing.
 
-  args[1]  lease_ms      int  how long a lease lives without a renewal
-  args[2]  default_tier  str  for a tier that is not known
-  args[3]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
-  args[4]  enforcement   str  "on", "observe" or "off"
-  args[5]  frozen_ms     str  "" in production (server TIME); set only by tests
-  args[6+] pairs         any  the name of a queue, then how many of its tenants the call checks
-
-  If a queue has more tenants, the call checks some at random. It checks active and blocked ones in equal parts, as
-  far as there are so many. If their lanes are more than a call looks at, it checks fewer tenants.
+  The argument is a JSON object:
+  lease_ms      how long a lease lives without a renewal
+  default_tier  for a tier that is not known
+  tiers         [CONCURRENCY, WEIGHT] of each tier as the caller holds them; the concurrency is a text
+  enforcement   "on", "observe" or "off"
+  frozen_ms     "" in production (server TIME); set only by tests
+  queues        [QUEUE, TENANTS] rows: the name of a queue, and how many of its tenants the call checks
 
   Returns JSON.
   - now     the server's time in ms
@@ -36,12 +34,12 @@ local function queue_row(it, queue, most)
     some_of(blocked_key, blocked, most - of_active))}
 end
 
-register("backlog", {"no-writes"}, function(keys, args)
-  local it = Backlog.begin({prefix = keys[1]}, tonumber(args[1]), args[5], args[2], cjson.decode(args[3]), args[4])
-  local rows = {}
-  for index = 6, #args, 2 do
+register_json("backlog", {"no-writes"}, function(ctx, wanted)
+  local it, rows = Backlog.begin(ctx, wanted), {}
+  for index = 1, #wanted.queues do
     if it.lanes >= Backlog.LANES_AT_MOST then break end
-    rows[#rows + 1] = queue_row(it, args[index], math.min(TENANTS_AT_MOST, tonumber(args[index + 1])))
+    local queue, tenants = unpack(wanted.queues[index])
+    rows[index] = queue_row(it, queue, math.min(TENANTS_AT_MOST, tenants))
   end
-  return cjson.encode({now = it.rules.now, queues = rows})
+  return {now = it.rules.now, queues = rows}
 end)

@@ -12,9 +12,9 @@
   A memory of another epoch does not know the leases that it never had, so it ends none.
 ]]
 register("begin", {"allow-oom"}, function(keys, args)
-  local ctx, lease, state = {prefix = keys[1]}, args[1], args[2]
-  local row, tag = Tasks.read_running(ctx, lease)
-  if row and not Promotions.is_promotion(row) then return Settle.note_begin(ctx, tag, row, state) end
+  local ctx, lease, state = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2]
+  local noted, tag = Settle.note_begin(ctx, lease, state)
+  if noted then return 1 end
   if Tasks.read_held(ctx, lease) then return 1 end
   local clock = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "epoch", "schema", "ranked")
   Clock.check_schema(clock[2])

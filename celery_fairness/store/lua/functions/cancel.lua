@@ -11,7 +11,7 @@
   Returns for each task 1 if this call or an earlier one cancelled it, otherwise 0.
 ]]
 register("cancel", {"allow-oom"}, function(keys, args)
-  local ctx, lease_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2]
+  local ctx, lease_ms, frozen_ms = {prefix = keys[1], memo = {}, result = {}}, tonumber(args[1]), args[2]
 
   local logical, _, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
   ctx.ranked = flags.ranked

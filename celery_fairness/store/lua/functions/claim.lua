@@ -61,7 +61,7 @@ local function given_before(ctx, owner, number)
 end
 
 register("claim", {"allow-oom"}, function(keys, args)
-  local ctx, owner, number = {prefix = keys[1]}, args[1], args[2]
+  local ctx, owner, number = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2]
   local want, end_count = tonumber(args[3]), tonumber(args[16])
   local frozen_ms, passing, known_epoch, scope = args[9], args[10], args[11], args[14]
 
@@ -72,8 +72,8 @@ register("claim", {"allow-oom"}, function(keys, args)
   local rules, flags, epoch = Tenants.rules_of(ctx, args, 4, frozen_ms)
   local epoch_text = string.format("%.0f", epoch)
   rules.owner, rules.nonce, rules.ends_at = owner, string.match(owner, "%w+$"), rules.logical + rules.lease_ms
-  rules.fairness_by, rules.snooze_ms, rules.virtual = args[12], tonumber(args[13]), {}
-  rules.clears = {}
+  rules.fairness_by, rules.snooze_ms = args[12], tonumber(args[13])
+  ctx.memo.virtual, ctx.result.clears = {}, {}
   rules.expiring, rules.kept_run_times, rules.promotes = flags.expiring, flags.run_times, tonumber(args[15])
   rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
   local first_queue = 18 + 2 * end_count
@@ -82,6 +82,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   end
   Leases.open_freed(ctx, rules)
   if known_epoch ~= "" and known_epoch ~= epoch_text then
+    Stats.write_minute(ctx, rules)
     return as_answer(ENTERED_MS, epoch_text, "", {})
   end
 
@@ -105,6 +106,7 @@ register("claim", {"allow-oom"}, function(keys, args)
         tell(lease, task, row.keys, Tasks.message_of(ctx, tag))
       end
     end
+    Stats.write_minute(ctx, rules)
     return as_answer(0, epoch_text, "", answer)
   end
 
@@ -113,7 +115,8 @@ register("claim", {"allow-oom"}, function(keys, args)
   -- A gate that parks a task wakes its own promoter. The others look again after this time.
   if not (rules.promotes and Queues.is_empty(ctx, all_queues[1])) then longest = math.min(SLEEP_MS, longest) end
   local more, sleep_ms = Schedule.do_what_is_due(ctx, all_queues, rules, longest)
-  rules.held, rules.limits = {}, {} -- from here on no lease ends, and no number changes
+  -- From here on no lease ends, and no number changes.
+  ctx.memo.held, ctx.memo.limits, ctx.memo.windows = {}, {}, {}
   local queues, without = Active.with_tasks(ctx, all_queues)
   queues = Queues.not_ended(ctx, queues, rules.now)
   local skips, shares = Pick.read_skips(passing, rules.limited and Pick.are_local(ctx, queues, rules))
@@ -130,11 +133,11 @@ register("claim", {"allow-oom"}, function(keys, args)
     for _ = 0, budget.moves + 1 do
       if not (found and rejected) then break end
       if not Blocked.spend_move(budget) then return false end
-      Blocked.drop_or_reschedule(ctx, queue, found.key, found.lane, found.group, found.others, rejected, rules, budget)
+      Blocked.drop_or_reschedule(ctx, found, rejected, rules, budget)
       found = Pick.next_of(ctx, queue, rules, budget, skips)
     end
     if not found then return false end
-    local lease, task, message = Start.start(ctx, queue, found, rules, budget)
+    local lease, task, message = Start.start(ctx, found, rules, budget)
     if not lease then return true end
     if skips then Pick.note_taken(skips, task) end
     if rules.traced and not rules.promotes then Events.emit_started(ctx, task, rules) end
@@ -155,7 +158,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   for index = 1, #budget.queues do
     local queue = budget.queues[index]
     local nobody = Active.wake_next(ctx, queue, rules.limited, budget.exhausted[queue])
-    local virtual = rules.clears[queue] and rules.virtual[queue]
+    local virtual = ctx.result.clears[queue] and ctx.memo.virtual[queue]
     Active.clear_debts(ctx, queue, virtual, #leases, nobody and #leases < want)
   end
   if #leases == 0 then Active.clear_wakeups(ctx, without) end -- a caller that gets a task does not sleep

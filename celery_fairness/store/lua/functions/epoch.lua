@@ -8,7 +8,7 @@
   Returns the epoch in ms.
 ]]
 register("epoch", {"allow-oom"}, function(keys, args)
-  local ctx = {prefix = keys[1]}
+  local ctx = {prefix = keys[1], memo = {}, result = {}}
   local _, now, epoch = Clock.tick(ctx, tonumber(args[1]), args[2])
   return Rates.int_text(Clock.meet_server(ctx, epoch, now))
 end)

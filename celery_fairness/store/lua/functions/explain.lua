@@ -5,16 +5,17 @@
   A forecast needs the tenants whose turn comes before. The function returns the first of them as a sample, and about
   how many there are. All positions of a call share one budget of lanes and groups, and all limits one of leases.
 
-  args[1]  tag           str  of the task
-  args[2]  fairness_by   str  what a task charges, "tasks", "cost" or "runtime"
-  args[3]  scope         str  what a rank orders, the tasks of a "tenant" or of a "queue"
-  args[4]  lease_ms      int  how long a lease lives without a renewal
-  args[5]  default_tier  str  for a tier that is not known
-  args[6]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
-  args[7]  enforcement   str  "on", "observe" or "off"
-  args[8]  frozen_ms     str  "" in production (server TIME); set only by tests
+  The argument is a JSON object:
+  lease_ms      how long a lease lives without a renewal
+  default_tier  for a tier that is not known
+  tiers         [CONCURRENCY, WEIGHT] of each tier as the caller holds them; the concurrency is a text
+  enforcement   "on", "observe" or "off"
+  frozen_ms     "" in production (server TIME); set only by tests
+  tag           of the task
+  fairness_by   what a task charges, "tasks", "cost" or "runtime"
+  scope         what a rank orders, the tasks of a "tenant" or of a "queue"
 
-  Returns JSON, or "" if the tag is not known. A field without a value is left out. Every task has these fields:
+  Returns JSON, an empty object if the tag is not known. A field without a value is left out. Every task has these fields:
   - now, logical   the server's time and the logical time, in ms
   - state, owner   as find.lua returns them, with `due` if it waits for a time
   - head           as tasks.lua writes it
@@ -22,6 +23,8 @@
   A task that waits, or waits for its time, has these fields too:
   - limits         a snapshot of each of its limits (snapshot.lua). That of its tenant comes first, and that of its
                    queue last. `local_held` is how many slots each process has at least, if none may take another.
+                   `started` has the starts [AT, STARTS] in the window of each rate, the oldest first. `ideal` is the
+                   time of the last start by the throttle.
   - rescheduled_by the key of the limit that has rescheduled it
 
   A task that waits in a lane has these fields too:
@@ -86,12 +89,10 @@ local function count_older(it)
   return of_class, all, #lanes > OLDER_LANES_AT_MOST
 end
 
+-- Returns the state of a tenant, and its mean seconds or nil.
 local function tenant_state_of(it, key)
   local known = redis.call("HMGET", it.ctx.prefix .. Keys.TENANT_STATE .. key, "tier", "tenant", "mean")
-  if key == Tasks.SYSTEM then return -1, 1, tonumber(known[3]) end
-  local _, limit, weight = Config.entitlement_by(it.ctx, "tenant:" .. (known[2] or ""), known[1] or "", it.default_tier,
-    it.tiers, it.read, it.now)
-  return limit, weight, tonumber(known[3])
+  return Tenants.state(it.ctx, key, known[2] or "", known[1] or "", it.rules), tonumber(known[3])
 end
 
 -- Returns the turn of a tenant that is due at a virtual time in a queue or in one of its groups.
@@ -113,16 +114,20 @@ local function turn_of(it, key, at, group, queue)
       costs = costs + task.cost
     end
   end
-  local limit, weight, mean = tenant_state_of(it, key)
+  local state, mean = tenant_state_of(it, key)
   local expected = Start.expected_of(it.fairness_by, #names > 0 and costs / #names or 1, mean)
   if #names == 0 then names[1] = "" end
-  return {key, at, tasks, Start.attribution_of(expected, weight), names, mean or -1, limit}
+  return {key, at, tasks, Start.attribution_of(expected, state.weight), names, mean or -1, state.limit}
 end
 
--- Adds the turns of the tenants of a sorted set up to a virtual time, while units are left for the sample. `is_there`
--- returns the virtual time of a tenant that counts.
-local function add_turns(it, place, name, until_time, group, queue, is_there)
-  local bound = string.format("%.17g", until_time)
+local function until_of(place)
+  return place.mine[2] + place.mine[3] * place.mine[4]
+end
+
+-- Adds the turns of the tenants of a sorted set until the place's own, while units are left for the sample. The set is
+-- that of a queue, or of one of its groups. `is_there` returns the virtual time of a tenant that counts.
+local function add_turns(it, place, name, queue, group, is_there)
+  local bound = string.format("%.17g", until_of(place))
   local some = it.left > 0 and redis.call("ZRANGEBYSCORE", it.ctx.prefix .. name, "-inf", bound, "WITHSCORES",
     "LIMIT", 0, math.ceil(it.left / UNITS_OF_TENANT)) or {}
   local looked_at, there = 0, 0
@@ -145,10 +150,6 @@ local function place_of(it, mine)
   return {mine = mine, of_all = 0, turns = {}}
 end
 
-local function until_of(place)
-  return place.mine[2] + place.mine[3] * place.mine[4]
-end
-
 local function as_it_is(_, at) return at end
 
 -- Returns the position among the tenants of the queue, or nil if the tenant has none. A tenant at its limit gets its
@@ -162,8 +163,8 @@ local function place_among_active(it, older)
   local mine = turn_of(it, key, start and tonumber(start) or math.max(tonumber(finish), virtual), it.group, queue)
   mine[3] = older
   local place = place_of(it, mine)
-  add_turns(it, place, Keys.ACTIVE .. queue, until_of(place), nil, queue, as_it_is)
-  add_turns(it, place, Keys.BLOCKED .. queue, until_of(place), nil, queue, function(other, at)
+  add_turns(it, place, Keys.ACTIVE .. queue, queue, nil, as_it_is)
+  add_turns(it, place, Keys.BLOCKED .. queue, queue, nil, function(other, at)
     local at_limit = redis.call("ZSCORE", ctx.prefix .. Keys.AT_LIMIT, other)
     return at_limit and tonumber(at_limit) >= 0 and math.max(at, virtual)
   end)
@@ -192,7 +193,7 @@ local function place_at_limit(it, limit_key, older)
     left, looked_at, looked_in = left - 1 - #groups, looked_at + #groups, looked_in + 1
     all = all + redis.call("ZCARD", at_limit)
     for each = 1, #groups do
-      add_turns(it, place, Keys.GROUP .. groups[each] .. " " .. where, until_of(place), groups[each], where, as_it_is)
+      add_turns(it, place, Keys.GROUP .. groups[each] .. " " .. where, where, groups[each], as_it_is)
     end
   end
   -- The groups that were not looked at count in the same proportion.
@@ -252,9 +253,16 @@ end
 
 -- Adds a snapshot of a limit.
 local function add_limit(it, answer, found, limit, reason)
-  Snapshot.check(it.ctx, found, limit, reason, it.rules)
   -- A worker sends a task of a gate back to its broker, so no parked task waits for it.
-  if it.rules.enforcement ~= "on" or it.task.route then found.local_limit = nil end
+  if it.rules.enforcement ~= "on" or it.task.route then limit.local_limit = nil end
+  Snapshot.check(it.ctx, found, limit, reason, it.rules)
+  if limit.rate ~= "" or limit.throttle ~= "" then
+    local window, started = Rates.read(it.ctx, limit.key), {}
+    for _, period_ms in Rates.windows_of(limit.rate) do
+      started[#started + 1] = Rates.entries_in(window, period_ms, it.rules.logical)
+    end
+    found.started, found.ideal = started, window.ideal
+  end
   -- With a limit of 0 no process starts the task.
   local most = found.local_limit
   local least = most == 0 and 0 or most and least_held(it, found.key, answer.rows or {})
@@ -264,12 +272,12 @@ end
 
 -- Returns the names of about a part of the leases of a key, evenly from the oldest to the newest.
 local function sample_leases(it, found, part)
-  local leases, all = it.ctx.prefix .. Keys.LEASES .. found.key, found.held + found.ended_unswept
-  if part >= 1 then return redis.call("ZRANGE", leases, 0, -1) end
-  local names, most = {}, math.ceil(all * part)
+  if part >= 1 then return Slots.page(it.ctx, found.key, 0, -1) end
+  local names, all = {}, found.held + found.ended_unswept
+  local most = math.ceil(all * part)
   for index = 1, most do
     local place = math.floor((index - 0.5) * all / most)
-    names[index] = redis.call("ZRANGE", leases, place, place)[1]
+    names[index] = Slots.page(it.ctx, found.key, place, place)[1]
   end
   return names
 end
@@ -281,7 +289,7 @@ local function add_leases(it, limits, block, most)
   for index = 1, #limits do
     local found = limits[index]
     local blocks = (found.blocked_by or found.local_held) ~= nil
-    if blocks == block and (block or found.numbers.concurrency) then
+    if blocks == block and (block or string.find(found.numbers, "C%d")) then
       some[#some + 1], all = found, all + found.held + found.ended_unswept
     end
   end
@@ -293,18 +301,18 @@ end
 -- Adds a snapshot of each limit of the task.
 local function add_limits(it, answer)
   local ctx, task, rules, specs = it.ctx, it.task, it.rules, {}
-  local row = Config.queue_row(ctx, task.queue, rules)
+  local row = Config.queue_row(ctx, task.queue)
   for spec in string.gmatch(task.limits, "[^,]+") do specs[#specs + 1] = spec end
   if row then specs[#specs + 1] = row.spec end
   if task.key ~= Tasks.SYSTEM then
     local tenant_key = "tenant:" .. task.tenant
     local found = Snapshot.of_key(ctx, task.key, tenant_key, rules)
-    Snapshot.add_tier(ctx, found, tenant_key, it.default_tier, it.default_tier, it.tiers, it.read, it.now)
+    Snapshot.add_tier(ctx, found, task.tenant, rules.default_tier, rules)
     add_limit(it, answer, found, Snapshot.limit_of_tier(found))
   end
   for index = 1, #specs do
-    local limit, reason = Snapshot.limit_of_task(ctx, specs[index], rules)
-    if row and index == #specs and not row.parts then limit.of_process = row.of_process end
+    local limit, reason = Snapshot.limit_of_task(ctx, specs[index])
+    if row and index == #specs and not row.parts then limit.local_limit = row.local_limit end
     add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", rules), limit, reason)
   end
   add_leases(it, answer.limits, true, LEASES_AT_MOST)
@@ -343,25 +351,26 @@ local function add_place(it, answer, scope)
   end
 end
 
-register("explain", {"no-writes"}, function(keys, args)
-  local ctx, tag = {prefix = keys[1]}, args[1]
-  local head = redis.call("HGET", ctx.prefix .. Keys.TASKS, tag)
-  if not head then return "" end
-  local task = Tasks.read_head(tag, head)
-  local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[4]), args[8])
+register_json("explain", {"no-writes"}, function(ctx, wanted)
+  local head = redis.call("HGET", ctx.prefix .. Keys.TASKS, wanted.tag)
+  if not head then return {} end
+  local task = Tasks.read_head(wanted.tag, head)
+  local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
   local state, owner, due = Find.state_of(ctx, task)
   local answer = {now = now, logical = logical, state = state, owner = owner, due = tonumber(due), head = head}
-  if state ~= "waiting" and state ~= "later" then return cjson.encode(answer) end
-  local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked, held = {}}
-  local it = {ctx = ctx, task = task, fairness_by = args[2], default_tier = args[5], tiers = cjson.decode(args[6]),
-    read = {}, now = now, rules = rules}
+  if state ~= "waiting" and state ~= "delayed" then return answer end
+  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked,
+    has_overrides = flags.has_overrides}
+  ctx.memo.held = {}
+  Tenants.use_tiers(rules, wanted.default_tier, wanted.tiers)
+  local it = {ctx = ctx, task = task, fairness_by = wanted.fairness_by, rules = rules}
   if state == "waiting" then
     add_running(it, answer)
-    add_place(it, answer, args[3])
+    add_place(it, answer, wanted.scope)
   end
   answer.limits = {}
   add_limits(it, answer)
   answer.rescheduled_by = due and rescheduled_by(it, answer.limits)
   answer.limits = Snapshot.list(answer.limits)
-  return cjson.encode(answer)
+  return answer
 end)

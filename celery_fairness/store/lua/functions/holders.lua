@@ -10,7 +10,7 @@
 local PAGE = 300
 
 register("holders", {"no-writes"}, function(keys, args)
-  local ctx, queue, seen = {prefix = keys[1]}, args[1], {}
+  local ctx, queue, seen = {prefix = keys[1], memo = {}, result = {}}, args[1], {}
   local cursor, rows = unpack(redis.call("HSCAN", ctx.prefix .. Keys.RUNNING, args[2], "COUNT", PAGE))
   local answer = {cursor}
   for index = 1, #rows, 2 do

@@ -2,18 +2,19 @@
   inspect: one snapshot of a key, by the rules of the next claim. The function writes nothing, so a replica can
   answer too. The clock is read and not moved on.
 
-  args[1]  key           str  of a limit, of a queue, or of a tenant
-  args[2]  tenant_key    str  of the tenant's record, without the prefix; "" if the key is no tenant's
-  args[3]  tier          str  the tenant's tier as the caller holds it
-  args[4]  lease_ms      int  how long a lease lives without a renewal
-  args[5]  default_tier  str  for a tier that is not known
-  args[6]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
-  args[7]  enforcement   str  "on", "observe" or "off"
-  args[8]  frozen_ms     str  "" in production (server TIME); set only by tests
-  args[9]  app           str  what the caller's app declares, CONCURRENCY|RATES|THROTTLE; "" is nothing
-  args[10] first         int  index of the first lease, and of the first limit with waiting tasks
+  The argument is a JSON object:
+  lease_ms      how long a lease lives without a renewal
+  default_tier  for a tier that is not known
+  tiers         [CONCURRENCY, WEIGHT] of each tier as the caller holds them; the concurrency is a text
+  enforcement   "on", "observe" or "off"
+  frozen_ms     "" in production (server TIME); set only by tests
+  key           of a limit, of a queue, or of a tenant
+  tenant_key    of the tenant's record, without the prefix; "" if the key is no tenant's
+  tier          the tenant's tier as the caller holds it
+  app           what the caller's app declares, as a text of numbers; "" is nothing
+  first         index of the first lease, and of the first limit with waiting tasks
 
-  Returns JSON. Times are in ms. A field without a value is left out. `celery_fairness/control/snapshot.py` reads
+  Returns JSON. Times are in ms. A field without a value is left out. `celery_fairness/control/key/snapshot.py` reads
   it, and names what each field means.
 ]]
 -- One page has at most 100 leases and 100 limits.
@@ -92,7 +93,7 @@ local function count_waiters(ctx, place, queue, left)
 end
 
 -- Returns the limits of a key at which claims found tasks to wait. `cools` is whether only a cool-down stops the key.
-local function waited_of(ctx, key, first, cools, rules)
+local function waited_of(ctx, key, first, cools)
   local places = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. key, first, first + PAGE - 1)
   local found, left = {}, {groups = GROUPS_AT_MOST, lanes = COUNTED_AT_MOST}
   table.sort(places)
@@ -100,9 +101,8 @@ local function waited_of(ctx, key, first, cools, rules)
     local name, queue = string.match(places[index], "^(%S+) (.*)$")
     local looked = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name))
     if looked then
-      local limit = Limits.set_own_numbers(ctx, Limits.read_limit(name), rules)
-      local row = Snapshot.numbers_of(limit)
-      row.queue = shown_queue(queue)
+      local limit = Limits.set_own_numbers(ctx, Limits.read_limit(name))
+      local row = {numbers = Numbers.write(limit), queue = shown_queue(queue)}
       row.tenants, row.tasks = count_waiters(ctx, places[index], queue, left)
       -- The score of a partition is lower by the version of its queue's numbers.
       row.state = cools and limit.concurrency ~= 0 and "cool-down" or "paused"
@@ -122,11 +122,11 @@ local function waiting_limit(ctx, key)
   return lane and "," .. Lanes.limits_of(lane)
 end
 
--- Returns CONCURRENCY|RATES|THROTTLE of a key whose newest numbers are forgotten, or nil. They are those of a task
+-- Returns the numbers, as a text, of a key whose newest numbers are forgotten, or nil. They are those of a task
 -- that waits, of one that runs, of the last start, or of the caller's app.
 local function numbers_of_tasks(ctx, key, of_leases, app)
   local specs = (waiting_limit(ctx, key) or "") .. "," .. of_leases
-  for of, numbers in string.gmatch(specs, ",([^|,]+)|(%d*|[^|]*|[^|,]*)|") do
+  for of, numbers in string.gmatch(specs, ",([^|,]+)|([^|,]*)|") do
     if of == key then return numbers end
   end
   return redis.call("HGET", ctx.prefix .. Keys.WINDOW .. key, "asked") or app ~= "" and app or nil
@@ -134,30 +134,27 @@ end
 
 -- Returns the numbers of a key without an override, and the reason for its concurrency. If no number is known, there
 -- is no reason.
-local function own_numbers(ctx, app, answer, of_leases, rules)
+local function own_numbers(ctx, app, answer, of_leases)
   local key, limit, reason = answer.key, Snapshot.limit_of_tier(answer)
-  local row, known = Config.row_of_key(ctx, key, rules), redis.call("GET", ctx.prefix .. Keys.DECLARED .. key)
+  local row, known = Config.row_of_key(ctx, key), redis.call("GET", ctx.prefix .. Keys.DECLARED .. key)
   if row and row.parts == (key ~= row.key) then
-    limit.of_process, limit.concurrency, limit.rates, limit.throttle = row.of_process, row.concurrency, row.rates, row.throttle
+    Numbers.copy(limit, row)
     local kind = row.set ~= "" and "queue" or row.declared ~= "" and "settings"
     reason = kind and {kind = kind, limit = row.concurrency} or nil
   end
   if not known and not (row and reason) then known = numbers_of_tasks(ctx, key, of_leases, app) end
   if not known then return limit, reason end
   -- The stricter number counts.
-  local concurrency, rates, throttle = Config.read_declared(known)
-  local both = Rates.of_one_key({limit, {key = key, rates = rates, throttle = throttle}})[1]
-  local least = math.min(limit.concurrency or math.huge, tonumber(concurrency) or math.huge)
-  both.concurrency, both.of_process = least < math.huge and least or nil, limit.of_process
+  local both = Rates.of_one_key({limit, Numbers.set({key = key}, known)})[1]
   if reason and both.concurrency == limit.concurrency then return both, reason end
   return both, {kind = string.match(key, "^queue:[^:]+") and "settings" or "tasks", limit = both.concurrency}
 end
 
 -- Returns the window of a limit that is the nearest to its number.
-local function nearest_rate(ctx, limit, logical)
+local function nearest_rate(window, limit, logical)
   local best
-  for starts, period_ms in Rates.windows_of(limit.rates) do
-    local count, wait = Rates.count_in(ctx, limit.key, starts, period_ms, logical)
+  for starts, period_ms in Rates.windows_of(limit.rate) do
+    local count, wait = Rates.count_in(window, starts, period_ms, logical)
     local part, least = count / starts, best and best[3] / best[1]
     if not best or part > least or part == least and wait > best[4] then best = {starts, period_ms, count, math.ceil(wait)} end
   end
@@ -165,46 +162,51 @@ local function nearest_rate(ctx, limit, logical)
 end
 
 -- Returns the throttle of a limit, and when its next start is due.
-local function throttle_of(ctx, limit, logical)
+local function throttle_of(window, limit, logical)
   local starts, period_ms = Rates.windows_of(limit.throttle)()
   if not starts then return nil end
-  local ideal = redis.call("HGET", ctx.prefix .. Keys.WINDOW .. limit.key, "ideal")
-  return {starts, period_ms, math.max(0, math.ceil(ideal and ideal + period_ms / starts - logical or 0))}
+  local wait = window.ideal and window.ideal + period_ms / starts - logical or 0
+  return {starts, period_ms, math.max(0, math.ceil(wait))}
 end
 
 -- Returns whether any table has something of a key.
 local function is_used(ctx, key, answer, queue, logical)
   local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.KEY_EXPIRY, " " .. key) or 0)
-  local counted = answer.held + answer.ended_unswept + answer.waiting_count
+  local counted = answer.held + answer.ended_unswept + answer.waiting_count + (answer.delayed_count or 0)
   return counted > 0 or known_until > logical or answer.published == true or queue ~= false
     or (answer.override or answer.pause or answer.cool_ms) ~= nil
     or redis.call("EXISTS", ctx.prefix .. Keys.WINDOW .. key, ctx.prefix .. Keys.WAITERS .. key) > 0
 end
 
-register("inspect", {"no-writes"}, function(keys, args)
-  local ctx, key, tenant_key, app, first = {prefix = keys[1]}, args[1], args[2], args[9], tonumber(args[10])
-  local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[4]), args[8])
-  local rules = {logical = logical, now = now, enforcement = args[7], parked = flags.parked, held = {}}
+register_json("inspect", {"no-writes"}, function(ctx, wanted)
+  local key, tenant_key, first = wanted.key, wanted.tenant_key, wanted.first
+  local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked}
+  ctx.memo.held = {}
   local answer = Snapshot.of_key(ctx, key, tenant_key, rules)
-  local page = redis.call("ZRANGE", ctx.prefix .. Keys.LEASES .. key, first, first + PAGE - 1)
+  local page = Slots.page(ctx, key, first, first + PAGE - 1)
   local of_leases = Snapshot.add_leases(ctx, answer, page, rules)
+  if tenant_key ~= "" then answer.delayed_count = redis.call("ZCARD", ctx.prefix .. Keys.SCHEDULED_OF .. key) end
   answer.now, answer.waiting_count = now, tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, key) or 0)
   if tenant_key ~= "" then
-    Snapshot.add_tier(ctx, answer, tenant_key, args[3], args[5], cjson.decode(args[6]), {}, now)
+    Tenants.use_tiers(rules, wanted.default_tier, wanted.tiers)
+    Snapshot.add_tier(ctx, answer, string.match(tenant_key, ":(.*)$"), wanted.tier, rules)
   end
-  local limit, reason = own_numbers(ctx, app, answer, of_leases, rules)
+  local limit, reason = own_numbers(ctx, wanted.app, answer, of_leases)
   Snapshot.check(ctx, answer, limit, reason, rules)
-  answer.rate, answer.throttle = nearest_rate(ctx, limit, logical), throttle_of(ctx, limit, logical)
+  local window = Rates.read(ctx, limit.key)
+  answer.rate, answer.throttle = nearest_rate(window, limit, logical), throttle_of(window, limit, logical)
 
   local queue = Config.queue_of_key(ctx, key)
+  if queue then answer.delayed_count = redis.call("ZCARD", ctx.prefix .. Keys.SCHEDULED .. queue) end
   -- Every task of a queue waits for the queue's limit.
   local in_queue = queue and redis.call("HGET", ctx.prefix .. Keys.WAITING, queue)
   answer.waiting_count = answer.waiting_count + (in_queue or 0)
   if tenant_key ~= "" or key == Tasks.SYSTEM then
     add_places(ctx, key, answer)
   else
-    answer.waited = Snapshot.list(waited_of(ctx, key, first, answer.cool_ms and not answer.pause, rules))
+    answer.waited = Snapshot.list(waited_of(ctx, key, first, answer.cool_ms and not answer.pause))
   end
   answer.known = is_used(ctx, key, answer, queue, logical)
-  return cjson.encode(answer)
+  return answer
 end)

@@ -1,15 +1,16 @@
 --[[
   inspect_queue: why the tasks of a queue wait, and what a free place could start now. The function writes nothing.
 
-  args[1]  queue         str
-  args[2]  lease_ms      int  how long a lease lives without a renewal
-  args[3]  default_tier  str  for a tier that is not known
-  args[4]  tiers         str  JSON: the concurrency (text) and the weight of each tier as the caller holds them
-  args[5]  enforcement   str  "on", "observe" or "off"
-  args[6]  frozen_ms     str  "" in production (server TIME); set only by tests
-  args[7]  active        int  index of the first active tenant of this page
-  args[8]  blocked       int  index of its first blocked tenant
-  args[9]  taken         str  JSON: the slots that the tenants of earlier pages use up, by key
+  The argument is a JSON object:
+  lease_ms      how long a lease lives without a renewal
+  default_tier  for a tier that is not known
+  tiers         [CONCURRENCY, WEIGHT] of each tier as the caller holds them; the concurrency is a text
+  enforcement   "on", "observe" or "off"
+  frozen_ms     "" in production (server TIME); set only by tests
+  queue         its name
+  active        index of the first active tenant of this page
+  blocked       index of its first blocked tenant
+  taken         the slots that the tenants of earlier pages use up, by key
 
   Returns JSON. A field without a value is left out.
   - now       the server's time in ms
@@ -33,7 +34,7 @@ local function limit_rows(ctx, queue, rules)
   local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
   local names, rows = redis.call("ZRANGE", candidates, 0, LIMITS_AT_MOST - 1), {}
   for index = 1, #names do
-    local limit = Limits.set_own_numbers(ctx, Limits.read_limit(names[index]), rules)
+    local limit = Limits.set_own_numbers(ctx, Limits.read_limit(names[index]))
     Config.replace(limit, Config.override_of(ctx, limit.key, rules))
     local _, _, why = Limits.wait_ms(ctx, limit, rules)
     local waiting = redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key)
@@ -45,12 +46,11 @@ local function limit_rows(ctx, queue, rules)
   return rows
 end
 
-register("inspect_queue", {"no-writes"}, function(keys, args)
-  local ctx, queue = {prefix = keys[1]}, args[1]
-  local it = Backlog.begin(ctx, tonumber(args[2]), args[6], args[3], cjson.decode(args[4]), args[5])
+register_json("inspect_queue", {"no-writes"}, function(ctx, wanted)
+  local queue, active, blocked = wanted.queue, wanted.active, wanted.blocked
+  local it = Backlog.begin(ctx, wanted)
   local active_key, blocked_key = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
-  local active, blocked = tonumber(args[7]), tonumber(args[8])
-  it.taken = cjson.decode(args[9])
+  it.taken = wanted.taken
   local tenants, of_blocked = Backlog.rows_of(it, queue,
     redis.call("ZRANGE", active_key, active, active + TENANTS_AT_MOST - 1),
     redis.call("ZRANGE", blocked_key, blocked, blocked + TENANTS_AT_MOST - 1))
@@ -59,5 +59,5 @@ register("inspect_queue", {"no-writes"}, function(keys, args)
   local limits = active + blocked == 0 and limit_rows(ctx, queue, it.rules) or {}
   answer.active, answer.blocked = redis.call("ZCARD", active_key), redis.call("ZCARD", blocked_key)
   answer.tenants, answer.limits = #tenants > 0 and tenants or nil, #limits > 0 and limits or nil
-  return cjson.encode(answer)
+  return answer
 end)

@@ -14,7 +14,7 @@
   plain list has another type of value, the call is an error and the task stays.
 ]]
 register("move_to_list", {"allow-oom"}, function(keys, args)
-  local ctx, frozen_ms, lease, tag = {prefix = keys[1]}, args[6], args[7], args[8]
+  local ctx, frozen_ms, lease, tag = {prefix = keys[1], memo = {}, result = {}}, args[6], args[7], args[8]
   local rules = Tenants.rules_of(ctx, args, 1, frozen_ms)
 
   -- Redis undoes no write if the function fails later.

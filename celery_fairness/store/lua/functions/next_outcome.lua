@@ -20,7 +20,7 @@
 local DUE_AT_MOST = 16
 
 register("next_outcome", {"allow-oom"}, function(keys, args)
-  local ctx, written, frozen_ms = {prefix = keys[1]}, args[1], args[7]
+  local ctx, written, frozen_ms = {prefix = keys[1], memo = {}, result = {}}, args[1], args[7]
   local rules = Tenants.rules_of(ctx, args, 2, frozen_ms)
   Leases.expire(ctx, rules, DUE_AT_MOST)
 
@@ -38,7 +38,7 @@ register("next_outcome", {"allow-oom"}, function(keys, args)
   if not tag then return {} end
   local task = Tasks.read(ctx, tag)
   if not task then
-    -- Somebody has deleted its record, so nothing can be written. The next call returns the next one.
+    Stats.count_lost(ctx)
     Settle.forget_outcome(ctx, tag)
     return {}
   end

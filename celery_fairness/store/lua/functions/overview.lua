@@ -1,12 +1,13 @@
 --[[
   overview: the queues of an installation, and the processes that run tasks. The function writes nothing.
 
-  args[1]  lease_ms   int  how long a lease lives without a renewal
-  args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
-  args[3]  only       str  the only queue of the answer, or "" for all
-  args[4]  first      int  index of the first queue
-  args[5]  default    str  the tier of a tenant whose record has ended
-  args[6+] queues     str  that are shown even if nothing is known of them
+  The argument is a JSON object:
+  lease_ms      how long a lease lives without a renewal
+  frozen_ms     "" in production (server TIME); set only by tests
+  default_tier  of a tenant whose record has ended
+  only          the only queue of the answer, or "" for all
+  first         index of the first queue
+  queues        queues that are shown even if nothing is known of them
 
   Returns JSON. A field without a value is left out.
   - now          the server's time in ms
@@ -100,18 +101,16 @@ local function queue_row(ctx, queue, waiting, running)
     redis.call("ZCARD", ctx.prefix .. Keys.BLOCKED .. queue), running}
 end
 
-register("overview", {"no-writes"}, function(keys, args)
-  local ctx, lease_ms, frozen_ms, only, first = {prefix = keys[1]}, tonumber(args[1]), args[2], args[3], tonumber(args[4])
-  local _, now = Clock.read_clock(ctx, lease_ms, frozen_ms)
-  local counted, running = count_running(ctx, args[5], now)
-  local names = {}
-  for index = 6, #args do names[#names + 1] = args[index] end
-  local found, rows = known_queues(ctx, names, counted.by_queue, only == ""), {}
+register_json("overview", {"no-writes"}, function(ctx, wanted)
+  local only, first = wanted.only, wanted.first
+  local _, now = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
+  local counted, running = count_running(ctx, wanted.default_tier, now)
+  local found, rows = known_queues(ctx, wanted.queues, counted.by_queue, only == ""), {}
   for index = 1, #found do
     local queue, waiting = found[index][1], found[index][2]
     local is_shown = only == queue or only == "" and index > first and index <= first + QUEUES_AT_MOST
     if is_shown then rows[#rows + 1] = queue_row(ctx, queue, waiting, counted.by_queue[queue] or 0) end
   end
-  return cjson.encode({now = now, queues = #rows > 0 and rows or nil, queue_count = #found, sampled = counted.sampled,
-    running = running, owners = rows_of(counted.by_owner), tiers = rows_of(counted.by_tier)})
+  return {now = now, queues = #rows > 0 and rows or nil, queue_count = #found, sampled = counted.sampled,
+    running = running, owners = rows_of(counted.by_owner), tiers = rows_of(counted.by_tier)}
 end)

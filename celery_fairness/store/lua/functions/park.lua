@@ -23,7 +23,7 @@
     1 PARKED   -2 SUPERSEDED
 ]]
 register("park", {}, function(keys, args)
-  local ctx, queue = {prefix = keys[1]}, Promotions.queue_of(args[2])
+  local ctx, queue = {prefix = keys[1], memo = {}, result = {}}, Promotions.queue_of(args[2])
   local tag, serial, next_serial, keep_ms, expires_ms = args[3], args[4], args[5], tonumber(args[6]), args[13]
   local logical, now, _, flags = Clock.tick(ctx, tonumber(args[1]), args[15])
   ctx.ranked = flags.ranked
@@ -52,7 +52,7 @@ register("park", {}, function(keys, args)
   if task.limits == "" or Lanes.group_of(ctx, queue, task.key, lane) then return 1 end
   local rejected = Limits.check(ctx, task.limits, rules)
   if rejected and not rejected.action then
-    Blocked.block(ctx, queue, task.key, lane, rejected, rules, {moves = 0})
+    Blocked.block(ctx, {queue = queue, key = task.key, lane = lane}, rejected, rules, {moves = 0})
     Active.wake_next(ctx, queue, true, false)
   end
   return 1

@@ -6,7 +6,7 @@
   Returns how many were forgotten by this call.
 ]]
 register("purge", {"allow-oom"}, function(keys, args)
-  local ctx, queue = {prefix = keys[1]}, args[1]
+  local ctx, queue = {prefix = keys[1], memo = {}, result = {}}, args[1]
   ctx.ranked = Clock.ranked(ctx)
 
   return Lanes.forget_waiting(ctx, queue)

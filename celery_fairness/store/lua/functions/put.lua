@@ -62,16 +62,15 @@ local function waiting_of_tenant(ctx, key)
 end
 
 -- Returns {key, limit, waiting} of the tenant or queue that has no room for one more. It returns nil if both
--- have room. `published` has the source of the published tiers, and whether one is bounded. They replace the settings of
--- the producer.
-local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, published, now)
-  if task.key ~= Tasks.SYSTEM and (published.bounded or of_tier ~= "" and not published.source) then
+-- have room. `rules` has the source of the published tiers, and whether one is bounded. They replace the settings of the
+-- producer.
+local function full_of(ctx, queue, task, of_tier, of_queue, rules)
+  if task.key ~= Tasks.SYSTEM and (rules.bounded or of_tier ~= "" and not rules.source) then
     local waiting, known = waiting_of_tenant(ctx, task.key)
     local most = tonumber(of_tier)
-    if published.bounded then
+    if rules.bounded then
       local tier = task.tier == "" and known or task.tier
-      local _, _, _, row = Config.entitlement(ctx.prefix .. Keys.TIERS, ctx.prefix .. Keys.TENANT .. task.tenant, tier, "",
-        default_tier, "", {}, now)
+      local row = Config.entitlement(ctx, task.tenant, tier, rules).row
       most = row and tonumber(row.max_waiting)
     end
     if most and waiting >= most then return {task.key, most, waiting} end
@@ -83,7 +82,7 @@ local function full_of(ctx, queue, task, default_tier, of_tier, of_queue, publis
 end
 
 local function put(keys, args)
-  local ctx = {prefix = keys[1]}
+  local ctx = {prefix = keys[1], memo = {}, result = {}}
   local queue, message, frozen_ms, bindings, plain, entry = args[1], args[3], args[4], args[5], args[6], args[7]
   local tag, tenant, service, tier, rank, cost, eta_ms, expires_ms, id, name, limits, default_tier, of_tier,
     of_queue, is_new = string.match(args[2], WORDS)
@@ -112,8 +111,8 @@ local function put(keys, args)
   ctx.ranked = flags[3]
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later then
-    local published = {source = flags[5], bounded = flags[6]}
-    local full = full_of(ctx, queue, task, default_tier, of_tier, of_queue, published, now)
+    local rules = {source = flags[5], bounded = flags[6], default_tier = default_tier, default_limit = "", now = now}
+    local full = full_of(ctx, queue, task, of_tier, of_queue, rules)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end
   if plain ~= "" then

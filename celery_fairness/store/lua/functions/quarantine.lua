@@ -8,7 +8,7 @@
   Returns how many were moved. It returns 0 if another call has moved the entry.
 ]]
 register("quarantine", {"allow-oom"}, function(keys, args)
-  local ctx, queue, plain, entry = {prefix = keys[1]}, args[1], args[2], args[3]
+  local ctx, queue, plain, entry = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2], args[3]
 
   local moved = redis.call("LREM", plain, -1, entry)
   if moved > 0 then

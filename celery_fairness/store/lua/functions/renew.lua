@@ -22,7 +22,7 @@
 local FORGET_AT_MOST = 64
 
 register("renew", {"allow-oom"}, function(keys, args)
-  local ctx, known_epoch = {prefix = keys[1]}, args[6]
+  local ctx, known_epoch = {prefix = keys[1], memo = {}, result = {}}, args[6]
   local rules, _, epoch = Tenants.rules_of(ctx, args, 1, args[7])
   epoch = Clock.meet_server(ctx, epoch, rules.now)
   local lost = known_epoch ~= "" and tonumber(known_epoch) ~= epoch
@@ -33,7 +33,9 @@ register("renew", {"allow-oom"}, function(keys, args)
       redis.call("ZADD", ctx.prefix .. Keys.ENDS, ends_at, lease)
     else
       answer[#answer + 1] = (index - 6) / 2
-      if lost then Leases.hold(ctx, lease, its_keys, "", Leases.UNKNOWN, rules, ends_at) end
+      if lost then
+        Leases.hold(ctx, {lease = lease, keys = its_keys, limits = "", task = Leases.UNKNOWN, ends_at = ends_at}, rules)
+      end
     end
   end
   Leases.expire(ctx, rules, Leases.ENDED_AT_MOST)

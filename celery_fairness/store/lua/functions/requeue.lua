@@ -7,7 +7,7 @@
   Returns 1 if it waits again, and 0 if it is no dead letter.
 ]]
 register("requeue", {"allow-oom"}, function(keys, args)
-  local ctx = {prefix = keys[1]}
+  local ctx = {prefix = keys[1], memo = {}, result = {}}
   ctx.ranked = Clock.ranked(ctx)
 
   local task = Tasks.read(ctx, args[1])

@@ -11,7 +11,7 @@
   Returns for each task 1 if this call moved it, otherwise 0.
 ]]
 register("reroute", {"allow-oom"}, function(keys, args)
-  local ctx, target = {prefix = keys[1]}, args[1]
+  local ctx, target = {prefix = keys[1], memo = {}, result = {}}, args[1]
   ctx.ranked = Clock.ranked(ctx)
 
   local function move(tag, part)

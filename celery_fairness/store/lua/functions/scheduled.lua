@@ -8,7 +8,7 @@
   Returns the tag and the message of each, in one list.
 ]]
 register("scheduled", {"no-writes"}, function(keys, args)
-  local ctx, answer = {prefix = keys[1]}, {}
+  local ctx, answer = {prefix = keys[1], memo = {}, result = {}}, {}
   local members = redis.call("ZRANGE", ctx.prefix .. Keys.SCHEDULED .. args[1], 0, tonumber(args[2]) - 1)
   for index = 1, #members do
     local tag = Schedule.tag_of(members[index])

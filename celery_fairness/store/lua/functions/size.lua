@@ -7,7 +7,7 @@
   Returns {waiting, waiting for their time}.
 ]]
 register("size", {"no-writes"}, function(keys, args)
-  local ctx, queue, frozen_ms = {prefix = keys[1]}, args[1], args[2]
+  local ctx, queue, frozen_ms = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2]
 
   if Queues.has_ended(ctx, queue, Clock.server_now(frozen_ms)) then return {0, 0} end
   local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0)

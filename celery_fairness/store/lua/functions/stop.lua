@@ -4,39 +4,39 @@
   A later cool-down may make the current one longer, but not shorter. A later pause replaces the earlier one. Tasks
   that run continue. If a task that waits at the key may start now, the next claim finds it.
 
-  args[1]  how            str  "pause", "resume", "cool" or "clear"
-  args[2]  key            str  of the limits, or of a tenant
-  args[3]  wait_ms        int  for how long from now; a "pause" with 0 lasts until it is resumed
-  args[4]  lease_ms       int  how long a lease lives without a renewal
-  args[5]  enforcement    str  "on", "observe" or "off"
-  args[6]  frozen_ms      str  "" in production (server TIME); set only by tests
-  args[7]  reason         str  of a cool-down, for its event; may be ""
-  args[8]  by             str  the person who pauses or resumes it; may be ""
+  The argument is a JSON object:
+  how          "pause", "resume", "cool" or "clear"
+  key          of the limits, or of a tenant
+  wait_ms      for how long from now; a "pause" with 0 lasts until it is resumed
+  lease_ms     how long a lease lives without a renewal
+  enforcement  "on", "observe" or "off"
+  frozen_ms    "" in production (server TIME); set only by tests
+  reason       of a cool-down, for its event; may be ""
+  by           the person who pauses or resumes it; may be ""
 
-  Returns {cool_ms, pause_ms, now_ms, paused_by}.
-  - cool_ms and pause_ms are how long the key still cools down and is paused. 0 is not at all.
-  - pause_ms is -1 if the pause lasts until it is resumed.
-  - now_ms is the server's time.
-  - paused_by has the beginning of the pause and the person, as in config.lua. It is "" without a pause.
+  Returns JSON. A field without a value is left out.
+  - cool_ms   how long the key still cools down, 0 if it does not
+  - pause_ms  how long it is still paused, 0 if it is not; absent if the pause lasts until it is resumed
+  - now_ms    the server's time
+  - since_ms  the beginning of the pause
+  - by        the person who paused it
 ]]
 -- Returns the person of a pause, "SINCE PERSON".
 local function person_of(paused_by)
   return string.match(paused_by or "", "^%S+ (.*)$")
 end
 
-register("stop", {"allow-oom"}, function(keys, args)
-  local ctx, how, key, wait_ms = {prefix = keys[1]}, args[1], args[2], tonumber(args[3])
-  local lease_ms, frozen_ms, reason, by = tonumber(args[4]), args[6], args[7], args[8]
-
-  local logical, now, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = args[5], parked = flags.parked}
+register_json("stop", {"allow-oom"}, function(ctx, wanted)
+  local how, key, wait_ms, by = wanted.how, wanted.key, wanted.wait_ms, wanted.by
+  local logical, now, _, flags = Clock.tick(ctx, wanted.lease_ms, wanted.frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked}
   local before, before_by = Config.paused_ms(ctx, key, rules)
   if how == "cool" then
     local moved = redis.call(
       "ZADD", ctx.prefix .. Keys.COOL_DOWNS, "GT", "CH", string.format("%.0f", logical + wait_ms), key)
     if moved == 1 then
       Events.write_event(ctx, "rate_limit.dynamic_adjusted",
-        "key", key, "until", string.format("%.0f", now + wait_ms), "reason", reason)
+        "key", key, "until", string.format("%.0f", now + wait_ms), "reason", wanted.reason)
     end
     -- With this field, claims delete the cool-downs that are over.
     redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
@@ -59,6 +59,7 @@ register("stop", {"allow-oom"}, function(keys, args)
   elseif pause_ms ~= before then
     Events.write_event(ctx, "fairness.resumed", "key", key, "by", by)
   end
-  if pause_ms == math.huge then pause_ms = -1 end
-  return {math.max(0, cooled - logical), pause_ms, now, paused_by or ""}
+  local since, person = string.match(paused_by or "", "^(%d+) (.*)$")
+  return {cool_ms = math.max(0, cooled - logical), pause_ms = pause_ms < math.huge and pause_ms or nil, now_ms = now,
+    since_ms = tonumber(since), by = person}
 end)

@@ -2,10 +2,11 @@
   totals: what claims and gates counted since the memory began, and the state of some limits. The function writes
   nothing.
 
-  args[1]  lease_ms     int  how long a lease lives without a renewal
-  args[2]  frozen_ms    str  "" in production (server TIME); set only by tests
-  args[3]  enforcement  str  "on", "observe" or "off"
-  args[4+] limits       str  limits as a task has them (limits.lua)
+  The argument is a JSON object:
+  lease_ms     how long a lease lives without a renewal
+  frozen_ms    "" in production (server TIME); set only by tests
+  enforcement  "on", "observe" or "off"
+  limits       limits as a task has them (limits.lua)
 
   Returns JSON.
   - now     the server's time in ms
@@ -24,16 +25,17 @@ local function limit_row(ctx, spec, rules)
   local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key) or 0)
   local queue = string.sub(limit.key, 1, 6) == "queue:" and Config.queue_of_key(ctx, limit.key)
   if queue then waiting = waiting + (redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0) end
-  return {limit.key, redis.call("ZCARD", ctx.prefix .. Keys.LEASES .. limit.key), limit.concurrency or -1, waiting,
+  return {limit.key, Slots.held(ctx, limit.key), limit.concurrency or -1, waiting,
     why or "", Saturation.total_ms(ctx, limit.key)}
 end
 
-register("totals", {"no-writes"}, function(keys, args)
-  local ctx = {prefix = keys[1]}
-  local logical, now, _, flags = Clock.read_clock(ctx, tonumber(args[1]), args[2])
-  local rules = {logical = logical, now = now, enforcement = args[3], parked = flags.parked}
+register_json("totals", {"no-writes"}, function(ctx, wanted)
+  local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
+  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked}
   local flat, counts, limits = redis.call("HGETALL", ctx.prefix .. Keys.COUNTERS), {}, {}
   for index = 1, #flat, 2 do counts[flat[index]] = tonumber(flat[index + 1]) end
-  for index = 4, math.min(#args, LIMITS_AT_MOST + 3) do limits[index - 3] = limit_row(ctx, args[index], rules) end
-  return cjson.encode({now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = limits})
+  for index = 1, math.min(#wanted.limits, LIMITS_AT_MOST) do
+    limits[index] = limit_row(ctx, wanted.limits[index], rules)
+  end
+  return {now = now, totals = Stats.totals_of(ctx, now), counts = counts, limits = limits}
 end)

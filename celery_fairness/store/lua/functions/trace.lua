@@ -11,7 +11,7 @@
 local KEPT_MS = 3600000
 
 register("trace", {"allow-oom"}, function(keys, args)
-  local ctx, wait_ms, frozen_ms = {prefix = keys[1]}, tonumber(args[1]), args[2]
+  local ctx, wait_ms, frozen_ms = {prefix = keys[1], memo = {}, result = {}}, tonumber(args[1]), args[2]
 
   local now = Clock.server_now(frozen_ms)
   local known = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "traced") or 0)

@@ -13,7 +13,7 @@
   Returns how many events were written. It returns 0 if nobody watches.
 ]]
 register("trace_put", {"allow-oom"}, function(keys, args)
-  local ctx, job, key, tier = {prefix = keys[1]}, args[1], args[2], args[3]
+  local ctx, job, key, tier = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2], args[3]
   local cost, eta_ms, frozen_ms = args[4], tonumber(args[5]), args[6]
 
   local now = Clock.server_now(frozen_ms)

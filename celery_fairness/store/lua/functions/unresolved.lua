@@ -17,7 +17,7 @@ local TENANTS_AT_MOST = 100
 local KEPT_MS = 86400000
 
 register("unresolved", {"allow-oom"}, function(keys, args)
-  local ctx, failed, now = {prefix = keys[1]}, tonumber(args[1]), Clock.server_now(args[2])
+  local ctx, failed, now = {prefix = keys[1], memo = {}, result = {}}, tonumber(args[1]), Clock.server_now(args[2])
   local clock = ctx.prefix .. Keys.CLOCK
   local version, rows = unpack(redis.call("HMGET", clock, "version", "unresolved"))
 

@@ -14,7 +14,7 @@ local LANES_AT_MOST = 1024
 local PAGE = 50
 
 register("waiting", {"no-writes"}, function(keys, args)
-  local ctx, key, queue, after = {prefix = keys[1]}, args[1], args[2], args[3]
+  local ctx, key, queue, after = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2], args[3]
   local lanes, tags, lane, seq = Lanes.all_of(ctx, key, queue, LANES_AT_MOST), {}, "", "0"
   table.sort(lanes)
   for index = 1, #lanes do

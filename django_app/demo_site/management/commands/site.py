@@ -134,7 +134,8 @@ def _introduction(address: str, password: str) -> str:
     return (
         f"\n  address   {address}\n  user      {ADMINISTRATOR}\n  password  {password}\n\n"
         f"A task that waits, because its tenant is paused:\n\n  {search}\n\n"
-        f"All tasks by tenant:\n\n  {address}tasks/\n\n"
+        f"Running and finished tasks by tenant:\n\n"
+        f"  {address}admin/django_celery_fairness/tenant/\n\n"
     )
 
 

@@ -54,6 +54,9 @@
     const place = active ? alike().indexOf(active) : -1;
     live.innerHTML = html;
     label();
+    // Buttons that have nothing to end now are off.
+    const off = live.querySelector("[data-off]")?.dataset.off.split(" ");
+    for (const button of off ? page.querySelectorAll("button[name=action]") : []) button.disabled = off.includes(button.value);
     for (const region of all(".fairness-scroll")) region.scrollLeft = before.get(name(region)) || 0;
     if (place >= 0) (alike()[place] || alike()[0])?.focus({ preventScroll: true });
   };

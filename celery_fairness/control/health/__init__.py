@@ -1,0 +1,1 @@
+"""A whole installation: status, verdict, metrics, events, and the checks of it."""

@@ -1,0 +1,1 @@
+"""Queues: their tasks, their tenants' shares, and their limits."""

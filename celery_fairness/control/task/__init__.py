@@ -1,0 +1,1 @@
+"""Single tasks: where they are, why they wait, and lists of them."""

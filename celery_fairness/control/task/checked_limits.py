@@ -1,0 +1,65 @@
+"""The limits of a task, each with its snapshot: whether it blocks the task, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from celery_fairness.control.key.snapshot import KeyState, read_state
+from celery_fairness.control.task.views import Blocker, TaskLimit
+
+
+class CheckedLimit(NamedTuple):
+    """One limit of a task, and whether it blocks the task.
+
+    Attributes:
+        state: The state of its key, with the numbers of this limit.
+        local_held: The least number of slots that a process holds, if every process is at
+            its ``local_limit``. None if a process may have a free slot.
+    """
+
+    state: KeyState
+    local_held: int | None = None
+
+    @property
+    def blocked_by(self) -> str:
+        """Why no task starts, as in ``reason`` of a :class:`Blocker`. "" if one may start."""
+        return "rate" if self.state.blocked_by == "throttle" else self.state.blocked_by
+
+    @property
+    def shown(self) -> TaskLimit:
+        """The public form of it."""
+        state, limit = self.state, self.state.limit
+        blocked_by = self.blocked_by or ("local" if self.local_held is not None else "")
+        return TaskLimit(
+            state.key, dict(limit.numbers), limit.on_limit, state.held, blocked_by, state.in_force
+        )
+
+    def blockers(self, starts_in: float | None, in_turn: float | None) -> Iterator[Blocker]:
+        """Yield the blockers of this limit.
+
+        Args:
+            starts_in: Seconds until it would let the task start, or None if unknown.
+            in_turn: Seconds until a process would have a slot for the task, or None if unknown.
+        """
+        state, holders = self.state, self.state.leases
+        if self.blocked_by:
+            numbers = (state.held, state.limit["concurrency"])
+            yield Blocker(
+                *(state.key, self.blocked_by, *numbers, state.opens_in_seconds, holders),
+                starts_in_seconds=starts_in,
+                in_force=state.in_force,
+            )
+        if self.local_held is not None:
+            yield Blocker(
+                *(state.key, "local", self.local_held, state.limit["local_limit"], None, holders),
+                starts_in_seconds=in_turn if state.limit["local_limit"] else None,
+            )
+
+
+def read_limits_of(answer: Mapping[str, Any]) -> tuple[CheckedLimit, ...]:
+    """Read the limits of a task from the answer of the function ``explain``."""
+    return tuple(
+        CheckedLimit(read_state(row, answer["now"]), row.get("local_held"))
+        for row in answer.get("limits", ())
+    )

@@ -1,0 +1,1 @@
+"""Tenants: their tiers, boosts and waiting tasks."""

@@ -1,0 +1,65 @@
+--[[
+  rows: each lease has a row, has an end and counts at each of its keys, and nothing else counts.
+
+  A promotion (promotions.lua) reserves starts only while it lasts. Its task has a record until the broker has the copy.
+]]
+
+function Rows.running(it, _, field)
+  local ctx = it.ctx
+  local text = redis.call("HGET", ctx.prefix .. Keys.RUNNING, field)
+  if not text then return end
+  local row = Tasks.read_row(text)
+  local lease = row.state == "held" and field or field .. "." .. row.attempt .. "." .. row.nonce
+  if not redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, lease) then
+    Check.found(it, "task_without_end", "running", field, function()
+      redis.call("ZADD", ctx.prefix .. Keys.ENDS, it.rules.logical + it.rules.lease_ms, lease)
+    end)
+  end
+  if Promotions.is_promotion(row) then
+    Check.flag(it, "parked")
+    if Rows.is_lost(it, field, lease, row) then return end
+  end
+  for key in string.gmatch(row.keys, "[^,]+") do
+    if not Slots.since(ctx, key, lease) then
+      Check.found(it, "task_not_counted", Slots.table_of(key), lease, function() Slots.take(ctx, key, lease, it.rules) end)
+    end
+  end
+end
+
+-- Returns whether a promotion has no task, and so no slots.
+function Rows.is_lost(it, tag, lease, row)
+  local ctx, task = it.ctx, Tasks.read(it.ctx, tag)
+  if row.state == "sent" and task then
+    Check.found(it, "sent_task_known", "running", tag, function()
+      Lanes.remove_waiting(ctx, task)
+      Tasks.forget(ctx, task)
+    end)
+  elseif row.state == "promoted" and not (task and Promotions.is_parked(task.queue)) then
+    Check.found(it, "promotion_without_task", "running", tag, function()
+      Leases.end_lease(ctx, lease, tag, row, it.rules)
+      Leases.open_freed(ctx, it.rules)
+    end)
+    return true
+  end
+end
+
+function Rows.reserved(it, key, lease)
+  local reserved, row = it.ctx.prefix .. Keys.RESERVED .. key, Tasks.read_running(it.ctx, lease)
+  if row and Promotions.is_promotion(row) and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
+  if not redis.call("ZSCORE", reserved, lease) then return end
+  Check.found(it, "start_without_promotion", Keys.RESERVED .. key, lease, function()
+    redis.call("ZREM", reserved, lease)
+    Wake.wake_waiters(it.ctx, key, it.rules)
+  end)
+end
+
+function Rows.lease(it, key, lease)
+  if not Slots.since(it.ctx, key, lease) then return end
+  local row = Tasks.read_running(it.ctx, lease) or Tasks.read_held(it.ctx, lease)
+  if row and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
+  Check.found(it, "slot_without_task", Slots.table_of(key), lease, function()
+    Slots.give(it.ctx, key, lease)
+    Leases.freed(it.ctx, key)
+    Leases.open_freed(it.ctx, it.rules)
+  end)
+end

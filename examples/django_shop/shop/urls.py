@@ -1,0 +1,6 @@
+"""The admin is the only page."""
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]
