@@ -115,7 +115,8 @@ def _stamp_message(
             name,
             option,
         )
-    message = Message(name, task, headers, args, kwargs, parent_headers(listener.app))
+    parent = parent_headers(listener.app)
+    message = Message(name, task, headers, args, kwargs, parent, properties or {})
     header = listener.stamp.of_message(message, queue, called)
     if header is not None:
         headers[HEADER] = header

@@ -202,7 +202,9 @@ class FairTask(_Task):
             check_call(self.name, options)
         # Routes that were set after the app was configured have replaced the router.
         fairness.install_router()
-        message = Message(self.name, self, headers, args, kwargs, parent_headers(self.app))
+        parent = parent_headers(self.app)
+        # Celery makes a property of each option that it does not know.
+        message = Message(self.name, self, headers, args, kwargs, parent, options)
         header = fairness.stamp.header(message, strict=strict)
         if header is None:
             return

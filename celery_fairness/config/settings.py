@@ -99,6 +99,12 @@ def _mapping_of(what: str) -> Rule:
     return Rule(expected, lambda value: isinstance(value, Mapping))
 
 
+_NAMES_OF_HEADERS = Rule(
+    "a list of names of headers or properties",
+    lambda value: (
+        isinstance(value, (list, tuple)) and all(isinstance(each, str) and each for each in value)
+    ),
+)
 _TIERS = Rule(
     f"{_mapping_of('tier').expected}, or {UNLIMITED!r}",
     lambda value: isinstance(value, Mapping) or value == UNLIMITED,
@@ -164,6 +170,12 @@ class Settings(BaseModel):
         "bypass",
         description="Tasks without a tenant have no tier's limit (`bypass`), are all one "
         "tenant of the default tier (`shared`), or `delay()` raises TenantMissing (`error`).",
+    )
+    tenant_header: Annotated[tuple[str, ...], _NAMES_OF_HEADERS] = Field(
+        (),
+        strict=False,
+        description="Names of message headers or properties, in order. If a message has no "
+        "`fairness` header, the first of them with a value names its tenant, before the arguments.",
     )
     redis_lost: Literal["defer", "open", "closed"] = Field(
         "defer",

@@ -3,8 +3,9 @@
 The first of these sources applies:
 
 1. an explicit header
-2. the tenant that the task declares
-3. the tenant of the task that is publishing
+2. a header or property that the setting ``tenant_header`` names
+3. the tenant that the task declares
+4. the tenant of the task that is publishing
 
 Without any of them a FairTask becomes a system task, and another task gets no header. If the task
 that is publishing has an invalid tenant, so has the message.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from celery_fairness.config.settings import Settings
@@ -40,8 +42,11 @@ from celery_fairness.message.headers import (
 )
 from celery_fairness.message.partition import partition_of, unnamed_partition
 from celery_fairness.message.task_options import LimitSource, TenantSource, service_of, source_of
+from celery_fairness.message.tenant_header import carried_header
 from celery_fairness.util.throttled_log import Notices
 
+#: No properties.
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 #: Why the header of a task is invalid that would inherit its tenant.
 SENDER_INVALID = "the task that sends it has no valid tenant"
 
@@ -69,6 +74,7 @@ class Message(NamedTuple):
         args: Positional arguments.
         kwargs: Keyword arguments.
         parent: The headers of the task that is publishing. None outside a task.
+        properties: Its other properties so far.
     """
 
     name: str
@@ -77,6 +83,7 @@ class Message(NamedTuple):
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     parent: Mapping[str, Any] | None = None
+    properties: Mapping[str, Any] = EMPTY
 
 
 class Stamp:
@@ -100,7 +107,7 @@ class Stamp:
             TenantInvalid: With ``strict``, the declared tenant is invalid.
             TenantMissing: With ``strict`` and ``no_tenant="error"``, there is no tenant.
         """
-        name, task, headers, args, kwargs, parent = message
+        name, task, headers, args, kwargs, parent, properties = message
         given = headers.get(HEADER)
         if name.startswith("celery."):
             return given
@@ -110,6 +117,9 @@ class Stamp:
         source: TenantSource | None = task.tenant_source if is_fair else None
         scheduled = self.is_scheduled(task, headers)
         common: dict[str, Any] = {"service": service_of(task), "scheduled": scheduled}
+        names = self._settings.tenant_header
+        if made := carried_header(headers, properties, names, **common):
+            return self.completed(name, made)
         tenant: str | None = None
         if source is not None:
             try:
@@ -145,7 +155,7 @@ class Stamp:
             queue: The message's queue. None if it is not known.
             called: The option ``limits`` of the call, if no ``apply_async`` has read it yet.
         """
-        name, task, _, args, kwargs, _ = message
+        name, task, _, args, kwargs, *_ = message
         if called is not None and name.startswith("celery."):
             self._notices.error(
                 f"limits:{name}",

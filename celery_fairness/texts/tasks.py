@@ -115,6 +115,8 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
     """Yield where a task is, and why it does not start, a fact each."""
     what = f"task {found.task or '(no name)'}[{found.task_id}] of {found.key}"
     yield Sentence(f"{printable(what)}, queue {printable(found.queue)}")
+    if found.tenant_from:
+        yield Sentence(f"the header or property {printable(found.tenant_from)} names its tenant")
     if found.state == "running":
         yield Sentence(f"runs at {printable(found.owner)}")
         return

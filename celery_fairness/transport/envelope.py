@@ -27,11 +27,13 @@ from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import (
     CLAIM_PROPERTY,
     ETA_HEADER,
+    HEADER,
     log_misspelling,
     was_accepted,
 )
 from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.message.priority import rank_of
+from celery_fairness.message.tenant_header import carried_header
 from celery_fairness.scheduler.types import Claimed, Waiting
 from celery_fairness.transport.options import bounds_of
 from celery_fairness.util.throttled_log import Notices
@@ -72,6 +74,7 @@ class FairMessage(virtual.Message):
 
 def waiting_of(queue: str, message: dict[str, Any], settings: Settings) -> Waiting:
     """Return ``message``, which kombu is about to send, as a task for the scheduler."""
+    message = with_carried_header(message, settings)
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
@@ -100,6 +103,16 @@ def waiting_of(queue: str, message: dict[str, Any], settings: Settings) -> Waiti
         is_new=is_new,
         task_id=_header_part(headers, "id"),
     )
+
+
+def with_carried_header(message: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return a message with the ``fairness`` header that ``tenant_header`` gives it, if any."""
+    names, headers = settings.tenant_header, message.get("headers")
+    if not (names and isinstance(headers, dict)) or _is_of_celery(headers.get("task")):
+        return message
+    made = carried_header(headers, message["properties"], names)
+    # The producer may use its mapping of headers again.
+    return {**message, "headers": {**headers, HEADER: made}} if made else message
 
 
 def message_of(task: Claimed) -> dict[str, Any]:
@@ -148,8 +161,11 @@ def _is_accepted(headers: dict[str, Any]) -> bool:
     It is a retry, a task that replaces another, a callback that Celery sends at a task's end, or
     one of Celery's own tasks.
     """
-    name = headers.get("task")
-    return was_accepted(headers) or (isinstance(name, str) and name.startswith(CELERY_PREFIX))
+    return was_accepted(headers) or _is_of_celery(headers.get("task"))
+
+
+def _is_of_celery(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(CELERY_PREFIX)
 
 
 def _attribution_fields(
@@ -157,7 +173,7 @@ def _attribution_fields(
 ) -> tuple[str, str, str, float, str]:
     """Return tenant and service as in keys, the tier, the cost, and the limits as text."""
     name = headers.get("task")
-    if isinstance(name, str) and name.startswith(CELERY_PREFIX):
+    if _is_of_celery(name):
         return "", "", "", 1.0, ""
     attribution = attribution_of(headers, (), {}, None, settings)
     log_misspelling(_notices, name, headers)

@@ -31,7 +31,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiting
 from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import is_missing, library
-from celery_fairness.transport.envelope import waiting_of
+from celery_fairness.transport.envelope import waiting_of, with_carried_header
 from celery_fairness.transport.session import Claimant, Session
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.value import Value
@@ -221,10 +221,12 @@ def _read(channel: Any, queue: str, entry: bytes) -> Waiting:
     # Some producers use one tag for all their messages, or none. The call that adopts the message
     # takes it from its list, so a second call finds nothing and needs no tag to see that.
     message["properties"]["delivery_tag"] = str(uuid.uuid4())
+    settings = channel.session.settings
+    message = with_carried_header(message, settings)
     headers = message.get("headers")
     if isinstance(headers, dict) and HEADER in headers:
         headers[HEADER] = channel.session.completed(str(headers.get("task")), headers[HEADER])
-    return waiting_of(queue, message, channel.session.settings)
+    return waiting_of(queue, message, settings)
 
 
 def to_fair(channel: Any, queue: str, progress: Progress | None = None) -> Moved:

@@ -14,7 +14,7 @@ from tests.cli.conftest import Installation
 
 def send(shop: Installation, tenant: str, task_id: Any, **fields: Any) -> None:
     """Put a task of that id; ``tenant`` as written in keys."""
-    headers: dict[str, Any] = {"id": task_id, "task": "shop.work"}
+    headers: dict[str, Any] = {"id": task_id, "task": "shop.work"} | fields.pop("headers", {})
     message = json.dumps({"body": "", "headers": headers})
     queue, tag = fields.pop("queue", "celery"), fields.pop("tag", "") or tag_of(str(task_id))
     # A tag that says nothing of the id, as Celery's.

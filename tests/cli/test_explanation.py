@@ -81,6 +81,17 @@ def test_a_task_that_may_start_says_who_goes_before_it(run, shop):
     ]
 
 
+def test_a_header_that_named_the_tenant_is_named(run, shop, fairness):
+    names = {"v": 1, "tenant": "42", "tenant_from": "x-tenant-id"}
+    send(shop, "42", "t1", headers={"fairness": names})
+    assert told(run, "t1")[1] == "the header or property x-tenant-id names its tenant"
+    assert len(shop.claim()) == 1
+    assert fairness.tasks.explain("t1").tenant_from == "x-tenant-id"
+    for number, header in enumerate(["nonsense", {"v": 1, "tenant": "42"}, {"tenant_from": [1]}]):
+        send(shop, "42", f"other{number}", headers={"fairness": header})
+        assert fairness.tasks.explain(f"other{number}").tenant_from == ""
+
+
 def test_more_names_than_a_call_counts_make_the_number_a_lower_bound(
     run, shop, client, monkeypatch
 ):

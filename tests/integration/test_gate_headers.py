@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -36,10 +37,18 @@ WRONG: list[Any] = [
 ]
 
 
-def send(shop: Shop, header: Any = None, **kwargs: Any) -> AsyncResult:
+def send(
+    shop: Shop,
+    header: Any = None,
+    own: Mapping[str, Any] = MappingProxyType({}),
+    properties: Mapping[str, Any] = MappingProxyType({}),
+    **kwargs: Any,
+) -> AsyncResult:
     """Send as a program does that knows neither this package nor the tasks."""
     message = shop.app.amqp.as_task_v2(str(uuid4()), "shop.narrow", kwargs=kwargs)
-    headers = message.headers if header is None else {**message.headers, "fairness": header}
+    headers = {**message.headers, **own}
+    if header is not None:
+        headers["fairness"] = header
     queue = shop.app.amqp.queues["celery"]
     with shop.app.connection_for_write() as connection:
         Producer(connection).publish(
@@ -49,7 +58,7 @@ def send(shop: Shop, header: Any = None, **kwargs: Any) -> AsyncResult:
             declare=[queue],
             headers=headers,
             serializer="json",
-            **message.properties,
+            **{**message.properties, **properties},
         )
     return AsyncResult(message.headers["id"], app=shop.app)
 
@@ -76,6 +85,32 @@ def test_what_nobody_can_read_runs_once_and_never_above_the_limits_of_its_task(
     assert shop.fairness.stats.counters()["invalid"] >= len(WRONG)
     assert_all_free(shop, "narrow", "tenant:_invalid", "tenant:7")
     worker.wait_for_log("task shop.narrow is attributed to the tenant _invalid: ")
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_a_producer_names_the_tenant_in_a_header_or_property_of_its_own(
+    make_shop: Callable[..., Shop], broker: str
+) -> None:
+    names = {"tenant_header": ["x-tenant-id", "app_id"]}
+    shop = make_shop(broker, fairness={**LONG, **names, "tier_on_limit": "wait"})
+    worker = shop.worker(pool="threads", concurrency=6)
+    gate = shop.gate_file()
+    first = send(shop, own={"x-tenant-id": 7}, user="8", gate=str(gate))
+    shop.await_held("7", 1)
+    parked = send(shop, properties={"app_id": "7"}, user="8")
+    hostile = send(shop, own={"x-tenant-id": True}, properties={"app_id": "9"}, user="8")
+    await_parked(shop, 2, "narrow")
+    found = shop.fairness.tasks.explain(parked.id)
+    assert (found.state, found.key, found.tenant_from) == ("parked", "tenant:7", "app_id")
+    assert shop.fairness.tasks.explain(hostile.id).key == "tenant:_invalid"
+    gate.touch()
+    headers = [each.get(timeout=RESULT_SECONDS) for each in (first, parked, hostile)]
+    assert [(each.get("tenant"), each["tenant_from"]) for each in headers] == [
+        *(("7", "x-tenant-id"), ("7", "app_id"), (None, "x-tenant-id")),
+    ]
+    assert headers[2]["invalid"] == "x-tenant-id: expected str, int or UUID, got: bool"
+    assert_all_free(shop, "narrow", "tenant:_invalid", "tenant:7")
+    worker.wait_for_log("task shop.narrow is attributed to the tenant _invalid: x-tenant-id: ")
 
 
 def test_limits_that_a_producer_does_not_know_hold_by_the_tenant_of_the_arguments(

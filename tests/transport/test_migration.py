@@ -64,6 +64,22 @@ def test_messages_of_a_stock_producer_are_taken_over_in_their_order(both, client
     assert client.keys("*moves") == []
 
 
+def test_a_stock_producer_may_name_the_tenant_in_a_header_of_its_own(redis_url, client):
+    options = {"fairness": {"tenant_header": ["x-tenant-id"]}}
+    with (
+        kombu.Connection(redis_url) as stock,
+        kombu.Connection(f"fair{redis_url}", transport_options=options) as fair,
+    ):
+        channel = fair.default_channel
+        channel.session.completed = lambda name, given: {**given, "tier": "pro"}
+        publish(stock, 1, headers={"x-tenant-id": "42"})
+        assert adopt(channel, ["moves"]) == 1
+        assert client.hget("{fairness}:tenant_state:tenant:42", "tier") == "pro"
+        with fair.SimpleQueue("moves") as queue:
+            header = queue.get(timeout=at_most(3)).headers["fairness"]
+    assert (header["tenant"], header["tenant_from"]) == ("42", "x-tenant-id")
+
+
 def test_what_comes_while_a_worker_sleeps_is_seen_too(both):
     stock, fair = both
     publish(fair, 1)

@@ -132,22 +132,73 @@ def test_a_header_that_cannot_be_read_is_charged_to_invalid_and_said(
     settled(client)
 
 
-@pytest.mark.parametrize(
-    "tenant",
-    ["_none", "_invalid", "_system", "a b", "a\nb", "日本", "h_x", "*", "}{", "x" * 200, 42, "a:b"],
-)
-def test_a_tenant_may_have_any_name(connect: Connect, client: Redis, tenant: Any) -> None:
-    connection = connect(fairness={"tier_scope": "service"})
-    publish(connection, "jobs", 1, 2, headers=charged(tenant, service="analysis"))
+NAMES = ["_none", "_invalid", "_system", "a b", "a\nb", "日本", "h_x", "*", "}{"]
+
+
+@pytest.mark.parametrize("tenant", [*NAMES, "x" * 200, 42, "a:b"])
+@pytest.mark.parametrize("is_own", [False, True], ids=["fairness", "a header of its own"])
+def test_a_tenant_may_have_any_name(
+    connect: Connect, client: Redis, tenant: Any, is_own: bool
+) -> None:
+    connection = connect(fairness={"tier_scope": "service", "tenant_header": ["x-tenant-id"]})
+    headers = {"x-tenant-id": tenant} if is_own else charged(tenant, service="analysis")
+    publish(connection, "jobs", 1, 2, headers=headers)
     (key,) = waiting_tenants(client)
     assert key.startswith("tenant:")
     assert not key.startswith("tenant:_")
-    assert key.endswith(":analysis")
+    assert key.endswith(":_" if is_own else ":analysis")
     inbox = Inbox(connection, "jobs")
     inbox.await_count(1)
     inbox.messages[0].ack()
     inbox.await_count(2)
     inbox.messages[1].ack()
+    settled(client)
+
+
+def test_a_producer_names_the_tenant_in_a_header_or_property_of_its_own(
+    connect: Connect, client: Redis
+) -> None:
+    connection = connect(fairness={"tenant_header": ["x-tenant-id", "app_id"]})
+    headers = {"x-tenant-id": "42"}
+    publish(connection, "jobs", 1, 2, headers=headers)
+    publish(connection, "jobs", 3, app_id="7", headers={})
+    publish(connection, "jobs", 4, headers={"task": "celery.ping", **headers})
+    assert waiting_tenants(client) == {"tenant:42", "tenant:7", "_system"}
+    # The producer may send its own mapping again, with another tenant.
+    assert headers == {"x-tenant-id": "42"}
+    inbox = Inbox(connection, "jobs")
+    assert sorted(inbox.await_count(3)) == [1, 3, 4]
+    found = {message.payload: message.headers.get("fairness") for message in inbox.messages}
+    assert found[1] == {
+        "v": 1,
+        "tenant": "42",
+        "tenant_from": "x-tenant-id",
+        "scheduled": False,
+        "cost": 1,
+    }
+    assert (found[3]["tenant"], found[4]) == ("7", None)
+    for message in inbox.messages:
+        message.ack()
+    assert inbox.await_count(4)[3] == 2
+    inbox.messages[3].ack()
+    settled(client)
+
+
+@pytest.mark.parametrize("value", [1.5, True, ["a"], {"a": 1}, "x" * 201, "\ud800"], ids=repr)
+def test_a_header_of_its_own_that_is_no_tenant_is_charged_to_invalid(
+    connect: Connect, client: Redis, caplog: pytest.LogCaptureFixture, value: Any
+) -> None:
+    connection = connect(fairness={"tenant_header": ["x-tenant-id"]})
+    task = f"shop.own.{repr(value)[:9]}"
+    publish(connection, "jobs", 1, headers={"task": task, "x-tenant-id": value})
+    assert waiting_tenants(client) == {"tenant:_invalid"}
+    (line,) = caplog.messages
+    assert line.startswith(f"task {task} is attributed to the tenant _invalid: x-tenant-id: expect")
+    inbox = Inbox(connection, "jobs")
+    assert inbox.await_count(1) == [1]
+    # The tasks that it sends are those of the same tenant.
+    assert inbox.messages[0].headers["fairness"]["invalid"].startswith("x-tenant-id: expected ")
+    inbox.messages[0].ack()
     settled(client)
 
 

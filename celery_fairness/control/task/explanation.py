@@ -43,6 +43,7 @@ def explain(installation: Installation, place: Place) -> Explanation | None:
         task_id=place.task_id,
         task=names.task,
         key=task.key,
+        tenant_from=place.tenant_from,
         queue=task.shown_queue,
         state="parked" if task.is_parked else answer["state"],
         owner="" if task.is_parked else answer["owner"],

@@ -17,6 +17,8 @@ from celery_fairness.config.tenants import key_part
 from celery_fairness.control.installation.reader import Reader, batches
 from celery_fairness.control.installation.task_records import ORDER_LENGTH, TaskHead, read_head
 from celery_fairness.control.task.views import DeadLetter
+from celery_fairness.message.headers import HEADER
+from celery_fairness.message.tenant_header import TENANT_FROM
 from celery_fairness.scheduler import calls
 
 #: Rows or heads in one call.
@@ -57,6 +59,12 @@ class Place(NamedTuple):
         headers = headers_of(self.message)
         names = ("id", "task", "parent_id", "root_id")
         return MessageNames(*(_text(headers.get(name)) for name in names))
+
+    @property
+    def tenant_from(self) -> str:
+        """The header or property that named its tenant (``tenant_header``); "" if none did."""
+        header = headers_of(self.message).get(HEADER)
+        return _text(header.get(TENANT_FROM)) if isinstance(header, Mapping) else ""
 
     @property
     def task_id(self) -> str:

@@ -242,6 +242,8 @@ class Explanation(Value):
         not_enforcing: Workers that do not enforce limits and may start the task above them.
         taken_by: Names of the announced workers that take the queue. None if the task runs or is a
             dead letter.
+        tenant_from: The header or property that named the tenant, by the setting ``tenant_header``.
+            "" if the ``fairness`` header or an argument did, or if the task has no tenant.
     """
 
     task_id: str
@@ -260,3 +262,4 @@ class Explanation(Value):
     put_back_by: str = ""
     not_enforcing: tuple[WorkerStatus, ...] = ()
     taken_by: tuple[str, ...] | None = None
+    tenant_from: str = ""

@@ -51,6 +51,8 @@ from celery_fairness.message.headers import (
     parse_copy,
     was_accepted,
 )
+from celery_fairness.message.task_options import service_of
+from celery_fairness.message.tenant_header import carried_header
 from celery_fairness.util.ids import new_lease_id
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.throttled_log import Notices
@@ -140,11 +142,17 @@ class Gate:
         """Return the tenant and the limits of an attempt."""
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             args, kwargs = (), {}
+        request = self._with_carried_header(task, request)
         known = self._settings, self._tier_cache, self._notices
         request = with_declared(*known, task, request, args, kwargs)
         of_queue, problem = queue_limits_of(self._settings, task, request, args, kwargs)
         attribution = attribution_of(request, args, kwargs, task, self._settings, problem)
         return attribution._replace(of_queue=of_queue) if of_queue else attribution
+
+    def _with_carried_header(self, task: Any, request: dict[str, Any]) -> dict[str, Any]:
+        properties, names = request.get("properties") or {}, self._settings.tenant_header
+        made = carried_header(request, properties, names, service=service_of(task))
+        return request if made is None else {**request, HEADER: made}
 
     def wrap(self, task: Any, tracer: Tracer) -> Tracer:
         """Return ``tracer`` behind the gate."""
@@ -157,6 +165,7 @@ class Gate:
             if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
                 # No body can run with these arguments, and the tracer reports it.
                 return tracer(uuid, args, kwargs, request)
+            request = self._with_carried_header(task, request)
             # The main process has read the message already.
             attribution = known.get("attribution") or self.attribution(task, request, args, kwargs)
             log_misspelling(self._notices, task.name, request)

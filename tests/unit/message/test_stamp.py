@@ -96,6 +96,19 @@ def test_a_declared_tenant_and_a_valid_one_beside_an_invalid_limit_are_valid(mak
     assert make().header(message._replace(args=(), parent=parent))["tenant"] == "42"
 
 
+def test_a_header_of_the_callers_own_wins_over_the_arguments_and_has_the_tier(make):
+    stamp = make(tenant_header=["x-tenant"], tier_resolver=lambda tenant: "pro", no_tenant="error")
+    message = Message("shop.t", fair(), {"x-tenant": "42"}, ("7",), {}, {"fairness": {"v": 1}})
+    header = {**BARE, "tenant": "42", "tier": "pro", "tenant_from": "x-tenant"}
+    assert stamp.header(message, strict=True) == header
+    in_property = message._replace(headers={}, properties={"x-tenant": "42"}, task=None)
+    assert stamp.header(in_property, strict=True) == header
+    invalid = stamp.header(message._replace(headers={"x-tenant": 4.2}), strict=True)
+    assert (invalid.get("tenant"), invalid["invalid"][:18]) == (None, "x-tenant: expected")
+    of_celery = message._replace(name="celery.chord_unlock")
+    assert stamp.header(of_celery) is None
+
+
 def test_an_explicit_header_wins_and_is_kept_whole(make):
     stamp = make(tier_resolver=lambda tenant: "pro")
     given = {"v": 1, "tenant": "7", "tier": "enterprise", "colour": "red"}
