@@ -45,10 +45,11 @@ READ_BY_PUT = "local traced, limited = flags[1], flags[2]\n"
 #: The statement that a cache needs, and what stands in its place without the cache.
 CACHES = {
     "known": ("budget.known = {", "budget.unknown = {"),
-    "held": ("if rules.held then rules.held[key] = held end", ""),
-    "limits": ("if rules.limits then rules.limits[limit.spec] = limit end", ""),
-    "holds": ("if rules.holds == nil then", "do"),
-    "rows": ("rules.rows = rules.rows or {}", "rules.rows = {}"),
+    "held": ("if known then known[key] = held end", ""),
+    "limits": ("if known then known[limit.spec] = limit end", ""),
+    "windows": ("if known then known[key] = window end", ""),
+    "holds": ("if ctx.memo.holds == nil then", "do"),
+    "rows": ("local rows = ctx.memo.rows or {}", "local rows = {}"),
     "checked": ("if enforces and rules.checked == rules.version then return 0 end", ""),
 }
 THREE = (
@@ -75,7 +76,7 @@ def rows(server: RedisServer) -> Iterator[Row]:
     with server.client() as client:
         base = [_commands(client, library(), *scene) for scene in SCENES]
         for name in (*FLAGS, "bounded", *CACHES):
-            made = _without(name)
+            made = without(name)
             more = [_commands(client, made, *scene) for scene in SCENES]
             saved = max(new / old - 1 for new, old in zip(more, base, strict=True))
             what = "cache" if name in CACHES else "flag"
@@ -88,7 +89,7 @@ def rows(server: RedisServer) -> Iterator[Row]:
             )
 
 
-def _without(name: str) -> Library:
+def without(name: str) -> Library:
     """Return the library as if the flag was always set, or without the cache."""
     code = library().code
     old, new = CACHES.get(name, (READ, f'flags.{name} = flags.{name} or "1"\n{READ}'))
