@@ -48,8 +48,8 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
         policy = queues.get(name, QueuePolicy())
         limit = policy.limit if policy.limits else None
         row = before.get(name)
-        declared = (row.declared, row.parts) if row else (None, False)
-        if declared == (limit, policy.partitioned):
+        declared = (row.declared, row.declared_part) if row else (None, None)
+        if declared == (limit, policy.part_limit):
             continue
         if row is not None and row.declared is not None:
             logger.warning(
@@ -58,7 +58,7 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
                 name,
                 extra=about(queue=name),
             )
-        limiter.limit_queue(DECLARED, name, limit, policy.partitioned)
+        limiter.limit_queue(DECLARED, name, limit, policy.part_limit)
 
 
 def _numbers(tier: Tier | None) -> str:

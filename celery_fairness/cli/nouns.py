@@ -40,7 +40,13 @@ from celery_fairness.cli.answers import (
 from celery_fairness.cli.commands import Suggesting
 from celery_fairness.cli.worker import run
 from celery_fairness.config.limit_spec import ACTIONS
-from celery_fairness.config.numbers import UNLIMITED, numbers_of
+from celery_fairness.config.numbers import (
+    PARTITION,
+    UNLIMITED,
+    columns_of,
+    numbers_of,
+    with_partition,
+)
 from celery_fairness.control.health.doctor.symptoms import Diagnosis
 from celery_fairness.control.health.event_types import Event, EventPage
 from celery_fairness.control.health.observed import TENANTS_AT_MOST
@@ -301,19 +307,20 @@ def _numbers(holder: str) -> Callable[[Command], Command]:
     """Add an option for each number of a holder, such as ``--rate``."""
 
     def add(command: Command) -> Command:
-        for word, each in reversed(list(numbers_of(holder).items())):
+        of = "Of each partition. " if holder == PARTITION else ""
+        for word, each in reversed(list(columns_of(holder).items())):
             also = f", or {UNLIMITED}" if each.kind.none else ""
-            text = f"{each.help} Such as {each.example}{also}."
+            text = f"{of}{each.help} Such as {each.example}{also}."
             command = click.option(f"--{word.replace('_', '-')}", help=text)(command)
         return command
 
     return add
 
 
-def _given(holder: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were typed, with a holder's numbers read; None is unlimited."""
+def _given(options: Mapping[str, Any], *holders: str) -> dict[str, Any]:
+    """Return the options that were typed, with the numbers of holders read; None is unlimited."""
     given = {name: value for name, value in options.items() if value is not None}
-    for word, each in numbers_of(holder).items():
+    for word, each in (item for holder in holders for item in columns_of(holder).items()):
         if word in given:
             try:
                 given[word] = each.kind.read_typed(word, given[word])
@@ -436,7 +443,7 @@ def limit_override(
     of: Fairness, key: str, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
     """Replace the numbers of KEY, for a time or until they are cleared."""
-    given = _given("override", options)
+    given = _given(options, "override")
     if clear:
         return _override_cleared(key, partial(of.limits.clear_override, key), given)
     note = hints.unused_key(of, key)
@@ -478,7 +485,7 @@ def tenant_override(
     of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
     """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
-    given = _given("tenant", options)
+    given = _given(options, "tenant")
     if clear:
         cleared = partial(of.tenants.clear_override, tenant, service)
         return _override_cleared(f"tenant:{tenant}", cleared, given)
@@ -497,7 +504,7 @@ def tenant_tier(
     of: Fairness, tenant: str, name: str | None, clear: bool, **options: Any
 ) -> Shown[KeyFacts]:
     """Show the tier of TENANT, or publish that it is NAME, with numbers of its own."""
-    own = _given("tenant", options)
+    own = _given(options, "tenant")
     if not tenant:
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
     if (clear and name is not None) or (own and name is None):
@@ -539,16 +546,20 @@ def queue_show(of: Fairness, queue: str) -> Shown[QueueState]:
     return _shown(of.queues.inspect(queue), queue_lines)
 
 
-@_command(queue_group, "limit", "mail --global-limit 20 --rate 100/m", "mail --clear")
+@_command(queue_group, "limit", "mail --global-limit 20 --partition-concurrency 1", "mail --clear")
 @click.argument("queue", shell_complete=completion.queues)
 @_numbers("queue")
+@_numbers(PARTITION)
 @click.option("--on-limit", type=click.Choice(ACTIONS), help="What a task above it does.")
 @click.option("--clear", is_flag=True, help="End what was set: the settings' numbers hold again.")
 def queue_limit(
     of: Fairness, queue: str, clear: bool, **numbers: str | None
 ) -> Shown[QueueLimit | ClearedQueueLimit]:
-    """Set the limit of QUEUE; numbers that are not given are unlimited."""
-    given = _given("queue", numbers)
+    """Set the limit of QUEUE as a whole, or that of each partition.
+
+    If only one of the two has a number, the other is as the settings declare it.
+    """
+    given = with_partition(_given(numbers, "queue", PARTITION))
     if clear == bool(given):
         raise click.UsageError("expected numbers, or --clear alone")
     if clear:

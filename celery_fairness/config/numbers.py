@@ -303,6 +303,9 @@ NUMBERS: Final = {
     )
 }  # fmt: skip
 
+#: The field of a queue with the numbers of each partition.
+PARTITION: Final = "partition"
+
 #: The numbers of each holder: the holder's word for each, and the name of the number.
 HOLDERS: Final[Mapping[str, Mapping[str, str]]] = {
     "tier": {"concurrency": "concurrency", "weight": "weight", "max_waiting": "max_waiting"},
@@ -310,6 +313,12 @@ HOLDERS: Final[Mapping[str, Mapping[str, str]]] = {
     "policy": {"concurrency": "concurrency", "rate": "rate", "throttle": "throttle"},
     "queue": {
         "global_limit": "concurrency",
+        "local_limit": "local_limit",
+        "rate": "rate",
+        "throttle": "throttle",
+    },
+    "partition": {
+        "concurrency": "concurrency",
         "local_limit": "local_limit",
         "rate": "rate",
         "throttle": "throttle",
@@ -325,6 +334,27 @@ NO_NUMBERS: Final[Mapping[str, Any]] = {}
 def numbers_of(holder: str) -> Mapping[str, Number]:
     """Return the numbers of a holder by the holder's word for each."""
     return {word: NUMBERS[name] for word, name in HOLDERS[holder].items()}
+
+
+def columns_of(holder: str) -> Mapping[str, Number]:
+    """Return the numbers of a holder as :func:`numbers_of`, by words for options and columns.
+
+    A queue and its partitions have theirs side by side, so those of a partition have a prefix:
+    ``partition_rate``.
+    """
+    prefix = f"{PARTITION}_" if holder == PARTITION else ""
+    return {prefix + word: number for word, number in numbers_of(holder).items()}
+
+
+def with_partition(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options or columns of a queue, those of its partitions in a field ``partition``.
+
+    The field is absent if none of them is given.
+    """
+    words = dict(zip(columns_of(PARTITION), numbers_of(PARTITION), strict=True))
+    given = {name: value for name, value in columns.items() if name not in words}
+    part = {words[name]: value for name, value in columns.items() if name in words}
+    return {**given, PARTITION: part} if part else given
 
 
 #: The numbers in Redis by their letter.

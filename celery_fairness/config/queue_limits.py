@@ -1,13 +1,14 @@
-"""The limits of queues: one for a whole queue, or one for each of its partitions.
+"""The limits of queues: one of a whole queue, and one of each of its partitions.
 
 A queue's numbers are stored in one place. Each claim reads them, so new numbers act on tasks that
 already wait. The settings declare numbers. If an operator sets others, these replace them until
 they are cleared.
 
-    whole        key ``queue:QUEUE``; a claim checks it before it looks at the queue's tasks
-    partitioned  keys ``queue:QUEUE:PARTITION``; each task has the key at which its lane waits
+    whole queue     key ``queue:QUEUE``; a claim checks it before it looks at the queue's tasks
+    each partition  keys ``queue:QUEUE:PARTITION``; each task has the key at which its lane waits
 
-A pause, a cool-down or an override of the key ``queue:QUEUE`` always acts on the whole queue.
+A running task of a queue with partitions has both keys. A pause, a cool-down or an override acts on
+the whole queue or on one partition, by the key.
 
 Weakness: a queue without a row has no limit, so a pause of its key must make a row first
 (``KNOWN``).
@@ -43,28 +44,39 @@ def _read_queue(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One queue's limit.
+    """The limits of one queue, without keys.
 
     Attributes:
         key: The key of the whole queue.
-        parts: Whether each partition has the numbers for itself.
-        declared: The limit of the settings, without a key.
-        by_operator: The limit that an operator has set, without a key.
+        declared: The limit of the whole queue in the settings.
+        declared_part: The limit of each partition in the settings. None if it has no partitions.
+        by_operator: The limit of the whole queue that an operator has set.
+        part_by_operator: The limit of each partition that an operator has set.
     """
 
     key: str
-    parts: bool = False
     declared: Limit | None = None
+    declared_part: Limit | None = None
     by_operator: Limit | None = None
+    part_by_operator: Limit | None = None
+
+    @property
+    def chosen(self) -> tuple[Limit | None, Limit | None]:
+        """The limits of the whole queue and of each partition that an operator has set."""
+        return self.by_operator, self.part_by_operator
 
     @property
     def limit(self) -> Limit:
-        """The limit in force, without a key."""
+        """The limit of the whole queue in force."""
         return self.by_operator or self.declared or Limit("")
+
+    @property
+    def part_limit(self) -> Limit | None:
+        """The limit of each partition in force. None if the tasks of the queue have none."""
+        return self.declared_part and (self.part_by_operator or self.declared_part)
 
 
 def read_row(text: str) -> QueueRow:
     """Read a row as the library has written it."""
-    key, shape, _version, *numbers = text.split(" ")
-    declared, by_operator = (_read_queue(each) if each else None for each in numbers)
-    return QueueRow(key, shape == "parts", declared, by_operator)
+    key, _version, *texts = text.split(" ")
+    return QueueRow(key, *(_read_queue(each) if each else None for each in texts))

@@ -1,4 +1,4 @@
-"""The setting ``queues``: a queue's limit, its partitions, and its most waiting tasks.
+"""The setting ``queues``: limits of a queue and of its partitions, and its most waiting tasks.
 
 Keys have a hash in place of a queue's name with a colon, so that in each key the queue and the
 partition are distinct.
@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ValidationError, create_model
+from pydantic import BeforeValidator, ValidationError, create_model, model_validator
 
 from celery_fairness.config.fields import TRUTH, Rule, Section
 from celery_fairness.config.limit_spec import Limit, OnLimit
-from celery_fairness.config.numbers import WAITING, Kind, Starts, numbers_of
+from celery_fairness.config.numbers import PARTITION, WAITING, Kind, Starts, numbers_of
 from celery_fairness.config.policy import ON_LIMIT
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.tenants import KEY_CHARACTERS, key_hash, key_part
-from celery_fairness.errors import PolicyInvalid
+from celery_fairness.errors import PolicyInvalid, SettingsError
 
 #: Most arguments that define a partition.
 MAX_ARGUMENTS = 16
@@ -33,34 +34,60 @@ _ARGUMENTS = Rule(
     "or None",
     lambda value: value is None or _are_arguments(value),
 )
-#: How a rate of 0 is written instead: in a policy, and in a queue.
-_PAUSED = ("a key, set its concurrency to 0", "a queue, set its global_limit to 0")
+#: How a rate of 0 is written instead: in a policy, and in a queue or a partition.
+_PAUSED = "a key, set its concurrency to 0"
+_PAUSED_IN = {
+    "queue": "a queue, set its global_limit to 0",
+    PARTITION: "a partition, set its concurrency to 0",
+}
 #: The prefix that RabbitMQ's native delayed delivery puts before a delayed message's routing key.
 _DELAY_PREFIX = re.compile(r"^(?:[01]\.){28}")
 
 
-def _read_rate(value: Any) -> Rate | None:
+def _read_rate(holder: str, value: Any) -> Rate | None:
     try:
         return None if value is None else Rate.parse(value, "")
     except PolicyInvalid as error:
-        raise PolicyInvalid(*(each.replace(*_PAUSED) for each in error.problems)) from None
+        problems = (each.replace(_PAUSED, _PAUSED_IN[holder]) for each in error.problems)
+        raise PolicyInvalid(*problems) from None
 
 
-def _type_of(kind: Kind) -> Any:
+def _type_of(holder: str, kind: Kind) -> Any:
     if isinstance(kind, Starts):
-        return Annotated[Rate | None, BeforeValidator(_read_rate)]
+        return Annotated[Rate | None, BeforeValidator(partial(_read_rate, holder))]
     return Annotated[kind.answer, kind.rule]
 
 
-_NUMBERS: Any = {
-    word: (_type_of(number.kind), number.kind.default)
-    for word, number in numbers_of("queue").items()
-}
-_NumbersOfQueue: Any = create_model("NumbersOfQueue", __base__=Section, **_NUMBERS)
+def _numbers_in(holder: str) -> Any:
+    fields: dict[str, Any] = {
+        word: (_type_of(holder, number.kind), number.kind.default)
+        for word, number in numbers_of(holder).items()
+    }
+    return create_model(f"NumbersOf{holder.title()}", __base__=Section, **fields)
 
 
-class QueuePolicy(_NumbersOfQueue):  # type: ignore[misc]  # mypy cannot read the table
-    """The settings of one queue.
+def _limit_of(holder: str, numbers: Any, on_limit: OnLimit) -> Limit:
+    merged = {
+        number.name: number.kind.merged([getattr(numbers, word)])
+        for word, number in numbers_of(holder).items()
+    }
+    return Limit("", on_limit=on_limit, **merged)
+
+
+class PartitionNumbers(_numbers_in(PARTITION)):  # type: ignore[misc]  # mypy cannot read the table
+    """The numbers that each partition of a queue has for itself.
+
+    Attributes:
+        concurrency: Tasks at once over all processes, 0 to 1,000,000. None is unlimited, 0 pauses.
+        local_limit: Tasks at once in one process, with the same range. The smaller of both limits
+            applies.
+        rate: Starts in any window of a period.
+        throttle: Starts in a period, evenly spaced.
+    """
+
+
+class QueueNumbers(_numbers_in("queue")):  # type: ignore[misc]  # as above
+    """The limit of a queue as a whole, and that of each of its partitions.
 
     Attributes:
         global_limit: Tasks at once over all processes, 0 to 1,000,000. None is unlimited, 0 pauses.
@@ -68,34 +95,68 @@ class QueuePolicy(_NumbersOfQueue):  # type: ignore[misc]  # mypy cannot read th
             applies.
         rate: Starts in any window of a period.
         throttle: Starts in a period, evenly spaced.
-        on_limit: The action for a task over the limit: ``wait``, ``reschedule`` or ``drop``.
-        by_args: The arguments whose values define a partition, which has the numbers for itself.
-            Empty means all arguments, None means no partition by arguments.
+        partition: The numbers that each partition has for itself, beside these. None is no numbers.
+        on_limit: The action for a task over a limit: ``wait``, ``reschedule`` or ``drop``.
+    """
+
+    partition: PartitionNumbers | None = None
+    on_limit: Annotated[OnLimit, ON_LIMIT] = "wait"
+
+    @property
+    def limit(self) -> Limit:
+        """The limit of the queue as a whole, without a key."""
+        return _limit_of("queue", self, self.on_limit)
+
+    @property
+    def part_limit(self) -> Limit | None:
+        """The limit of each partition, without a key. None if it has none."""
+        return self.partition and _limit_of(PARTITION, self.partition, self.on_limit)
+
+    @property
+    def chosen(self) -> tuple[Limit | None, Limit | None]:
+        """The limits of the whole queue and of each partition that an operator sets with these.
+
+        If only one of the two has a number, the other is None: it is as the settings declare it.
+        """
+        part = self.part_limit
+        is_whole = part is None or self.model_fields_set & numbers_of("queue").keys()
+        return self.limit if is_whole else None, part
+
+
+class QueuePolicy(QueueNumbers):
+    """The settings of one queue.
+
+    Attributes:
+        by_args: The arguments whose values define a partition. Empty means all arguments, None
+            means no partition by arguments.
         by_kind: Whether each task name is a partition.
         missing: The action if a task lacks an argument. ``empty``: such tasks are one partition.
             ``error``: they are too, and their tenant is ``_invalid``.
         max_waiting: Most waiting tasks, 1 to 1,000,000,000. None is unlimited.
     """
 
-    on_limit: Annotated[OnLimit, ON_LIMIT] = "wait"
     by_args: Annotated[tuple[str, ...] | None, _ARGUMENTS] = None
     by_kind: Annotated[bool, TRUTH] = False
     missing: Literal["empty", "error"] = "empty"
     max_waiting: Annotated[int | None, WAITING.rule] = None
 
+    @model_validator(mode="after")
+    def _has_partitions(self) -> Self:
+        if self.partition is not None and not self.partitioned:
+            raise SettingsError("partition: expected by_args or by_kind beside it, got: neither")
+        return self
+
     @property
     def partitioned(self) -> bool:
-        """Whether each partition has the numbers for itself."""
+        """Whether its tasks have partitions, with numbers or without."""
         return self.by_args is not None or self.by_kind
 
     @property
-    def limit(self) -> Limit:
-        """Its limit, without a key."""
-        numbers = {
-            number.name: number.kind.merged([getattr(self, word)])
-            for word, number in numbers_of("queue").items()
-        }
-        return Limit("", on_limit=self.on_limit, **numbers)
+    def part_limit(self) -> Limit | None:
+        """See :class:`QueueNumbers`. A partition without numbers counts, and may be paused."""
+        if not self.partitioned:
+            return None
+        return _limit_of(PARTITION, self.partition or PartitionNumbers(), self.on_limit)
 
     @property
     def limits(self) -> bool:
@@ -116,7 +177,7 @@ def queue_key(queue: str) -> str:
 def declared_limit(queues: Mapping[str, QueuePolicy], key: str) -> Limit | None:
     """Return the declared limit of the whole queue that has ``key``; None if it has none."""
     for queue, policy in queues.items():
-        if policy.limits and not policy.partitioned and queue_key(queue) == key:
+        if policy.limit.numbers and queue_key(queue) == key:
             return policy.limit
     return None
 
@@ -162,16 +223,16 @@ def _text(value: Any) -> str:
         return ":" + type(value).__name__
 
 
-def read_queue(given: Any) -> QueuePolicy:
-    """Read the settings of one queue.
+def read_queue(given: Any) -> QueueNumbers:
+    """Read the limits of one queue.
 
     Raises:
         PolicyInvalid: A value is invalid, with one problem for each.
     """
     try:
-        policy: QueuePolicy = QueuePolicy.model_validate(given)
+        numbers: QueueNumbers = QueueNumbers.model_validate(given)
     except ValidationError as error:
         # A section raises one error with all problems.
         (item,) = error.errors()
         raise PolicyInvalid(*item["ctx"]["error"].problems) from None
-    return policy
+    return numbers

@@ -233,8 +233,9 @@ class Settings(BaseModel):
     queues: Annotated[Mapping[_QueueName, QueuePolicy], _mapping_of("queue")] = Field(
         default_factory=dict,
         description="`{name: {global_limit, local_limit, rate, throttle, on_limit, by_args, "
-        "by_kind, missing, max_waiting}}`: the limit of a queue, or of each partition of it, "
-        "and on `fairredis` its most waiting tasks, above which `delay()` raises BacklogFull.",
+        "by_kind, partition, missing, max_waiting}}`: the limits of a queue as a whole and of "
+        "each of its partitions, and on `fairredis` its most waiting tasks, above which `delay()` "
+        "raises BacklogFull.",
     )
     metric_tenants: Annotated[int, whole(0, 1000)] = Field(
         0,

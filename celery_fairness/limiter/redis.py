@@ -529,7 +529,7 @@ class Limiter:
         return tier
 
     def limit_queue(
-        self, how: How, queue: str, limit: Limit | None = None, parts: bool = False
+        self, how: How, queue: str, limit: Limit | None = None, part: Limit | None = None
     ) -> QueueRow | None:
         """Change the limit of a queue, or only make its row.
 
@@ -537,15 +537,15 @@ class Limiter:
             how: ``declare``, ``set``, ``clear`` or ``know``
                 (:mod:`celery_fairness.config.queue_limits`).
             queue: The queue.
-            limit: The new limit. None for none.
-            parts: Whether they are declared for each partition.
+            limit: The new limit of the whole queue. None for none.
+            part: That of each partition, likewise.
 
         Returns:
             The queue's row; None if it has none.
         """
-        text = write_queue(limit) if limit else ""
+        whole, each = (write_queue(one) if one else "" for one in (limit, part))
         args = calls.queue_args(
-            *(how, queue, queue_key(queue), parts, text),
+            *(how, queue, queue_key(queue), whole, each),
             *(self._rules.lease_ms, self._rules.enforcement, self._now_text()),
         )
         row = json.loads(self._call(calls.SET_QUEUE_LIMIT, args)).get("row")

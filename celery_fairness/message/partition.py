@@ -60,15 +60,12 @@ def queue_limits_text(queue: str, key: str | None) -> str:
         queue: The task's queue.
         key: The key of its partition. None if the queue has no partitions.
     """
-    whole = queue_key(queue)
-    if key is None:
-        return partition_limit_text(whole)
-    # An operator's pause of the queue's key acts on its partitions too.
-    return write_limits((Limit(key, of=OF_QUEUE), Limit(whole)))
+    keys = [queue_key(queue)] if key is None else [key, queue_key(queue)]
+    return write_limits(Limit(each, of=OF_QUEUE) for each in keys)
 
 
 def partition_limit_text(key: str) -> str:
-    """Return a partition's limit in the scheduler's text form. It has the queue's numbers."""
+    """Return a queue's limit in the scheduler's text form. Its numbers are in the queue's row."""
     return write_limits((Limit(key, of=OF_QUEUE),))
 
 

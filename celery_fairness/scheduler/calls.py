@@ -404,23 +404,23 @@ def queue_args(
     how: str,
     queue: str,
     key: str,
-    parts: bool,
     numbers: str,
+    part: str,
     lease_ms: int,
     enforcement: str,
     now_text: str = "",
 ) -> list[str]:
     """Return the arguments of a change of a queue's limit.
 
-    ``numbers`` is a text of ``config.queue_limits.write_queue``. ``parts`` is whether the declared
-    numbers are those of each partition.
+    ``numbers`` of the whole queue and ``part`` of each partition are "" or a text of
+    ``config.queue_limits.write_queue``.
     """
     return json_args(
         how=how,
         queue=queue,
         key=key,
-        parts=parts,
         numbers=numbers,
+        part=part,
         lease_ms=lease_ms,
         enforcement=enforcement,
         frozen_ms=now_text,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from celery_fairness.config.numbers import numbers_of
+from celery_fairness.config.numbers import PARTITION, numbers_of
 from celery_fairness.control.key.limit_in_force import number_text
-from celery_fairness.control.queue.views import QueueLimit, QueueState, QueueStatus
+from celery_fairness.control.queue.views import (
+    PartitionLimit,
+    QueueLimit,
+    QueueState,
+    QueueStatus,
+)
 from celery_fairness.texts.format import PARKED, Cell, count, table, wait_text
 from celery_fairness.transport.migration import Moved
 from celery_fairness.util.printable import printable
@@ -22,18 +27,24 @@ _SHARE = (
 
 
 def queue_limit_lines(found: QueueLimit) -> list[str]:
-    """Return a queue's limit."""
+    """Return a queue's limit, and that of its partitions."""
+    queue = printable(found.queue)
+    lines = [f"{queue}: {_limit_text('queue', found)}; {found.held} running"]
+    if found.partition is not None:
+        lines.append(f"{queue}, each partition: {_limit_text(PARTITION, found.partition)}")
+    return lines
+
+
+def _limit_text(holder: str, found: QueueLimit | PartitionLimit) -> str:
     numbers = [
         f"{word} {each.kind.show_one(getattr(found, word))}"
-        for word, each in numbers_of("queue").items()
+        for word, each in numbers_of(holder).items()
         if getattr(found, word) is not None
     ]
-    each = " for each partition" if found.partitioned else ""
     whose = {"people": "set by an operator", "settings": "of the settings"}.get(
         found.source, "declared by nobody"
     )
-    limit = f"{', '.join(numbers) or 'unlimited'}{each}, on limit {found.on_limit}"
-    return [f"{printable(found.queue)}: {limit}; {whose}; {found.held} running"]
+    return f"{', '.join(numbers) or 'unlimited'}, on limit {found.on_limit}; {whose}"
 
 
 def queues_lines(found: Sequence[QueueState]) -> list[str]:

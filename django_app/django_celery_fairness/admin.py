@@ -25,7 +25,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from celery_fairness.config.numbers import numbers_of
+from celery_fairness.config.numbers import PARTITION, columns_of, numbers_of
 from celery_fairness.errors import PolicyInvalid
 
 # These register their pages.
@@ -231,7 +231,9 @@ class QueueLimitAdmin(FairnessAdmin):
     key_field = "queue"
     reason_field = "note"
     live_fields = ("in_redis",)
-    fields = ("queue", *numbers_of("queue"), "on_limit", "in_redis", "note")
+    fields = (
+        *("queue", *columns_of("queue"), *columns_of(PARTITION), "on_limit", "in_redis", "note"),
+    )
 
     @admin.display(description=gettext_lazy("in force"))
     def in_redis(self, row: QueueLimit) -> str | None:
@@ -240,9 +242,9 @@ class QueueLimitAdmin(FairnessAdmin):
         if queues is None:
             return None
         found = queues.get(row.queue)
-        limit = None if found is None else found.by_operator
         try:
-            if limit == row.policy().limit:
+            numbers = row.numbers()
+            if found is not None and found.chosen == numbers.chosen:
                 return _("yes")
         except PolicyInvalid as error:
             return format_html(WARNING, str(error))

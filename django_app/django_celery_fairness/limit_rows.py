@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from celery_fairness.config.numbers import PARTITION
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.tenants import KEY_CHARACTERS
@@ -105,7 +106,7 @@ def save_queue_limit(parts: Parts, queue: str, numbers: Mapping[str, Any]) -> Qu
         ValidationError: A number or the name is invalid.
     """
     expect_redis(parts, queue_key(queue))
-    values = stored("queue", numbers)
+    values = stored(PARTITION, stored("queue", numbers))
     QueueLimit(queue=queue, **values).full_clean(validate_unique=False)
     return QueueLimit.objects.update_or_create(values, queue=queue)[0]
 

@@ -9,6 +9,7 @@ or while Redis is away, workers use the number before.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,12 +23,17 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from celery_fairness.config.limit_spec import ACTIONS
-from celery_fairness.config.numbers import numbers_of
+from celery_fairness.config.numbers import PARTITION, numbers_of, with_partition
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
-from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy, queue_key, read_queue
+from celery_fairness.config.queue_policy import QUEUE_NAME, QueueNumbers, queue_key, read_queue
 from celery_fairness.config.tenants import KEY_CHARACTERS, TENANT_BYTES, normalise
 from celery_fairness.control.key.stops import MAX_UNIX_SECONDS, PERSON_CHARACTERS, REASON_CHARACTERS
-from celery_fairness.errors import FairnessError, PolicyInvalid, TenantError
+from celery_fairness.errors import (
+    FairnessError,
+    LimiterUnavailable,
+    PolicyInvalid,
+    TenantError,
+)
 from django_celery_fairness import wiring
 from django_celery_fairness.number_fields import (
     bounds_of,
@@ -110,6 +116,21 @@ def validate_checked(field: str, queue: str) -> None:
         QueueKeys(parts.installation).expect_checked(queue)
     except PolicyInvalid as error:
         raise ValidationError({field: list(error.problems)}, code="queue") from error
+
+
+def validate_partitioned(field: str, queue: str) -> None:
+    """Reject a number of each partition of a queue whose tasks have no partitions."""
+    from celery_fairness.control.key.queue_keys import QueueKeys
+
+    parts = wiring.wired()
+    if parts is None:
+        return
+    # Redis has what workers declare. If it is away, the publication finds the error.
+    with suppress(LimiterUnavailable):
+        try:
+            QueueKeys(parts.installation).expect_partitioned(queue)
+        except PolicyInvalid as error:
+            raise ValidationError({field: list(error.problems)}, code="partition") from error
 
 
 class Tier(numbers_in("tier"), models.Model):  # type: ignore[misc]  # mypy cannot read the table
@@ -320,8 +341,8 @@ class TenantTier(numbers_in("tenant"), NamedRow):  # type: ignore[misc]  # as ab
         )
 
 
-class QueueLimit(numbers_in("queue"), NamedRow):  # type: ignore[misc]  # as above
-    """The limit of a queue, in place of the one that the settings declare."""
+class QueueLimit(numbers_in("queue"), numbers_in(PARTITION), NamedRow):  # type: ignore[misc]  # as above
+    """The limits of a queue and of its partitions. They replace those of the settings."""
 
     kind = "queue"
     name_field = "queue"
@@ -366,6 +387,7 @@ class QueueLimit(numbers_in("queue"), NamedRow):  # type: ignore[misc]  # as abo
                 violation_error_message=QUEUE_EXPECTED,
             ),
             *bounds_of("queue"),
+            *bounds_of(PARTITION),
             models.CheckConstraint(
                 name="fairness_queue_on_limit_known",
                 condition=Q(on_limit__in=ACTIONS),
@@ -374,18 +396,25 @@ class QueueLimit(numbers_in("queue"), NamedRow):  # type: ignore[misc]  # as abo
         )
 
     def clean(self) -> None:
-        """Reject a new row of a queue that no worker would check."""
+        """Reject a new row of a queue that no worker would check, and numbers of no partition."""
         # The form of a saved row has no field for its name, so it could not show this.
         if self._state.adding:
             validate_checked("queue", self.queue)
+        for column in given_in(PARTITION, vars(self)):
+            validate_partitioned(column, self.queue)
 
-    def policy(self) -> QueuePolicy:
-        """Return the limit in the limiter's form.
+    def given(self) -> dict[str, Any]:
+        """Return the limits as ``fairness.queues.set_limit`` takes them."""
+        columns = given_in("queue", vars(self)) | given_in(PARTITION, vars(self))
+        return {**with_partition(columns), "on_limit": self.on_limit}
+
+    def numbers(self) -> QueueNumbers:
+        """Return the limits in the limiter's form.
 
         Raises:
             PolicyInvalid: A number is invalid.
         """
-        return read_queue({**given_in("queue", vars(self)), "on_limit": self.on_limit})
+        return read_queue(self.given())
 
 
 class LimitOverride(numbers_in("override"), NamedRow):  # type: ignore[misc]  # as above

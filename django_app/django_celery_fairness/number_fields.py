@@ -31,12 +31,14 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from celery_fairness.config.numbers import (
+    PARTITION,
     UNLIMITED,
     Count,
     Kind,
     Number,
     Share,
     Starts,
+    columns_of,
     numbers_of,
 )
 from celery_fairness.config.rates import Rate
@@ -103,6 +105,26 @@ _TEXTS: Final[Mapping[tuple[str, str], tuple[Any, Any]]] = {
         _("throttle"),
         _("The same, but evenly spaced: for example “60/m” is one start a second."),
     ),
+    (PARTITION, "partition_concurrency"): (
+        _("at once in each partition"),
+        _(
+            "How many tasks of one partition may run at once in all workers, for example 1. The "
+            "settings (queues) say what a partition is, for example each customer. If all four "
+            "numbers are empty, those of the settings hold."
+        ),
+    ),
+    (PARTITION, "partition_local_limit"): (
+        _("of each partition in one worker"),
+        _("How many of them may run at once in one worker, for example 1. Empty is unlimited."),
+    ),
+    (PARTITION, "partition_rate"): (
+        _("rate of each partition"),
+        _("How many tasks of one partition may start in any period, for example “100/h”."),
+    ),
+    (PARTITION, "partition_throttle"): (
+        _("throttle of each partition"),
+        _("The same, but evenly spaced: for example “60/m” is one start a second."),
+    ),
     ("override", "concurrency"): (
         _("tasks at once"),
         _(
@@ -126,7 +148,7 @@ _TEXTS: Final[Mapping[tuple[str, str], tuple[Any, Any]]] = {
 
 def numbers_in(holder: str) -> Any:
     """Return the base of the model of a holder: abstract, with a field for each of its numbers."""
-    fields = {word: _field(holder, word, number) for word, number in numbers_of(holder).items()}
+    fields = {word: _field(holder, word, number) for word, number in columns_of(holder).items()}
     meta = type("Meta", (), {"abstract": True})
     body = {"__module__": __name__, "Meta": meta, **fields}
     return type(f"{holder.title()}Numbers", (models.Model,), body)
@@ -136,25 +158,31 @@ def bounds_of(holder: str) -> tuple[models.CheckConstraint, ...]:
     """Return a constraint for each number of a holder."""
     return tuple(
         models.CheckConstraint(
-            name=f"fairness_{holder}_{word}{'' if _is_text(holder, number.kind) else '_bounds'}",
+            name=_constraint(holder, word, number.kind),
             condition=_condition(holder, word, number.kind),
             violation_error_message=_expected(holder, number.kind),
         )
-        for word, number in numbers_of(holder).items()
+        for word, number in columns_of(holder).items()
     )
+
+
+def _constraint(holder: str, word: str, kind: Kind) -> str:
+    # The columns of a partition begin with its name.
+    prefix = "" if holder == PARTITION else f"{holder}_"
+    return f"fairness_{prefix}{word}{'' if _is_text(holder, kind) else '_bounds'}"
 
 
 def none_of(holder: str) -> dict[str, Any]:
     """Return the fields of a holder with their values if none of its numbers is set."""
     return {
         word: "" if _is_text(holder, number.kind) else None
-        for word, number in numbers_of(holder).items()
+        for word, number in columns_of(holder).items()
     }
 
 
 def given_in(holder: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of a row, from its fields by name. A number that is not set is absent."""
-    return {word: fields[word] for word in numbers_of(holder) if fields[word] not in (None, "")}
+    return {word: fields[word] for word in columns_of(holder) if fields[word] not in (None, "")}
 
 
 def typed_in(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +204,7 @@ def shown_in(holder: str, row: models.Model) -> dict[str, Any]:
 
     The holder is no override.
     """
-    kinds = {word: number.kind for word, number in numbers_of(holder).items()}
+    kinds = {word: number.kind for word, number in columns_of(holder).items()}
     given = given_in(holder, vars(row))
     read = {word: kinds[word].read(word, value) for word, value in given.items()}
     return {word: kind.to_ojs(read.get(word)) for word, kind in kinds.items()}
@@ -190,7 +218,7 @@ def stored(holder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     own = {
         word: _stored(holder, number.kind, given[word])
-        for word, number in numbers_of(holder).items()
+        for word, number in columns_of(holder).items()
         if word in given
     }
     return {**given, **own}
@@ -208,10 +236,10 @@ def empty_texts(holder: str) -> dict[str, Any]:
     """Return what an empty number means, for each field of a holder that can be empty."""
     if holder in (OVERRIDE, TENANT):
         text = _("unchanged") if holder == OVERRIDE else _("as its tier")
-        return dict.fromkeys(numbers_of(holder), text)
+        return dict.fromkeys(columns_of(holder), text)
     return {
         word: _("unlimited") if number.kind.none == UNLIMITED else _("any number")
-        for word, number in numbers_of(holder).items()
+        for word, number in columns_of(holder).items()
         if number.kind.none
     }
 
@@ -348,7 +376,7 @@ def _texts_of(holder: str, word: str) -> tuple[Any, Any]:
     """Return the label and the help text of a number's field; a label None is Django's own."""
     if found := _TEXTS.get((holder, word)):
         return found
-    number = numbers_of(holder)[word]
+    number = columns_of(holder)[word]
     end: Any = ""
     if holder == OVERRIDE:
         end = _("Empty leaves it as it is.")

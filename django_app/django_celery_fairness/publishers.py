@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
 
-from celery_fairness.config.numbers import numbers_of, read_given
+from celery_fairness.config.numbers import PARTITION, columns_of, numbers_of, read_given
 from celery_fairness.errors import NotFound, TenantInvalid
 from celery_fairness.util.durations import milliseconds
 from django_celery_fairness.models import (
@@ -137,12 +137,12 @@ def _write_queue(parts: Parts, queue: str, state: tuple[Any, ...] | None) -> Non
         parts.fairness.queues.clear_limit(queue)
         return
     given = dict(zip(_QUEUE_FIELDS, state, strict=True))
-    policy = QueueLimit(queue=queue, **given).policy()
+    row = QueueLimit(queue=queue, **given)
+    numbers = row.numbers()
     present = parts.limiter.queue_rows().get(queue)
     # The same limit again would write an event, and make every process read all limits again.
-    if present is None or present.by_operator != policy.limit:
-        numbers = {name: getattr(policy, name) for name in _QUEUE_FIELDS}
-        parts.fairness.queues.set_limit(queue, **numbers)
+    if present is None or present.chosen != numbers.chosen:
+        parts.fairness.queues.set_limit(queue, **row.given())
 
 
 def _kept_queues(alias: str) -> Iterable[str]:
@@ -202,7 +202,7 @@ def _unix_ms(when: datetime | None) -> int | None:
 
 
 _TIER_FIELDS = ("name", *numbers_of("tier"), "queue_class")
-_QUEUE_FIELDS = (*numbers_of("queue"), "on_limit")
+_QUEUE_FIELDS = (*columns_of("queue"), *columns_of(PARTITION), "on_limit")
 
 #: By kind, in the order of a publication. The table of tiers is first: a Redis that lost its memory
 #: would have a tenant without its tier. An unchanged table costs nothing and gets no new version.

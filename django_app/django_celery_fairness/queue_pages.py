@@ -161,4 +161,5 @@ def limit_text(state: QueueState) -> str:
     """Return the limit of a queue in one line; "" without one."""
     if state.limit is None:
         return ""
-    return " ".join(queue_limit_lines(state.limit)).removeprefix(f"{state.queue}: ")
+    lines = queue_limit_lines(state.limit)
+    return "; ".join(line.removeprefix(state.queue).lstrip(":, ") for line in lines)

@@ -189,7 +189,7 @@ PLANTED = {
         {("message_without_task", "messages", "gone")},
     ),
     "a queue's limit that its key does not know": (
-        change("HSET", "queue_limits", "queue mails", "queue:mails whole 1 C2|w "),
+        change("HSET", "queue_limits", "queue mails", "queue:mails 1 C2|w   "),
         {
             ("queue_limit_lost", "queue_limits", "queue mails"),
             ("flag_missing", "clock", "limited"),

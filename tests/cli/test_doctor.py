@@ -603,8 +603,14 @@ def _(scene: Scene) -> None:
 
 @breaks("partitions", "advice", "1 task waits in queue celery without a value for repo")
 def _(scene: Scene) -> None:
-    scene.fairness["queues"] = {"celery": {"global_limit": 1, "by_args": ["repo"]}}
+    part = {"concurrency": 1}
+    scene.fairness["queues"] = {"celery": {"by_args": ["repo"], "partition": part}}
     scene.installation.put("42", "t1", limits="queue:celery:|C1|w")
+
+
+@breaks("partition_numbers", "advice", "queue celery has by_args and no partition")
+def _(scene: Scene) -> None:
+    scene.fairness["queues"] = {"celery": {"global_limit": 1, "by_args": ["repo"]}}
 
 
 @breaks("unreached", "advice", "2 limits were never reached since")

@@ -220,6 +220,7 @@ TOLD = {
             "rate": {"limit": 5, "period": "PT1S"},
             "on_limit": "drop",
         },
+        "partition": {},
     },
     "fairness.queue_limit_cleared": {"key": "queue:celery"},
     "fairness.tier_set": {"key": "tenant:42", "tier": "pro", "numbers": {"concurrency": 7}},

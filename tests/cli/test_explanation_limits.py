@@ -144,7 +144,7 @@ def test_a_local_limit_keeps_where_each_process_holds_as_much(run, shop, fairnes
 
 
 def test_a_local_limit_of_partitions_is_of_each(shop, fairness):
-    declare(fairness, emails={"local_limit": 1, "by_args": ["customer_id"]})
+    declare(fairness, emails={"partition": {"local_limit": 1}, "by_args": ["customer_id"]})
     for number, part in enumerate(("10", "1", "10")):
         word = partition_limit_text(f"queue:emails:{part}")
         send(shop, f"u{number}", f"t{number}", queue="emails", limits=word)
@@ -158,7 +158,11 @@ def test_a_local_limit_of_partitions_is_of_each(shop, fairness):
 def test_no_parked_task_waits_for_a_local_limit(client, redis_url, make_fairness, local_limit):
     client.flushdb()
     fairness = make_fairness(url=redis_url, fairness={"tier_on_limit": "wait"})
-    declare(fairness, emails={"global_limit": 2, "local_limit": local_limit, "by_args": ["c"]})
+    part = {"concurrency": 2, "local_limit": local_limit}
+    declare(
+        fairness,
+        emails={"global_limit": 2, "local_limit": local_limit, "by_args": ["c"], "partition": part},
+    )
     limiter, limits = parts_of(fairness).limiter, queue_limits_text("emails", "queue:emails:1")
 
     def request(name):
@@ -254,7 +258,8 @@ def test_the_limit_that_has_put_back_is_told_though_another_one_was_closed_too(s
 
 def test_what_a_partition_or_a_queue_has_put_back_says_which(shop, fairness):
     fairness.queues.set_limit("emails", rate="1/PT1M", on_limit="reschedule")
-    declare(fairness, reports={"rate": "1/PT1M", "on_limit": "reschedule", "by_args": ["id"]})
+    part = {"rate": "1/PT1M"}
+    declare(fairness, reports={"partition": part, "on_limit": "reschedule", "by_args": ["id"]})
     word = partition_limit_text("queue:reports:6")
     for number in range(2):
         send(shop, f"u{number}", f"e{number}", queue="emails")

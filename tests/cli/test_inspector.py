@@ -206,7 +206,7 @@ def test_s43_a_queues_key_has_its_numbers_and_all_that_waits_in_it(fairness, wor
 
 def test_s43_a_partition_has_the_numbers_of_its_queue(fairness, world):
     settings = type(fairness.settings).model_validate(
-        {"queues": {"emails": {"global_limit": 1, "by_args": ["customer"]}}}
+        {"queues": {"emails": {"partition": {"concurrency": 1}, "by_args": ["customer"]}}}
     )
     publish_queues(parts_of(fairness).limiter, settings.queues)
     one, other = (queue_limits_text("emails", f"queue:emails:{number}") for number in "12")
@@ -388,7 +388,8 @@ def test_d18_a_queue_that_the_settings_limit_answers_before_a_worker_says_so(
     queues = {"emails": {"global_limit": 3}, "mails": {"global_limit": 2, "by_kind": True}}
     fairness = make_fairness(url=url and redis_url, fairness={"queues": queues})
     assert fairness.limits.inspect("queue:emails").limit == 3
-    for key in ("queue:mails", "queue:mails:shop.work", "queue:emails:1"):
+    assert fairness.limits.inspect("queue:mails").limit == 2
+    for key in ("queue:mails:shop.work", "queue:emails:1"):
         with pytest.raises(NotFound):
             fairness.limits.inspect(key)
 

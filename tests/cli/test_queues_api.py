@@ -54,7 +54,7 @@ def test_s31_the_limit_of_a_queue_has_the_same_facts_in_python_and_json(run, fai
         queue="emails",
         key="queue:emails",
         source="people",
-        partitioned=False,
+        partition=None,
         global_limit=0,
         local_limit=2,
         rate=None,
@@ -154,7 +154,7 @@ def test_a_queue_is_known_before_anything_waits_in_it(client, make_fairness, whe
 
 
 def test_a_partition_is_steered_by_its_key_and_a_key_that_is_used_is_meant(client, fairness):
-    parts_of(fairness).limiter.limit_queue("declare", "a", Limit("", concurrency=5), parts=True)
+    parts_of(fairness).limiter.limit_queue("declare", "a", None, Limit("", concurrency=5))
     assert fairness.limits.pause("queue:a:b").key == "queue:a:b"
     assert not fairness.limits.resume("queue:a:b").paused
     installation = Installation(client)
@@ -196,10 +196,11 @@ def test_an_override_and_a_cool_down_of_a_queue_hold(client, fairness):
 
 
 def test_a_starting_worker_declares_and_takes_back(client, fairness, caplog):
-    limit = {"global_limit": 3, "by_kind": True}
+    limit = {"global_limit": 3, "by_kind": True, "partition": {"concurrency": 2}}
     declare(fairness, emails=limit, plain={"max_waiting": 5})
     made = fairness.queues.inspect("emails").limit
-    assert (made.source, made.partitioned, made.global_limit) == ("settings", True, 3)
+    assert (made.source, made.global_limit) == ("settings", 3)
+    assert (made.partition.source, made.partition.concurrency) == ("settings", 2)
     with pytest.raises(NotFound):
         fairness.queues.inspect("plain")
     assert caplog.text == ""
@@ -252,7 +253,7 @@ def put_with(installation, tag, args, waiting):
 
 def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
     installation = Installation(client)
-    declare(fairness, emails={"global_limit": 1, "by_args": ["customer_id"]})
+    declare(fairness, emails={"partition": {"concurrency": 1}, "by_args": ["customer_id"]})
     for number in range(6):
         word = partition_limit_text(f"queue:emails:{number % 2}")
         installation.put(f"u{number}", f"t{number}", "emails", limits=word)
@@ -261,9 +262,55 @@ def test_partitions_that_wait_are_no_finding_and_are_shown(client, fairness):
     (waited,) = fairness.limits.inspect("queue:emails:1").waited
     assert (waited.numbers["concurrency"], waited.state, waited.tasks) == (1, "exhausted", 2)
     assert fairness.check().findings == ()
-    fairness.queues.set_limit("emails", global_limit=0)
+    fairness.queues.set_limit("emails", partition={"concurrency": 0})
     installation.claim(queue="emails")
     assert fairness.check().findings == ()
+
+
+def test_the_whole_queue_and_each_partition_are_set_shown_and_cleared_apart(run, fairness):
+    declare(fairness, mails={"global_limit": 9, "by_kind": True, "partition": {"concurrency": 3}})
+    done = run("queue", "limit", "mails", "--partition-concurrency", "2", "--partition-rate", "9/m")
+    assert done.output.splitlines() == [
+        "mails: global_limit 9, on limit wait; of the settings; 0 running",
+        "mails, each partition: concurrency 2, rate 9/PT1M, on limit wait; set by an operator",
+    ]
+    found = fairness.queues.set_limit("mails", global_limit=4, on_limit="drop")
+    assert (found.global_limit, found.partition.concurrency) == (4, 3)
+    assert (found.source, found.partition.source) == ("people", "settings")
+    fairness.queues.set_limit("mails", partition={})
+    assert fairness.queues.inspect("mails").limit.partition.concurrency is None
+    assert fairness.queues.clear_limit("mails")
+    found = fairness.queues.inspect("mails").limit
+    assert (found.global_limit, found.partition.concurrency) == (9, 3)
+
+
+def test_explain_names_which_of_the_two_limits_of_a_queue_is_closed(client, fairness):
+    installation = Installation(client)
+    declare(fairness, mails={"global_limit": 2, "by_args": ["c"], "partition": {"concurrency": 1}})
+    for number, part in enumerate("112"):
+        limits = partition_limit_text(f"queue:mails:{part}")
+        put_with(
+            installation, f"t{number}", {"queue": "mails"}, {"message": told("t"), "limits": limits}
+        )
+    installation.claim(queue="mails", want=1)
+    (blocker,) = fairness.tasks.explain("t1").blocked_by
+    assert (blocker.key, blocker.limit) == ("queue:mails:1", 1)
+    installation.claim(queue="mails")
+    found = {each.key: each.limit for each in fairness.tasks.explain("t1").blocked_by}
+    assert found == {"queue:mails": 2, "queue:mails:1": 1}
+
+
+@pytest.mark.parametrize("where", ["settings", "row"])
+def test_numbers_of_partitions_need_partitions(make_fairness, where):
+    queues = {"mails": {"by_kind": True}} if where == "settings" else {}
+    fairness = make_fairness(fairness={"queues": queues})
+    if where == "row":
+        declare(fairness, mails={"by_kind": True, "partition": {}})
+    fairness.queues.set_limit("mails", partition={"concurrency": 1})
+    with pytest.raises(PolicyInvalid, match="partition: expected a queue that the setting queues"):
+        fairness.queues.set_limit("emails", partition={"concurrency": 1})
+    with pytest.raises(PolicyInvalid, match="partition: concurrency: expected a whole number"):
+        fairness.queues.set_limit("mails", partition={"concurrency": -1})
 
 
 def test_on_a_gate_only_queues_that_the_settings_name_can_have_a_limit(make_fairness, redis_url):

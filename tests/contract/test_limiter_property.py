@@ -20,8 +20,8 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from celery_fairness.config.limit_spec import OF_QUEUE, WHOLE, Limit, write_limits
-from celery_fairness.config.queue_limits import CLEARED, SET
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.config.queue_limits import CLEARED, DECLARED, SET
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
 from celery_fairness.limiter.redis import Limiter
@@ -56,7 +56,7 @@ LIMITS = (
     # These have no number until an operator sets one.
     (Limit("key"),),
     (Limit("queue:q", of=OF_QUEUE), Limit("key", on_limit="reschedule")),
-    (Limit("queue:q:7", of=OF_QUEUE), Limit("queue:q", of=WHOLE)),
+    (Limit("queue:q:7", of=OF_QUEUE), Limit("queue:q", of=OF_QUEUE)),
 )
 KEYS = ("api", "db", "mail", "once", "key", "queue:q", "queue:q:7")
 STOPPED = (*KEYS, *map(tier_key, TENANTS))
@@ -83,6 +83,7 @@ class Gates:
         # The broker delivers old copies again during the whole sequence.
         connection = Connection(address_from_url(url))
         self.limiter = Limiter(connection, values, self.clock, redelivery_seconds=1e6)
+        self.limiter.limit_queue(DECLARED, "q", None, Limit(""))
         self.numbers = itertools.count(1)
         #: Every request of a message that a broker may deliver again, the newest last.
         self.copies: dict[str, list[SlotRequest]] = {}
@@ -203,7 +204,12 @@ class Gates:
         override_key(self.limiter, self.clock, self.random.choice(STOPPED), lasts_ms, **numbers)
 
     def an_operator_limits_a_queue(self):
-        numbers = Limit(
+        whole, part = self.numbers_of_a_queue(), self.numbers_of_a_queue()
+        said = [(SET, "q", whole), (SET, "q", None, part), (SET, "q", whole, part), (CLEARED, "q")]
+        self.limiter.limit_queue(*self.random.choice(said))
+
+    def numbers_of_a_queue(self):
+        return Limit(
             "",
             concurrency=self.random.choice([None, 0, 1, 2]),
             rate=self.random.choice(NUMBERS["rate"]),
@@ -211,8 +217,6 @@ class Gates:
             on_limit=self.random.choice(["wait", "reschedule", "drop"]),
             local_limit=self.random.choice([None, 1, 2]),
         )
-        said = self.random.choice([(SET, "q", numbers), (CLEARED, "q")])
-        self.limiter.limit_queue(*said)
 
     def a_tenant_gets_a_number(self):
         numbers = self.random.choice([{}, {}, *({"concurrency": most} for most in (0, 1, 3, None))])

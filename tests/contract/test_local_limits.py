@@ -170,7 +170,7 @@ def test_where_the_tier_rejects_too_the_tier_says_what_becomes_of_the_task(
 
 
 def test_each_partition_counts_apart_in_each_worker(limiter: Limiter) -> None:
-    limiter.limit_queue(DECLARED, "emails", Limit("", local_limit=1), parts=True)
+    limiter.limit_queue(DECLARED, "emails", None, Limit("", local_limit=1))
     assert len(starts(limiter, "w1", ONE)) == 1
     assert len(starts(limiter, "w1", TWO)) == 1
     assert len(starts(limiter, "w2", ONE)) == 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
-from celery_fairness.config.queue_limits import SET
+from celery_fairness.config.queue_limits import DECLARED, SET
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Rejected, SlotRequest
@@ -232,7 +232,9 @@ def test_d10_keys_do_not_know_of_each_other(gate: Gate) -> None:
 def test_d10_so_it_is_of_the_limit_of_a_queue_and_of_its_partitions(gate: Gate, key: str) -> None:
     of_queue = Limit(key, of=OF_QUEUE)
     numbers = Limit("", concurrency=1, on_limit="reschedule")
-    gate.limiter.limit_queue(SET, "q", numbers, parts=key.endswith("one"))
+    is_part = key.endswith("one")
+    whole, part = (None, numbers) if is_part else (numbers, None)
+    gate.limiter.limit_queue(DECLARED, "q", whole, part)
     gate.run(8.0, of_queue)
     gate.start(of_queue)
     assert [gate.waits(of_queue) for _ in range(2)] == [8.0, 16.0]

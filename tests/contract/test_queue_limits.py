@@ -12,7 +12,7 @@ from celery_fairness.config.settings import Enforcement
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.types import Admitted, Lease, Reason, Rejected, SlotRequest
 from celery_fairness.message.partition import queue_limits_text
-from tests.contract.conftest import FrozenClock
+from tests.contract.conftest import FrozenClock, override_key
 
 _ids = itertools.count(1)
 
@@ -92,10 +92,29 @@ def test_s32_a_policy_with_the_queue_s_key_counts_a_start_once(limiter: Limiter)
 
 
 def test_each_partition_has_the_numbers_for_itself(limiter: Limiter) -> None:
-    limiter.limit_queue(DECLARED, "emails", Limit("", concurrency=1), parts=True)
+    limiter.limit_queue(DECLARED, "emails", None, Limit("", concurrency=1))
     assert len(starts(limiter, ONE)) == 1
     assert len(starts(limiter, TWO)) == 1
     assert rejected(limiter, ONE).key == "queue:emails:1"
+
+
+def test_the_whole_queue_and_each_partition_have_numbers_of_their_own(limiter: Limiter) -> None:
+    limiter.limit_queue(DECLARED, "emails", Limit("", concurrency=3), Limit("", concurrency=2))
+    leases = starts(limiter, ONE)
+    assert len(leases) == 2
+    assert len(starts(limiter, TWO)) == 1
+    assert rejected(limiter, TWO).key == "queue:emails"
+    limiter.release(leases)
+    assert len(starts(limiter, TWO)) == 1
+    assert rejected(limiter, TWO).key == "queue:emails:2"
+
+
+def test_a_partition_is_overridden_by_its_key(limiter: Limiter, clock: FrozenClock) -> None:
+    limiter.limit_queue(DECLARED, "emails", Limit("", concurrency=9), Limit("", concurrency=1))
+    override_key(limiter, clock, "queue:emails:1", None, concurrency=2)
+    assert [len(starts(limiter, each)) for each in (ONE, TWO)] == [2, 1]
+    override_key(limiter, clock, "queue:emails", None, concurrency=3)
+    assert rejected(limiter, TWO).key == "queue:emails:2"
 
 
 def test_who_enforces_nothing_rejects_nothing(limiter: Limiter) -> None:

@@ -12,6 +12,8 @@ from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
 from tests.support.waiting import eventually
 
+ONE = {"concurrency": 1}
+
 
 def held(shop: Shop, queue: str) -> int:
     """Return how many slots are held of a queue, or of one of its partitions."""
@@ -72,7 +74,7 @@ def test_each_customer_has_the_limit_of_a_partitioned_queue_for_itself(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
     shop = make_fair_shop(
-        fairness={"queues": {"a": {"global_limit": 1, "by_args": ["gate"], "by_kind": True}}}
+        fairness={"queues": {"a": {"partition": ONE, "by_args": ["gate"], "by_kind": True}}}
     )
     shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a"])
     one, two = shop.gate_file(), shop.gate_file()
@@ -93,7 +95,7 @@ def test_each_customer_has_the_limit_of_a_partitioned_queue_for_itself(
 def test_s30_rlr005_each_kind_has_the_limit_of_a_queue_for_itself(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
-    shop = make_fair_shop(fairness={"queues": {"a": {"global_limit": 1, "by_kind": True}}})
+    shop = make_fair_shop(fairness={"queues": {"a": {"partition": ONE, "by_kind": True}}})
     shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
     gate = shop.gate_file()
     # Of tenants that each could start one.
@@ -118,7 +120,7 @@ def test_s30_rlr005_each_kind_has_the_limit_of_a_queue_for_itself(
 def test_s30_rlr005_each_set_of_all_arguments_has_the_limit_of_a_queue_for_itself(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
-    shop = make_fair_shop(fairness={"queues": {"a": {"global_limit": 1, "by_args": []}}})
+    shop = make_fair_shop(fairness={"queues": {"a": {"partition": ONE, "by_args": []}}})
     shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
     one, two = shop.gate_file(), shop.gate_file()
     same = [send(shop, str(user), queue="a", gate=str(one)) for user in range(3)]
@@ -148,7 +150,7 @@ def test_s30_arguments_that_are_said_in_another_way_are_the_same_set(
     make_fair_shop: Callable[..., Shop], memory: Redis
 ) -> None:
     tiers = {"free": {"concurrency": None}}
-    queues = {"a": {"global_limit": 1, "by_args": []}}
+    queues = {"a": {"partition": ONE, "by_args": []}}
     shop = make_fair_shop(fairness={"tiers": tiers, "queues": queues})
     shop.worker(app=KINDS, pool="threads", concurrency=8, queues=["a", "b"])
     gate = shop.gate_file()

@@ -20,7 +20,7 @@ QUICK = {"snooze_seconds": 0.2, "snooze_jitter_seconds": 0.2, "lease_seconds": 6
 
 def partitioned(make_shop: Callable[..., Shop], **by: Any) -> Shop:
     """Return a shop with workers, of whose queue each partition lets one task run at once."""
-    queues = {"celery": {"global_limit": 1, **by}}
+    queues = {"celery": {"partition": {"concurrency": 1}, **by}}
     # No tenant's own limit stands in the way.
     tiers = {"free": {"concurrency": None}}
     shop = make_shop("redis", fairness={**QUICK, "tiers": tiers, "queues": queues})

@@ -17,9 +17,9 @@ def dispatch(redis_url, client):
     return Dispatch(client)
 
 
-def limit(dispatch, queue="q", key="queue:q", parts=False, **numbers):
+def limit(dispatch, queue="q", key="queue:q", **numbers):
     said = write_queue(Limit("", **numbers))
-    args = calls.queue_args("declare", queue, key, parts, said, 15_000, "on", str(dispatch.now))
+    args = calls.queue_args("declare", queue, key, said, "", 15_000, "on", str(dispatch.now))
     return dispatch.run(calls.SET_QUEUE_LIMIT, args)
 
 
@@ -56,19 +56,20 @@ def test_a_queue_s_limit_costs_claims_of_another_queue_one_question(dispatch, co
 
 
 @pytest.mark.parametrize(
-    ("key", "numbers"),
+    ("key", "numbers", "part"),
     [
-        ("queue:a:b", "C1|w"),
-        ("queue:a b", "C1|w"),
-        ("tenant:a", "C1|w"),
-        ("queue:a", "C1 |w"),
+        ("queue:a:b", "C1|w", ""),
+        ("queue:a b", "C1|w", ""),
+        ("tenant:a", "C1|w", ""),
+        ("queue:a", "C1 |w", ""),
+        ("queue:a", "", "C1 |w"),
     ],
 )
 def test_what_nobody_could_read_is_rejected_before_anything_is_written(
-    dispatch, client, key, numbers
+    dispatch, client, key, numbers, part
 ):
-    args = calls.queue_args("set", "q", key, False, numbers, 15_000, "on", str(dispatch.now))
-    with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and a spec"):
+    args = calls.queue_args("set", "q", key, numbers, part, 15_000, "on", str(dispatch.now))
+    with pytest.raises(ResponseError, match="queue: expected a key queue:QUEUE and two specs"):
         dispatch.run(calls.SET_QUEUE_LIMIT, args)
     assert client.keys("*") == []
 

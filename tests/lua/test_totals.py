@@ -40,9 +40,7 @@ def test_a_row_has_what_runs_and_what_waits(dispatch):
 
 
 def test_all_tasks_of_a_queue_wait_for_its_limit(dispatch):
-    args = calls.queue_args(
-        *("set", "q", "queue:q", False, "C7|w"), *(RULES.lease_ms, "on", str(NOW))
-    )
+    args = calls.queue_args(*("set", "q", "queue:q", "C7|w", ""), *(RULES.lease_ms, "on", str(NOW)))
     dispatch.run(calls.SET_QUEUE_LIMIT, args)
     word = "queue:q|C7|wg"
     assert limits_of(dispatch, word)["queue:q"] == [0, 7, 0, "", 0]

@@ -35,23 +35,40 @@ CLOCK_STEP_MS = 50
 
 @dataclass
 class QueueLimit:
-    """The limit of a queue, as a whole or of each partition. Numbers that people set win."""
+    """The limit of a queue as a whole, and that of each partition. Numbers that people set win.
+
+    Tasks have a partition if one is declared, also without numbers.
+    """
 
     key: str
-    parts: bool = False
     declared: Any = None
+    declared_part: Any = None
     chosen: Any = None
+    chosen_part: Any = None
+
+    @property
+    def parts(self) -> bool:
+        """Whether the tasks of the queue have partitions."""
+        return self.declared_part is not None
 
     @property
     def limit(self) -> Limit:
         """Its numbers under the key of the queue as a whole."""
-        numbers = self.chosen or self.declared
-        if numbers is None:
-            return Limit(self.key, of="g")
-        action = numbers.on_limit[0]
-        throttle = numbers["throttle"] and numbers["throttle"][0]
-        known = (numbers["concurrency"], numbers["rate"] or (), throttle, action)
-        return Limit(self.key, *known, of="g", local=numbers["local_limit"])
+        return _of_queue(self.key, self.chosen or self.declared, "g")
+
+    def part(self, key: str) -> Limit:
+        """Return the limit of one partition."""
+        numbers = (self.chosen_part or self.declared_part) if self.parts else None
+        return _of_queue(key, numbers, "q")
+
+
+def _of_queue(key: str, numbers: Any, of: str) -> Limit:
+    if numbers is None:
+        return Limit(key, of=of)
+    action = numbers.on_limit[0]
+    throttle = numbers["throttle"] and numbers["throttle"][0]
+    known = (numbers["concurrency"], numbers["rate"] or (), throttle, action)
+    return Limit(key, *known, of=of, local=numbers["local_limit"])
 
 
 class Rejected(NamedTuple):
@@ -161,12 +178,11 @@ class Admission:
         return limit.with_numbers(self._override(limit.key))
 
     def _numbers_of_queue(self, limit: Limit) -> Limit:
-        """A partition has the numbers of its queue."""
-        whole = ":".join(limit.key.split(":")[:2])
+        """A task takes the numbers of its whole queue, and those of its partition, from the row."""
+        whole = whole_key(limit.key)
         for row in self.queue_limits.values():
             if row.key == whole:
-                local = row.limit.local if row.parts else None
-                return row.limit._replace(key=limit.key, of="q", local=local)
+                return row.limit if limit.key == whole else row.part(limit.key)
         return limit._replace(action=WAIT)
 
     def _override(self, key: str) -> Mapping[str, Any]:
@@ -270,9 +286,7 @@ class Admission:
     def whole(self, queue: str) -> Limit | None:
         """Return the limit of a queue as a whole: a task has it while it runs."""
         row = self.queue_limits.get(queue)
-        if row is None:
-            return None
-        return Limit(row.key, of="g") if row.parts else row.limit
+        return row.limit if row else None
 
     def whole_rejection(self, queue: str, rules: Any) -> Rejected | None:
         """Return why the limit of a whole queue allows no start."""

@@ -68,8 +68,9 @@ class Claim:
         self.promotes = is_parked(queues[0])
         self.lets_all = self.promotes and rules.enforcement != "on"
         self.queues = [queue for queue in dict.fromkeys(queues) if any(state.waiting(queue))]
-        rows = (state.admission.queue_limits.get(queue) for queue in queues)
-        has_local = any(row and row.limit.local is not None for row in rows)
+        rows = filter(None, map(state.admission.queue_limits.get, queues))
+        limits = (limit for row in rows for limit in (row.limit, row.part("")))
+        has_local = any(limit.local is not None for limit in limits)
         self.is_local = has_local and rules.enforcement == "on"
         self.skips = bool(self.is_local or passing.never or passing.once)
         self.exact = True
@@ -209,7 +210,7 @@ class Claim:
             return True
         limits = [self.admission.numbers(x) for x in read_limits(task.limits) if x.of == "q"]
         row = self.admission.queue_limits.get(task.queue)
-        if row and not row.parts:
+        if row:
             limits.append(row.limit)
         return all(x.local is None or self.held[x.key] < x.local for x in limits)
 

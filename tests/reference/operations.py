@@ -39,6 +39,8 @@ LIMITS = (
     Limit("own:*", concurrency=1, private=True),
     Limit("own:*", concurrency=1, private=True),
     *(Limit(f"{key}:{part}", of=OF_QUEUE) for key in KEYS.values() for part in (1, 2)),
+    # A gate names both its partition and the whole queue.
+    *(Limit(key, of=OF_QUEUE) for key in KEYS.values()),
     Limit("queue:q_default", concurrency=2),
     Limit("queue:h_1", rate=((3, 1_000),), throttle=((9, 1_000),)),
 )
@@ -351,7 +353,16 @@ def _override(scene: Scene, random: Random) -> Operation:
 
 def _queue_limit(scene: Scene, random: Random) -> Operation:
     how = random.choice(["declare", "declare", "set", "set", "clear", "know"])
-    numbers = Limit(
+    if how in ("clear", "know"):
+        return how, random.choice(scene.queues), None, None
+    of = random.choice(["both", "both", "whole", "whole", "part", "none"])
+    whole = _of_queue(scene, random) if of in ("both", "whole") else None
+    part = _of_queue(scene, random) if of in ("both", "part") else None
+    return how, random.choice(scene.queues), whole, part
+
+
+def _of_queue(scene: Scene, random: Random) -> Limit:
+    return Limit(
         "",
         concurrency=random.choice([0, 1, 1, 2, 3, None]),
         rate=random.choice([(), (), ((2, 700),), ((3, 1_000), (5, 5_000))]),
@@ -359,9 +370,6 @@ def _queue_limit(scene: Scene, random: Random) -> Operation:
         on_limit=random.choice(scene.actions),
         local_limit=random.choice([None, 1, 2]),
     )
-    none = how in ("clear", "know") or (how == "declare" and random.random() < 0.2)
-    parts = random.random() < 0.4
-    return how, random.choice(scene.queues), None if none else numbers, parts
 
 
 def _cancel(scene: Scene, random: Random) -> Operation:

@@ -857,32 +857,35 @@ class Reference:
         queue: str,
         key: str,
         numbers: Any,
-        parts: bool,
+        part: Any,
         rules: Any,
         answer: str,
         seen: Observed,
     ) -> None:
         """The limit of a queue is declared, set, cleared, or made known for a hold.
 
-        A queue without numbers is forgotten if nothing needs it. The specification
-        leaves open what else needs it, so the answer decides.
+        It has numbers of the whole queue and numbers of each partition. People set either of them
+        or both, and what they do not set is what is declared.
+
+        A queue without numbers is forgotten if nothing needs it. The specification leaves open what
+        else needs it, so the answer decides.
         """
         self.admission.tick(rules.lease_ms)
         before = self.admission.queue_limits.get(queue)
         row = before or QueueLimit(key)
         if how == "declare":
-            row.declared, row.parts = numbers, parts and numbers is not None
+            row.declared, row.declared_part = numbers, part
         elif how in ("set", "clear"):
-            row.chosen = numbers
-        needed = row.declared or row.chosen or how == "know" or key in self.admission.overrides
+            row.chosen, row.chosen_part = numbers, part
+        limits = (row.declared, row.declared_part, row.chosen, row.chosen_part)
+        needed = any(limits) or how == "know" or key in self.admission.overrides
         needed = needed or key in self.admission.paused or self.admission.cooled_ms(key) > 0
         require(answer or not needed, "a queue that is needed keeps its limit", queue=queue)
         if answer:
             self.admission.queue_limits[queue] = row
-            texts = [write_queue(each) if each else "" for each in (row.declared, row.chosen)]
-            shape = "parts" if row.parts else "whole"
+            texts = [write_queue(each) if each else "" for each in limits]
             got = answer.split(" ")
-            is_right = [got[0], got[1], *got[3:]] == [key, shape, *texts]
+            is_right = [got[0], *got[2:]] == [key, *texts]
             require(is_right, "a queue has the numbers that were set", got=answer, expected=texts)
         else:
             self.admission.queue_limits.pop(queue, None)

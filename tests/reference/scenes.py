@@ -48,6 +48,7 @@ GATE_LIMITS = (
     "t|T3/1000|w",
     "m|C2;R5/2000;T10/1000|w",
     "one|R1/4000|d,x|C2|w",
+    "queue:q_default:1|q|w,queue:q_default|q|w",
 )
 
 

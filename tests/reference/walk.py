@@ -341,12 +341,12 @@ class Walk:
         answer = int(calls.read_override(self.call(calls.OVERRIDE, args)))
         self.reference.override(key, said, ends_ms, rules, answer, self.seen)
 
-    def do_queue(self, how, queue, numbers, parts):
+    def do_queue(self, how, queue, numbers, part):
         rules, key = self.rules(), KEYS.get(queue) or queue_key(queue)
-        text = write_queue(numbers) if numbers else ""
-        args = calls.queue_args(how, queue, key, parts, text, rules.lease_ms, "on", str(self.now))
+        texts = [write_queue(each) if each else "" for each in (numbers, part)]
+        args = calls.queue_args(how, queue, key, *texts, rules.lease_ms, "on", str(self.now))
         answer = json.loads(self.call(calls.SET_QUEUE_LIMIT, args)).get("row", "")
-        self.reference.limit_queue(how, queue, key, numbers, parts, rules, answer, self.seen)
+        self.reference.limit_queue(how, queue, key, numbers, part, rules, answer, self.seen)
 
     def chosen(self, queue, picks) -> list[tuple[Task | None, str]]:
         """Return tasks of a queue, each with its tag. Some are gone."""
@@ -458,7 +458,7 @@ class Walk:
             self.run(("override", key, None, None, "on"))
         for queue in sorted(admission.queue_limits):
             for how in ("declare", "clear"):
-                self.run(("queue", how, queue, None, False))
+                self.run(("queue", how, queue, None, None))
 
     def check_kept(self) -> None:
         """Invariant 5: a tenant or key with nothing waiting or running uses no memory."""

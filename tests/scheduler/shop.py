@@ -243,12 +243,20 @@ class Shop:
         return calls.read_override(self.run(calls.OVERRIDE, args))
 
     def limit_queue(
-        self, queue: str = "q", how: str = "set", parts: bool = False, **numbers: Any
+        self,
+        queue: str = "q",
+        how: str = "set",
+        part: dict[str, Any] | None = None,
+        **numbers: Any,
     ) -> None:
+        """Set or declare numbers of the whole queue, and in ``part`` those of each partition."""
         self.queues.add(queue)
-        text = write_queue(Limit("", **numbers)) if how in ("set", "declare") else ""
+        of_part = "" if part is None else write_queue(Limit("", **part))
+        is_whole = how in ("set", "declare") and (numbers or part is None)
+        whole = write_queue(Limit("", **numbers)) if is_whole else ""
         args = calls.queue_args(
-            *(how, queue, queue_key(queue), parts, text, self.rules.lease_ms, "on", str(self.now))
+            *(how, queue, queue_key(queue), whole, of_part, self.rules.lease_ms, "on"),
+            str(self.now),
         )
         self.run(calls.SET_QUEUE_LIMIT, args)
 

@@ -244,9 +244,9 @@ class TestForward:
 
     def test_new_numbers_of_a_queue_act_on_it_and_on_its_partitions(self, shop):
         part = Limit("queue:q:1", of=OF_QUEUE)
-        shop.limit_queue(concurrency=1, on_limit="reschedule", parts=True, how="declare")
+        shop.limit_queue(how="declare", part={"concurrency": 1, "on_limit": "reschedule"})
         crowd(shop, part)
-        shop.limit_queue(concurrency=5, on_limit="reschedule")
+        shop.limit_queue(part={"concurrency": 5, "on_limit": "reschedule"})
         given = [number for _ in range(2) for number in shop.claim()[0]]
         assert sorted(given) == [2, 3, 4]
 

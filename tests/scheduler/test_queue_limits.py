@@ -257,7 +257,7 @@ def test_who_enforces_nothing_rejects_nothing_and_counts(shop, enforcement):
 
 
 def test_s30_each_partition_has_the_numbers_for_itself(shop):
-    shop.limit_queue(how="declare", parts=True, concurrency=1)
+    shop.limit_queue(how="declare", part={"concurrency": 1})
     for customer in ("1", "2", "1", "2", "3"):
         shop.put("a", part(customer))
     assert shop.claim()[0] == [1, 2, 5]
@@ -267,22 +267,22 @@ def test_s30_each_partition_has_the_numbers_for_itself(shop):
 
 
 def test_new_numbers_act_on_blocked_partitions_also_where_these_were_paused(shop):
-    shop.limit_queue(how="declare", parts=True, concurrency=0)
+    shop.limit_queue(how="declare", part={"concurrency": 0})
     for number in range(40):
         shop.put("a", part(str(number)), times=2)
     for _ in range(3):
         assert shop.claim(want=64)[0] == []
-    shop.limit_queue(concurrency=1)
+    shop.limit_queue(part={"concurrency": 1})
     given = [number for _ in range(9) for number in shop.claim(want=64)[0]]
     assert len(given) == 40
     assert shop.claim()[0] == []
-    shop.limit_queue(concurrency=2)
+    shop.limit_queue(part={"concurrency": 2})
     given = [number for _ in range(9) for number in shop.claim(want=64)[0]]
     assert len(given) == 40
 
 
 def test_a_partition_whose_queue_says_drop_ends_what_it_rejects(shop):
-    shop.limit_queue(how="declare", parts=True, concurrency=1, on_limit="drop")
+    shop.limit_queue(how="declare", part={"concurrency": 1, "on_limit": "drop"})
     for customer in ("1", "1", "2", "2", "2"):
         shop.put("a", part(customer))
     assert shop.claim()[0] == [1, 3]
@@ -290,7 +290,7 @@ def test_a_partition_whose_queue_says_drop_ends_what_it_rejects(shop):
 
 
 def test_a_pause_of_the_queue_holds_for_its_partitions_and_of_one_for_that(shop):
-    shop.limit_queue(how="declare", parts=True, concurrency=5)
+    shop.limit_queue(how="declare", part={"concurrency": 5})
     shop.put("a", part("1"))
     shop.put("b", part("2"))
     shop.stop("pause", "queue:q")
@@ -302,7 +302,7 @@ def test_a_pause_of_the_queue_holds_for_its_partitions_and_of_one_for_that(shop)
 
 @pytest.mark.parametrize("limits", [(), (changed(API, concurrency=9),), (part("1", "p"),)])
 def test_a_task_that_says_no_partition_is_in_that_of_all_such_tasks(shop, limits):
-    shop.limit_queue(how="declare", parts=True, concurrency=1)
+    shop.limit_queue(how="declare", part={"concurrency": 1})
     shop.put("a", *limits, times=3)
     shop.put("b", part("7"))
     assert shop.claim()[0] == [1, 4]
@@ -310,7 +310,7 @@ def test_a_task_that_says_no_partition_is_in_that_of_all_such_tasks(shop, limits
 
 
 def test_a_policy_with_the_key_of_a_partition_is_no_partition(shop):
-    shop.limit_queue(how="declare", parts=True, concurrency=1)
+    shop.limit_queue(how="declare", part={"concurrency": 1})
     shop.put("a", Limit("queue:q:1", concurrency=5), times=3)
     assert shop.claim()[0] == [1]
     assert (held(shop, "queue:q:1"), held(shop, "queue:q:")) == (1, 1)
@@ -320,7 +320,7 @@ def test_a_policy_with_the_key_of_a_partition_is_no_partition(shop):
 @pytest.mark.parametrize("later", [None, 500])
 def test_who_moves_to_a_partitioned_queue_has_one_partition_there(shop, said, part_of, later):
     for queue in ("q", "p q|1"):
-        shop.limit_queue(queue, how="declare", parts=True, concurrency=9)
+        shop.limit_queue(queue, how="declare", part={"concurrency": 9})
     shop.put("a", changed(API, concurrency=9), part("1"), later=later)
     shop.move({1: said}, "p q|1")
     shop.at(later or 0)
@@ -333,7 +333,7 @@ def test_who_moves_to_a_partitioned_queue_has_one_partition_there(shop, said, pa
 
 
 def test_who_leaves_a_partitioned_queue_leaves_its_partition(shop):
-    shop.limit_queue(how="declare", parts=True, concurrency=1)
+    shop.limit_queue(how="declare", part={"concurrency": 1})
     shop.put("a", part("1"), times=3)
     shop.move(dict.fromkeys((1, 2, 3), ""), "p q|1")
     assert shop.claim(queues=("p q|1",))[0] == [1, 2, 3]
@@ -343,9 +343,72 @@ def test_who_leaves_a_partitioned_queue_leaves_its_partition(shop):
 def test_a_new_partition_acts_on_what_is_put_after_it(shop):
     shop.limit_queue(how="declare", concurrency=1)
     shop.put("a", times=3)
-    shop.limit_queue(how="declare", parts=True, concurrency=1)
+    shop.limit_queue(how="declare", part={"concurrency": 1})
     shop.put("b", part("1"), times=2)
     assert len(shop.claim()[0]) == 4
+
+
+def test_the_whole_queue_and_each_partition_have_numbers_of_their_own(shop):
+    shop.limit_queue(how="declare", concurrency=3, part={"concurrency": 2})
+    for customer in ("1", "1", "1", "2", "2"):
+        shop.put("a", part(customer))
+    assert shop.claim()[0] == [1, 2, 4]
+    assert [held(shop, key) for key in ("queue:q", "queue:q:1", "queue:q:2")] == [3, 2, 1]
+    shop.end_one(0)
+    # A partition and the queue have room, so only the partition that is full waits on.
+    shop.end_one(1)
+    assert shop.claim()[0] == [3, 5]
+
+
+def test_rates_of_the_whole_queue_and_of_each_partition_count_apart(shop):
+    shop.limit_queue(how="declare", rate=((3, 3_000),), part={"rate": ((2, 1_000),)})
+    for customer in ("1", "1", "1", "2", "2"):
+        shop.put("a", part(customer))
+    shop.at(0)
+    assert shop.claim()[0] == [1, 2, 4]
+    assert shop.claim()[0] == []
+    shop.at(1_001)
+    assert shop.claim()[0] == []
+    shop.at(3_001)
+    assert sorted(shop.claim()[0]) == [3, 5]
+
+
+def test_people_set_the_whole_queue_or_each_partition_and_the_other_is_as_declared(shop):
+    shop.limit_queue(how="declare", concurrency=4, part={"concurrency": 1})
+    for customer in "1234512345":
+        shop.put("a", part(customer))
+    shop.limit_queue(concurrency=2)
+    assert shop.claim()[0] == [1, 2]
+    shop.limit_queue(part={"concurrency": 2})
+    assert shop.claim()[0] == [3, 4]
+    shop.limit_queue(how="clear")
+    shop.end()
+    assert shop.claim()[0] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("whose", ["queue:q", "queue:q:1"])
+def test_a_queue_with_partitions_is_overridden_as_a_whole_or_by_partition(shop, whose):
+    shop.limit_queue(how="declare", concurrency=3, part={"concurrency": 2})
+    for customer in ("1", "1", "2", "2"):
+        shop.put("a", part(customer))
+    shop.override(whose, concurrency=1)
+    assert shop.claim()[0] == ([1] if whose == "queue:q" else [1, 3, 4])
+
+
+@pytest.mark.parametrize("enforcement", ["off", "observe"])
+def test_who_enforces_nothing_counts_the_queue_and_its_partitions(shop, enforcement):
+    shop.limit_queue(how="declare", concurrency=1, part={"concurrency": 1})
+    for _ in range(3):
+        shop.put("a", part("1"))
+    assert len(shop.claim(enforcement=enforcement)[0]) == 3
+    assert [held(shop, key) for key in ("queue:q", "queue:q:1")] == [3, 3]
+
+
+def test_a_partition_of_a_queue_that_has_none_any_more_is_not_limited(shop):
+    shop.limit_queue(how="declare", part={"concurrency": 1})
+    shop.put("a", part("1"), times=3)
+    shop.limit_queue(how="declare", concurrency=2)
+    assert len(shop.claim()[0]) == 2
 
 
 def test_a_partition_whose_queue_has_no_numbers_is_not_limited(shop):
@@ -394,7 +457,7 @@ def test_an_end_in_a_queue_wakes_a_process_that_was_full_of_it(shop):
 
 
 def test_a_process_passes_by_what_it_is_full_of_and_takes_what_stands_behind(shop):
-    shop.limit_queue(how="declare", parts=True, local_limit=1)
+    shop.limit_queue(how="declare", part={"local_limit": 1})
     for customer in ("1", "1", "1", "2"):
         shop.put("a", part(customer))
     shop.put("b", part("1"))
@@ -404,8 +467,16 @@ def test_a_process_passes_by_what_it_is_full_of_and_takes_what_stands_behind(sho
     assert shop.claim(held={"queue:q:2": 1})[0] == [5]
 
 
+def test_a_process_keeps_the_local_limits_of_the_queue_and_of_each_partition(shop):
+    shop.limit_queue(how="declare", local_limit=3, part={"local_limit": 2})
+    for customer in ("1", "1", "1", "2", "2"):
+        shop.put("a", part(customer))
+    assert shop.claim()[0] == [1, 2, 4]
+    assert shop.claim(held={"queue:q": 3, "queue:q:1": 1})[0] == []
+
+
 def test_a_claim_passes_by_a_bounded_number_of_tenants_and_the_next_goes_on(shop):
-    shop.limit_queue(how="declare", parts=True, local_limit=1)
+    shop.limit_queue(how="declare", part={"local_limit": 1})
     for number in range(17):
         shop.put(f"u{number}", part("1"))
     shop.put("v", part("2"))
@@ -422,7 +493,7 @@ def test_of_a_process_nothing_is_asked_where_nothing_is_enforced(shop):
 
 
 def test_who_has_many_lanes_of_which_this_process_is_full_hides_nobody(shop):
-    shop.limit_queue(how="declare", parts=True, local_limit=1)
+    shop.limit_queue(how="declare", part={"local_limit": 1})
     for number in range(40):
         shop.put("a", part(str(number)))
     shop.put("b", part("0"))
@@ -433,7 +504,7 @@ def test_who_has_many_lanes_of_which_this_process_is_full_hides_nobody(shop):
 
 
 def test_who_has_more_lanes_than_a_claim_looks_at_is_passed_by(shop):
-    shop.limit_queue(how="declare", parts=True, local_limit=1)
+    shop.limit_queue(how="declare", part={"local_limit": 1})
     for number in range(130):
         shop.put("a", part(str(number)))
     shop.put("b")

@@ -225,10 +225,10 @@ class AnsweringLimiter(Limiter):
         return self._tenants.get(tenant)
 
     def limit_queue(
-        self, how: How, queue: str, limit: Limit | None = None, parts: bool = False
+        self, how: How, queue: str, limit: Limit | None = None, part: Limit | None = None
     ) -> QueueRow | None:
         """Return None: no limit of a queue is kept."""
-        self._record("limit_queue", how, queue, limit, parts)
+        self._record("limit_queue", how, queue, limit, part)
         return None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:

@@ -83,6 +83,15 @@ def a_queue_of_the_settings() -> Iterable[str]:
 
 
 @place
+def a_partition_of_the_settings() -> Iterable[str]:
+    from celery_fairness.config.queue_policy import read_queue
+
+    limit = read_queue({"partition": GIVEN}).part_limit
+    assert limit is not None
+    return dict(limit.numbers)
+
+
+@place
 def the_error_of_a_queue() -> Iterable[str]:
     from celery_fairness.config.queue_policy import read_queue
 
@@ -234,7 +243,17 @@ def a_published_tier() -> Iterable[str]:
 def a_published_queue() -> Iterable[str]:
     from django_celery_fairness.models import QueueLimit
 
-    return dict(QueueLimit(queue="mail", **GIVEN).policy().limit.numbers)
+    return dict(QueueLimit(queue="mail", **GIVEN).numbers().limit.numbers)
+
+
+@place
+def a_published_partition() -> Iterable[str]:
+    from django_celery_fairness.models import QueueLimit
+
+    columns = {f"partition_{name}": value for name, value in GIVEN.items()}
+    limit = QueueLimit(queue="mail", **columns).numbers().part_limit
+    assert limit is not None
+    return dict(limit.numbers)
 
 
 @place

@@ -124,9 +124,10 @@ TYPES: Mapping[str, EventType] = {
         ),
         EventType(
             "fairness.queue_limit_set",
-            ("key", "numbers"),
-            "an operator replaced a queue's numbers; `numbers` has them by name, and `on_limit`. A "
-            "number that is absent is unlimited",
+            ("key", "numbers", "partition"),
+            "an operator replaced a queue's numbers; `numbers` has those of the whole queue by "
+            "name, and `on_limit`. `partition` has those of each partition. A number that is "
+            "absent is unlimited, and an empty object is what the settings declare",
             "kept_events",
         ),
         EventType(
@@ -333,7 +334,7 @@ def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
 def _value(name: str, text: str) -> Any:
     if name in _COUNTS and text.isdecimal():
         return int(text)
-    if name == "numbers":
+    if name in ("numbers", "partition"):
         return _numbers(text)
     if name in _OR_NONE:
         return _OR_NONE[name](text) if text else None

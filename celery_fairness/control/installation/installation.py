@@ -113,7 +113,7 @@ class Installation:
         of_queues = [
             Limit(queue_key(name), of=OF_QUEUE)
             for name, policy in sorted(self.settings.queues.items())
-            if policy.limits and not policy.partitioned
+            if policy.limit.numbers
         ]
         return [*of_queues, *declared_limits(self.tasks.values())]
 

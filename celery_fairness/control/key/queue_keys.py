@@ -72,7 +72,7 @@ class QueueKeys:
             return (queue_key(name), name) if name else (key, "")
         rows = self._limiter.queue_rows().values()
         before = [row for row in rows if key.startswith(f"{row.key}:")]
-        if any(row.parts for row in before):
+        if any(row.part_limit for row in before):
             return key, ""
         if queue := self.queue_of(key):
             return queue_key(queue), queue
@@ -92,6 +92,17 @@ class QueueKeys:
         if name in queues:
             return name
         return next((each for each in sorted(queues) if queue_key(each) == key), "")
+
+    def expect_partitioned(self, queue: str) -> None:
+        """Raise ``PolicyInvalid`` if the tasks of the queue have no partitions."""
+        declared = self._installation.settings.queues.get(queue)
+        row = self._limiter.queue_rows().get(queue)
+        has_partitions = declared is not None and declared.partitioned
+        if not has_partitions and (row is None or row.part_limit is None):
+            raise PolicyInvalid(
+                "partition: expected a queue that the setting queues partitions by by_args or "
+                f"by_kind, got: {got(queue)}"
+            )
 
     def expect_checked(self, queue: str) -> None:
         """Raise ``PolicyInvalid`` if no worker would check the queue."""

@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.config.limit_spec import OnLimit
-from celery_fairness.config.numbers import shown_numbers
+from celery_fairness.config.numbers import PARTITION, shown_numbers
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
 from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key, read_queue
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.key.queue_keys import QueueKeys
 from celery_fairness.control.queue.queue_status import all_queues, one_queue
-from celery_fairness.control.queue.views import QueueLimit, QueueState, QueueStatus
+from celery_fairness.control.queue.views import (
+    PartitionLimit,
+    QueueLimit,
+    QueueState,
+    QueueStatus,
+)
 from celery_fairness.errors import NotFound, PolicyInvalid
 
 
@@ -53,35 +58,45 @@ class QueuesApi:
         self,
         queue: str,
         *,
+        partition: Mapping[str, Any] | None = None,
         on_limit: OnLimit = "wait",
         **numbers: Any,
     ) -> QueueLimit:
         """Set the limit of a queue. It replaces that of the settings until it is cleared.
 
-        The numbers hold from the next claim on; running tasks above them go on. If the settings
-        partition the limit, the numbers hold for each partition. On a broker that does not claim
-        fairly, they hold for the queues that the setting ``queues`` names.
+        The numbers hold from the next claim on; running tasks above them go on. On a broker that
+        does not claim fairly, they hold for the queues that the setting ``queues`` names.
+
+        The whole queue and each partition have a limit each. A call with numbers of one of them
+        leaves the other as the settings declare it. A call without any number lifts the limit of
+        the whole queue.
 
         Args:
             queue: The name of the queue.
-            numbers: ``global_limit`` and ``local_limit``, tasks at once in all processes and in one
-                (the smaller of the two holds), ``rate`` and ``throttle``, as in
-                :class:`~celery_fairness.RateLimitPolicy`. None is unlimited, and 0 pauses.
+            numbers: Numbers of the whole queue: ``global_limit`` and ``local_limit``, tasks at once
+                in all processes and in one (the smaller of the two holds), ``rate`` and
+                ``throttle``, as in :class:`~celery_fairness.RateLimitPolicy`. None is unlimited,
+                and 0 pauses.
+            partition: Numbers that each partition has for itself, as in the setting ``queues``.
             on_limit: What happens to a task above the limit: ``wait``, ``reschedule`` or ``drop``.
 
         Raises:
-            PolicyInvalid: A number is invalid, or the gates of this broker do not check the queue.
+            PolicyInvalid: A number is invalid, the gates of this broker do not check the queue, or
+                its tasks have no partitions.
         """
-        policy = read_queue({**numbers, "on_limit": on_limit})
+        given = read_queue({**numbers, PARTITION: partition, "on_limit": on_limit})
         self._keys.expect_checked(_named(queue))
-        row = self._limiter.limit_queue(SET, queue, policy.limit)
-        return self._limit(queue, row or QueueRow(queue_key(queue), by_operator=policy.limit))
+        whole, part = given.chosen
+        if part is not None:
+            self._keys.expect_partitioned(queue)
+        row = self._limiter.limit_queue(SET, queue, whole, part)
+        return self._limit(queue, row or QueueRow(queue_key(queue), None, None, whole, part))
 
     def clear_limit(self, queue: str) -> bool:
         """End an operator's limit, so that the settings hold; return whether there was one."""
         row = self._limiter.queue_rows().get(_named(queue))
         self._limiter.limit_queue(CLEARED, queue)
-        return row is not None and row.by_operator is not None
+        return row is not None and row.chosen != (None, None)
 
     def _state(
         self, queue: str, tasks: Mapping[str, QueueStatus], rows: Mapping[str, QueueRow]
@@ -90,13 +105,17 @@ class QueuesApi:
         return QueueState(queue=queue, tasks=tasks.get(queue), limit=limit)
 
     def _limit(self, queue: str, row: QueueRow) -> QueueLimit:
-        limit = row.limit
-        source = "people" if row.by_operator else "settings" if row.declared else ""
+        limit, part = row.limit, row.part_limit
         return QueueLimit(
             queue=queue,
             key=row.key,
-            source=source,
-            partitioned=row.parts,
+            source="people" if row.by_operator else "settings" if row.declared else "",
+            partition=part
+            and PartitionLimit(
+                source="people" if row.part_by_operator else "settings",
+                on_limit=part.on_limit,
+                **shown_numbers(PARTITION, dict(part.numbers)),
+            ),
             on_limit=limit.on_limit,
             held=self._limiter.leases_of(row.key).held,
             **shown_numbers("queue", dict(limit.numbers)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from celery_fairness.config.numbers import values_of
+from celery_fairness.config.numbers import PARTITION, values_of
 from celery_fairness.util.value import Value
 
 
@@ -93,7 +93,23 @@ class QueueStatus:
     is_complete: bool = False
 
 
-class QueueLimit(values_of("queue", Value)):  # type: ignore[misc]  # mypy cannot read the table
+class PartitionLimit(values_of(PARTITION, Value)):  # type: ignore[misc]  # mypy cannot read the table
+    """The limit that each partition of a queue has for itself.
+
+    Attributes:
+        source: As for :class:`QueueLimit`.
+        concurrency: Tasks at once in all processes. None is unlimited and 0 pauses.
+        local_limit: Tasks at once in one process, likewise.
+        rate: Starts in any window, in the form of the Open Job Spec. None is unlimited.
+        throttle: Evenly spaced starts, likewise.
+        on_limit: Action on a task above the limit: ``wait``, ``reschedule`` or ``drop``.
+    """
+
+    source: str
+    on_limit: str
+
+
+class QueueLimit(values_of("queue", Value)):  # type: ignore[misc]  # as above
     """The limit of a queue.
 
     Attributes:
@@ -101,7 +117,8 @@ class QueueLimit(values_of("queue", Value)):  # type: ignore[misc]  # mypy canno
         key: Key of the whole queue. The key of a partition adds ``:`` and its values.
         source: Source of the numbers: ``people`` if an operator set them, or ``settings``; "" if
             there are none.
-        partitioned: Whether the numbers apply to each partition.
+        partition: The limit of each partition, beside that of the whole queue. None if the tasks of
+            the queue have no partitions.
         global_limit: Tasks at once in all processes. None is unlimited and 0 pauses.
         local_limit: Tasks at once in one process, likewise.
         rate: Starts in any window, in the form of the Open Job Spec. None is unlimited.
@@ -113,7 +130,7 @@ class QueueLimit(values_of("queue", Value)):  # type: ignore[misc]  # mypy canno
     queue: str
     key: str
     source: str
-    partitioned: bool
+    partition: PartitionLimit | None
     on_limit: str
     held: int
 

@@ -81,11 +81,12 @@ function Config.entitlement(ctx, tenant, tier, rules)
 end
 
 --[[
-  queues: the limits of queues. A limit counts a queue as a whole, or each partition of it.
+  queues: the limits of queues. A queue has a limit as a whole, and may have one of each partition.
 
-  `queue_limits` holds `KEY SHAPE VERSION DECLARED SET` by `queue QUEUE`. SHAPE is whole or parts. DECLARED and SET are ""
-  or `NUMBERS|ACTION` (numbers.lua). If people have set numbers, SET replaces DECLARED. The version grows whenever the
-  numbers of any queue change.
+  `queue_limits` holds `KEY VERSION WHOLE PART SET SET_PART` by `queue QUEUE`. The last four are "" or `NUMBERS|ACTION`
+  (numbers.lua). WHOLE and PART are declared. If people have set numbers, SET replaces WHOLE, and SET_PART replaces PART.
+  The tasks of a queue have partitions if PART is not "", also if it has no numbers. The version grows whenever the numbers
+  of any queue change.
 
   It also holds the queue by `key KEY`. KEY is `queue:QUEUE`, and `queue:QUEUE:PARTITION` for a partition.
   QUEUE has no colon in these keys.
@@ -94,15 +95,33 @@ end
 -- A claim checks this number by what its worker sends, and not as a limit of the task.
 local CHECKED_BY_WORKER = {local_limit = true}
 
+-- Returns the limit of two texts, of which the one that people have set counts. `kind` is the reason for it.
+local function read_limit(declared, set)
+  local is_set = set ~= ""
+  local numbers, action = string.match(is_set and set or declared, "^([^|]*)|(%a)$")
+  local kind = is_set and "queue" or declared ~= "" and "settings" or nil
+  return Numbers.set({on_limit = action or "w", kind = kind}, numbers or "")
+end
+
+-- Returns a row with these fields:
+-- - key, version
+-- - texts  the last four words of the row
+-- - whole  the limit of the queue as a whole
+-- - part   the limit of each partition, or nil if the tasks of the queue have no partition
+-- - spec   the limit of the queue as a whole, which a task has while it runs
 function Config.read_queue(text)
-  local key, shape, version, declared, set = string.match(text, "^(%S+) (%a+) (%d+) (%S*) (%S*)$")
-  local numbers, action = string.match(set ~= "" and set or declared, "^([^|]*)|(%a)$")
-  local row = Numbers.set({key = key, parts = shape == "parts", version = tonumber(version), declared = declared,
-    set = set, on_limit = action or "w"}, numbers or "")
-  -- A task has this limit of the queue as a whole while it runs.
-  local whole = row.parts and "" or Numbers.write(row, CHECKED_BY_WORKER)
-  row.spec = key .. "|" .. whole .. "|" .. (row.parts and "w" or row.on_limit) .. "g"
+  local key, version, whole, part, set, set_part = string.match(text, "^(%S+) (%d+) (%S*) (%S*) (%S*) (%S*)$")
+  local row = {key = key, version = tonumber(version), texts = {whole, part, set, set_part},
+    whole = read_limit(whole, set), part = part ~= "" and read_limit(part, set_part) or nil}
+  row.spec = key .. "|" .. Numbers.write(row.whole, CHECKED_BY_WORKER) .. "|" .. row.whole.on_limit .. "g"
   return row
+end
+
+-- Returns the limit of a row that has a key: the key of the queue as a whole, or of a partition. It returns nil if the
+-- tasks of the queue have no partition.
+function Config.limit_of_row(row, key)
+  if key == row.key then return row.whole end
+  return row.part
 end
 
 -- Returns the limit of a queue, or false if the queue has none.
@@ -136,12 +155,9 @@ end
 -- If the numbers of a limit are those of its queue, it gets them here.
 function Config.use_queue_numbers(ctx, limit)
   local row = Config.row_of_key(ctx, limit.key)
-  if not row then
-    limit.on_limit = "w"
-    return
-  end
-  Numbers.copy(limit, row)
-  limit.on_limit, limit.version, limit.of_parts = row.on_limit, row.version, row.parts
+  local own = row and Config.limit_of_row(row, limit.key)
+  limit.version, limit.on_limit = row and row.version, own and own.on_limit or "w"
+  if own then Numbers.copy(limit, own) end
 end
 
 --[[
@@ -274,7 +290,7 @@ local OF_QUEUE = "^[^|]*|q|"
 -- added.
 function Config.in_partition(ctx, queue, specs, part)
   local row = Config.queue_row(ctx, queue)
-  if not (row and row.parts) then return specs end
+  if not (row and row.part) then return specs end
   local whole = row.key .. ":"
   for spec in string.gmatch(specs, "[^,]+") do
     if string.sub(spec, 1, #whole) == whole and string.match(spec, OF_QUEUE) then return specs end

@@ -112,7 +112,7 @@ function Limits.worker_is_full(ctx, specs, skips)
     local limit = Limits.read_limit(spec)
     if limit.of_queue then
       Config.use_queue_numbers(ctx, limit)
-      local most = limit.of_parts and limit.local_limit
+      local most = limit.local_limit
       if most and (skips.held[limit.key] or 0) >= most then return true end
     end
   end

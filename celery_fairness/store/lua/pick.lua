@@ -225,7 +225,7 @@ function Pick.are_local(ctx, queues, rules)
   if rules.enforcement ~= "on" then return false end
   for index = 1, #queues do
     local row = Config.queue_row(ctx, queues[index])
-    if row and row.local_limit then return true end
+    if row and (row.whole.local_limit or row.part and row.part.local_limit) then return true end
   end
   return false
 end
@@ -236,8 +236,8 @@ end
 function Pick.check_queue(ctx, queue, rules, budget, skips)
   local row = Config.queue_row(ctx, queue)
   local rejected = row and Limits.check(ctx, row.spec, rules)
-  if row and not rejected and skips and skips.is_local and not row.parts and row.local_limit
-    and (skips.held[row.key] or 0) >= row.local_limit then
+  local most = row and row.whole.local_limit
+  if most and not rejected and skips and skips.is_local and (skips.held[row.key] or 0) >= most then
     skips.places[queue] = skips.places[queue] or 0
     return row
   end

@@ -113,8 +113,8 @@ end
 function Snapshot.limit_of_task(ctx, spec)
   local limit, kind = Limits.set_own_numbers(ctx, Limits.read_limit(spec)), "tasks"
   local row = Config.row_of_key(ctx, limit.key)
-  if row and not limit.asks then kind = row.set ~= "" and "queue" or "settings" end
-  if limit.of_queue and not limit.of_parts then limit.local_limit = nil end
+  local own = row and Config.limit_of_row(row, limit.key)
+  if row and not limit.asks then kind = own and own.kind or "settings" end
   return limit, {kind = kind, limit = limit.concurrency}
 end
 

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from celery_fairness import Fairness
-from celery_fairness.config.numbers import numbers_of
+from celery_fairness.config.numbers import PARTITION, numbers_of
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.queue.views import QueueLimit
 from celery_fairness.wiring import wired
@@ -83,7 +83,9 @@ def set_limit(request: HttpRequest, name: str, body: QueueLimitBody) -> QueueLim
     is_saved = Row.objects.filter(queue=name).exists()
     caller_of(request).expect(saving(Row, is_saved=is_saved))
     names = body.model_dump()
+    part = names.pop(PARTITION) or {}
     numbers = {word: names.pop(number.name) for word, number in numbers_of("queue").items()}
+    numbers |= {f"{PARTITION}_{word}": part.get(word) for word in numbers_of(PARTITION)}
     with transaction.atomic(using=databases.db_for_write(Row)):
         row = save_queue_limit(wired(current_app), name, names | numbers)
         values = body.model_dump(mode="json", exclude_unset=True)

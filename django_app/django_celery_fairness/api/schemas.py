@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from celery_fairness.config.numbers import Count, Share, numbers_of, values_of
+from celery_fairness.config.numbers import PARTITION, Count, Share, numbers_of, values_of
 from celery_fairness.config.rates import MAX_RATE_LIMIT, Rate
 from celery_fairness.control.key.limits_api import LONGEST_PAGE
 from celery_fairness.control.key.stops import REASON_CHARACTERS
@@ -169,12 +169,21 @@ class OverrideBody(_numbers_of("override", required=False)):  # type: ignore[mis
         return self
 
 
+class PartitionBody(_numbers_of(PARTITION, required=False)):  # type: ignore[misc]  # as above
+    """The numbers that each partition of a queue has for itself: an absent number is unlimited."""
+
+
 class QueueLimitBody(_numbers_of("queue", required=False)):  # type: ignore[misc]  # as above
-    """The limit of a queue, as a whole: an absent number is unlimited.
+    """The limits of a queue: an absent number is unlimited.
+
+    If only the queue or only its partitions have a number, the other is as the settings declare it.
 
     Attributes:
+        partition: The numbers of each partition.
         on_limit: What happens to a task above the limit.
     """
+
+    partition: PartitionBody | None = None
 
     on_limit: Literal["wait", "reschedule", "drop"] = "wait"
 

@@ -12,10 +12,12 @@ from django.contrib.auth.models import User
 from django_celery_fairness.models import LimitOverride, UnpublishedChange
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
+from celery_fairness.app.publish_settings import publish_queues
 from tests.cli.clearing import send
 from tests.cli.conftest import Installation
 from tests.django.suite.api_client import ApiClient
 from tests.django.suite.operators import show
+from tests.support.parts import parts_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -235,7 +237,7 @@ def test_s31_rlr005_d06_a_queue_has_a_limit(api, fairness):
         "queue": "email",
         "key": "queue:email",
         "source": "people",
-        "partitioned": False,
+        "partition": None,
         "concurrency": 20,
         "local_limit": None,
         "rate": body["rate"],
@@ -248,6 +250,31 @@ def test_s31_rlr005_d06_a_queue_has_a_limit(api, fairness):
     assert api("DELETE", "admin/queues/email/rate-limit").status == 204
     assert api("GET", "admin/queues/email/rate-limit").status == 404
     assert api("DELETE", "admin/queues/email/rate-limit").status == 404
+
+
+def test_the_partitions_of_a_queue_have_numbers_of_their_own(wire, redis_url):
+    fairness = wire(redis_url, queues={"email": {"by_kind": True, "partition": {}}})
+    publish_queues(parts_of(fairness).limiter, fairness.settings.queues)
+    call, rate = ApiClient("write"), {"limit": 5, "period": "PT1S"}
+    put = call(
+        "PUT", "admin/queues/email/rate-limit", {"partition": {"concurrency": 1, "rate": rate}}
+    )
+    assert (put.status, put.json["source"], put.json["concurrency"]) == (200, "settings", None)
+    assert put.json["partition"] == {
+        "source": "people",
+        "concurrency": 1,
+        "local_limit": None,
+        "rate": rate,
+        "throttle": None,
+        "on_limit": "wait",
+    }
+    wrong = {"partition": {"concurrency": -1}}
+    assert call("PUT", "admin/queues/email/rate-limit", wrong).status == 400
+
+
+def test_numbers_of_partitions_that_a_queue_has_not_are_rejected(api):
+    put = api("PUT", "admin/queues/email/rate-limit", {"partition": {"concurrency": 1}})
+    assert "by_args or by_kind" in put.rejected(409, "conflict")
 
 
 def test_a_queue_that_is_known_without_a_limit_has_none(api):

@@ -19,10 +19,12 @@ from django_celery_fairness import publishing
 from django_celery_fairness.models import LimitOverride, QueueLimit, Tier, UnpublishedChange
 
 from celery_fairness import Fairness
+from celery_fairness.app.publish_settings import publish_queues
 from celery_fairness.control.key.limits_api import LimitsApi
 from celery_fairness.control.queue.queues_api import QueuesApi
 from celery_fairness.errors import NotFound
 from tests.django.suite.other_process import elsewhere
+from tests.support.parts import parts_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("four_tiers")]
 
@@ -336,6 +338,29 @@ def test_a_row_that_cannot_be_published_is_logged_once(fairness, caplog):
         call_command("publish")
 
 
+def test_the_whole_queue_and_its_partitions_have_columns_of_their_own(wire, redis_url):
+    fairness = wire(redis_url, queues={"emails": {"by_kind": True, "partition": {"rate": "5/s"}}})
+    publish_queues(parts_of(fairness).limiter, fairness.settings.queues)
+    row = make_queue(partition_concurrency=1, on_limit="drop")
+    part = fairness.queues.inspect("emails").limit.partition
+    assert (part.source, part.concurrency, part.rate, part.on_limit) == ("people", 1, None, "drop")
+    row.partition_concurrency = None
+    row.save()
+    limit = fairness.queues.inspect("emails").limit
+    assert (limit.global_limit, limit.partition.source) == (3, "settings")
+    row.global_limit, row.partition_rate = None, "9/m"
+    row.save()
+    limit = fairness.queues.inspect("emails").limit
+    assert (limit.source, limit.partition.rate) == ("settings", {"limit": 9, "period": "PT1M"})
+    assert pending() == []
+
+
+def test_numbers_of_partitions_stay_pending_while_the_queue_has_none(fairness):
+    make_queue(partition_concurrency=1)
+    assert pending() == [("queue", "emails")]
+    assert "by_args or by_kind" in UnpublishedChange.objects.get().error
+
+
 def test_a_queue_that_no_gate_checks_stays_pending_with_the_reason(wire, redis_url):
     fairness = wire(redis_url, queues={"emails": {}})
     make_queue()
@@ -383,14 +408,14 @@ def test_a_deletion_between_reading_and_writing_is_published(fairness, calls):
 
 
 def test_a_row_that_is_corrected_meanwhile_is_not_reported(fairness, monkeypatch, caplog):
-    policy = QueueLimit.policy
+    numbers = QueueLimit.numbers
 
     def corrected(row: QueueLimit) -> Any:
-        monkeypatch.setattr(QueueLimit, "policy", policy)
+        monkeypatch.setattr(QueueLimit, "numbers", numbers)
         elsewhere(lambda: QueueLimit.objects.update(rate="1/m"))
-        return policy(row)
+        return numbers(row)
 
-    monkeypatch.setattr(QueueLimit, "policy", corrected)
+    monkeypatch.setattr(QueueLimit, "numbers", corrected)
     QueueLimit.objects.bulk_create([QueueLimit(queue="emails", rate="0/m")])
     assert fairness.queues.inspect("emails").limit.rate == {"limit": 1, "period": "PT1M"}
     assert "cannot be published" not in caplog.text

@@ -11,7 +11,12 @@ from celery import Celery
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.queue_limits import QueueRow, read_row, write_queue
-from celery_fairness.config.queue_policy import QueuePolicy, partition_key, queue_key
+from celery_fairness.config.queue_policy import (
+    PartitionNumbers,
+    QueuePolicy,
+    partition_key,
+    queue_key,
+)
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tenants import KEY_PATTERN, key_hash
@@ -41,6 +46,7 @@ def test_every_field_of_a_queue_is_read():
         "on_limit": "drop",
         "by_args": ["customer_id"],
         "by_kind": True,
+        "partition": {"concurrency": 1, "local_limit": 1, "rate": "9/m", "throttle": "1/s"},
         "missing": "error",
         "max_waiting": 9,
     }
@@ -53,6 +59,9 @@ def test_every_field_of_a_queue_is_read():
         on_limit="drop",
         by_args=("customer_id",),
         by_kind=True,
+        partition=PartitionNumbers(
+            concurrency=1, local_limit=1, rate=Rate(9, 60), throttle=Rate(1, 1)
+        ),
         missing="error",
         max_waiting=9,
     )
@@ -64,7 +73,20 @@ def test_every_field_of_a_queue_is_read():
         on_limit="drop",
         local_limit=2,
     )
+    assert policy.part_limit == Limit(
+        "",
+        concurrency=1,
+        rate=((9, 60_000),),
+        throttle=((1, 1_000),),
+        on_limit="drop",
+        local_limit=1,
+    )
     assert build_settings({"queues": {"jobs": policy}}).queues["jobs"] == policy
+
+
+def test_partitions_without_numbers_have_an_empty_limit_and_a_queue_without_them_none():
+    assert QueuePolicy(by_kind=True, on_limit="drop").part_limit == Limit("", on_limit="drop")
+    assert QueuePolicy(global_limit=1).part_limit is None
 
 
 NUMBER = "expected a whole number from 0 (pause) to 1000000, or None (unlimited), got: "
@@ -85,8 +107,10 @@ SPACING = (
 )
 WAITING = "expected a whole number from 1 to 1000000000, or None (any number), got: "
 FIELDS = (
-    f"expected one of {listed('queue')}, on_limit, by_args, by_kind, missing, max_waiting, got: "
+    f"expected one of {listed('queue')}, partition, on_limit, by_args, by_kind, missing, "
+    "max_waiting, got: "
 )
+IN_PARTITION = "rate.limit: expected a whole number from 1 to 1000000 (to pause a partition, set "
 
 
 @pytest.mark.parametrize(
@@ -108,6 +132,25 @@ FIELDS = (
         ({"by_args": ["a.b"]}, f"{ARGUMENTS}['a.b']"),
         ({"by_args": ["a"] * 17}, ARGUMENTS + "['a'" + ", 'a'" * 15 + "…"),
         ({"by_kind": 1}, "by_kind: expected true or false, got: 1"),
+        (
+            {"by_kind": True, "partition": {"concurrency": -1}},
+            f"partition: concurrency: {NUMBER}-1",
+        ),
+        (
+            {"by_kind": True, "partition": {"rate": "0/m"}},
+            f"partition: {IN_PARTITION}its concurrency to 0), got: 0",
+        ),
+        (
+            {"by_kind": True, "partition": {"global_limit": 1}},
+            (
+                f"partition: expected one of {listed('partition')}, got: 'global_limit', "
+                "did you mean 'local_limit'?"
+            ),
+        ),
+        (
+            {"partition": {"concurrency": 1}},
+            "partition: expected by_args or by_kind beside it, got: neither",
+        ),
         ({"missing": "none"}, "missing: expected 'empty' or 'error', got: 'none'"),
         ({"globl_limit": 1}, f"{FIELDS}'globl_limit', did you mean 'global_limit'?"),
     ],
@@ -145,11 +188,19 @@ def test_numbers_and_rows_are_read_as_they_are_written():
     )
     for each in (numbers, Limit(""), Limit("", local_limit=3)):
         text = write_queue(each)
-        declared = QueueRow("queue:q", parts=True, declared=each)
-        assert read_row(f"queue:q parts 7 {text} ") == declared
-        by_operator = QueueRow("queue:q", by_operator=each)
-        assert read_row(f"queue:q whole 0  {text}") == by_operator
-    assert read_row("queue:q whole 0  ") == QueueRow("queue:q")
+        row = QueueRow("queue:q", declared=each, part_by_operator=each)
+        assert read_row(f"queue:q 7 {text}   {text}") == row
+        row = QueueRow("queue:q", declared_part=each, by_operator=each)
+        assert read_row(f"queue:q 0  {text} {text} ") == row
+    assert read_row("queue:q 0    ") == QueueRow("queue:q")
+
+
+def test_of_a_row_the_limits_count_that_an_operator_has_set():
+    one, two = Limit("", concurrency=1), Limit("", concurrency=2)
+    row = QueueRow("queue:q", one, one, None, two)
+    assert (row.limit, row.part_limit) == (one, two)
+    assert QueueRow("queue:q", one, None, two, two).part_limit is None
+    assert QueueRow("queue:q").limit == Limit("")
 
 
 # -- keys -----------------------------------------------------------------------------------------
@@ -229,7 +280,7 @@ def test_who_names_no_partition_is_in_that_of_no_values():
     policy = QueuePolicy(by_args=("a", "b"))
     assert unnamed_partition("q") == partition_of(policy, "q", "shop.t", None, (), {}) == "queue:q:"
     assert queue_limits_text("q", None) == "queue:q|q|w"
-    assert queue_limits_text("q", "queue:q:1") == "queue:q:1|q|w,queue:q||w"
+    assert queue_limits_text("q", "queue:q:1") == "queue:q:1|q|w,queue:q|q|w"
 
 
 # -- the header and the message -------------------------------------------------------------------

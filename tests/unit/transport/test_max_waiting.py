@@ -56,7 +56,7 @@ def test_another_one_is_an_error_that_names_it(most):
         (
             {"jobs": {"max": 5}},
             (
-                f"jobs: expected one of {listed('queue')}, on_limit, "
+                f"jobs: expected one of {listed('queue')}, partition, on_limit, "
                 "by_args, by_kind, missing, max_waiting, got: 'max'"
             ),
         ),

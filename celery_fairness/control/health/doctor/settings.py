@@ -172,6 +172,18 @@ def priorities(facts: Facts) -> Iterator[Found]:
         )
 
 
+def partition_numbers(facts: Facts) -> Iterator[Found]:
+    """Find that a queue has ``by_args`` or ``by_kind`` without ``partition``."""
+    for name, policy in sorted(facts.settings.queues.items()):
+        if policy.partitioned and policy.partition is None:
+            word = "by_kind" if policy.by_args is None else "by_args"
+            yield advice(
+                f"queue {name} has {word} and no partition",
+                "its numbers bound the whole queue, and no number bounds a partition",
+                "move the numbers of each partition into partition; {} is for none",
+            )
+
+
 def base(facts: Facts) -> Iterator[Found]:
     """Find that a task has options of ``FairTask``, such as ``tenant``, and another class."""
     tasks = {

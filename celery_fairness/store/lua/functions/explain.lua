@@ -312,7 +312,7 @@ local function add_limits(it, answer)
   end
   for index = 1, #specs do
     local limit, reason = Snapshot.limit_of_task(ctx, specs[index])
-    if row and index == #specs and not row.parts then limit.local_limit = row.local_limit end
+    if row and index == #specs then limit.local_limit = row.whole.local_limit end
     add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", rules), limit, reason)
   end
   add_leases(it, answer.limits, true, LEASES_AT_MOST)

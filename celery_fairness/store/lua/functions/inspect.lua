@@ -137,10 +137,10 @@ end
 local function own_numbers(ctx, app, answer, of_leases)
   local key, limit, reason = answer.key, Snapshot.limit_of_tier(answer)
   local row, known = Config.row_of_key(ctx, key), redis.call("GET", ctx.prefix .. Keys.DECLARED .. key)
-  if row and row.parts == (key ~= row.key) then
-    Numbers.copy(limit, row)
-    local kind = row.set ~= "" and "queue" or row.declared ~= "" and "settings"
-    reason = kind and {kind = kind, limit = row.concurrency} or nil
+  local own = row and Config.limit_of_row(row, key)
+  if own then
+    Numbers.copy(limit, own)
+    reason = own.kind and {kind = own.kind, limit = own.concurrency} or nil
   end
   if not known and not (row and reason) then known = numbers_of_tasks(ctx, key, of_leases, app) end
   if not known then return limit, reason end

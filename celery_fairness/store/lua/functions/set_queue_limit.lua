@@ -1,5 +1,5 @@
 --[[
-  set_queue_limit: set the limit of a queue, as a whole or for each partition of it (config.lua).
+  set_queue_limit: set the limit of a queue as a whole, and that of each partition (config.lua).
 
   Tasks that run continue. The next claim checks the tasks that wait by the new numbers.
 
@@ -7,8 +7,8 @@
   how          "declare", "set", "clear", or "know" before a person pauses or overrides its key
   queue        whose limit
   key          of the queue as a whole
-  parts        whether each partition has what is declared for itself
-  numbers      as config.lua has them, or ""
+  numbers      of the queue as a whole, as config.lua has them, or ""
+  part         of each partition, likewise
   lease_ms     how long a lease lives without a renewal
   enforcement  "on", "observe" or "off"
   frozen_ms    "" in production (server TIME); set only by tests
@@ -16,29 +16,28 @@
   Returns JSON. `row` is the row of the queue in `queue_limits`, absent if it has none now.
 ]]
 register_json("set_queue_limit", {"allow-oom"}, function(ctx, wanted)
-  local how, queue, key, numbers = wanted.how, wanted.queue, wanted.key, wanted.numbers
-  if not (string.match(key, "^queue:[^:%s,|]+$") and string.match(numbers, "^%S*$")) then
-    error({err = "queue: expected a key queue:QUEUE and a spec, got: " .. key .. " " .. numbers})
+  local how, queue, key, numbers, part = wanted.how, wanted.queue, wanted.key, wanted.numbers, wanted.part
+  if not (string.match(key, "^queue:[^:%s,|]+$") and string.match(numbers .. part, "^%S*$")) then
+    error({err = "queue: expected a key queue:QUEUE and two specs, got: " .. key .. " " .. numbers .. " " .. part})
   end
   local logical, now, _, flags = Clock.tick(ctx, wanted.lease_ms, wanted.frozen_ms)
   local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked}
   local before = Config.queue_row(ctx, queue)
-  local declared, set, parts = "", "", false
-  if before then declared, set, parts = before.declared, before.set, before.parts end
-  if how == "declare" then declared, parts = numbers, wanted.parts and numbers ~= "" end
-  if how == "set" then
-    Events.write_event(ctx, "fairness.queue_limit_set", "key", key, "numbers", numbers)
-  elseif how == "clear" and set ~= "" then
-    Events.write_event(ctx, "fairness.queue_limit_cleared", "key", key)
-  end
-  if how == "set" or how == "clear" then set = numbers end
-  local text = table.concat({declared, set}, " ")
   if before and how == "know" then
     return {row = redis.call("HGET", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue)}
   end
+  local texts = before and before.texts or {"", "", "", ""}
+  if how == "set" then
+    Events.write_event(ctx, "fairness.queue_limit_set", "key", key, "numbers", numbers, "partition", part)
+  elseif how == "clear" and texts[3] .. texts[4] ~= "" then
+    Events.write_event(ctx, "fairness.queue_limit_cleared", "key", key)
+  end
+  if how == "declare" then texts[1], texts[2] = numbers, part end
+  if how == "set" or how == "clear" then texts[3], texts[4] = numbers, part end
+  local text = table.concat(texts, " ")
 
   -- A row is needed while a task waits by it, or while its key is paused, cools down or has an override.
-  local needed = text ~= " " or how == "know"
+  local needed = table.concat(texts) ~= "" or how == "know"
     or Config.change_of(ctx, "pause", key, rules)
     or Config.change_of(ctx, "override", key, rules)
     or redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key)
@@ -47,7 +46,7 @@ register_json("set_queue_limit", {"allow-oom"}, function(ctx, wanted)
   if not needed then
     redis.call("HDEL", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue, "key " .. key)
   else
-    text = table.concat({key, parts and "parts" or "whole", string.format("%.0f", version), text}, " ")
+    text = table.concat({key, string.format("%.0f", version), text}, " ")
     redis.call("HSET", ctx.prefix .. Keys.QUEUE_LIMITS, "queue " .. queue, text, "key " .. key, queue)
     redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
   end
