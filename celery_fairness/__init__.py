@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from celery_fairness.errors import (
         BacklogFull,
         DeliveriesExhausted,
+        DuplicateTask,
         FairnessError,
         HeaderInvalid,
         KeyInvalid,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         RateLimitExceeded,
         SettingsError,
         TaskDeclarationError,
+        TaskExists,
         TenantError,
         TenantInvalid,
         TenantMissing,
@@ -58,6 +60,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BacklogFull",
     "DeliveriesExhausted",
+    "DuplicateTask",
     "FairTask",
     "Fairness",
     "FairnessError",
@@ -77,6 +80,7 @@ __all__ = [
     "RateLimitPolicy",
     "SettingsError",
     "TaskDeclarationError",
+    "TaskExists",
     "TenantError",
     "TenantInvalid",
     "TenantMissing",

@@ -15,11 +15,13 @@
     ├── KeyInvalid             a value that cannot stand in a limit's key      (TypeError)
     ├── HeaderInvalid          a ``fairness`` header that cannot be read       (ValueError)
     ├── BacklogFull            a task was not sent: too many wait already
+    ├── TaskExists             a task was not sent: another one has its unique key
     ├── Unroutable             a task was not sent: no queue is bound for it
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     ├── RateLimitDropped       the result of a task that a limit dropped
+    ├── DuplicateTask          the result of a task whose unique key another one has
     ├── PublishFailed          the result of a rejected task that its broker does not take back
     ├── NotFound               no such task, queue, key or library             (LookupError)
     ├── RateLimitExceeded      raised by a task's body: an API answered "too many requests"
@@ -106,7 +108,7 @@ class TaskDeclarationError(FairnessError, TypeError):
 
     #: The task's name.
     task: str
-    #: ``tenant``, ``service`` or ``limits``.
+    #: Its name, such as ``tenant``, ``service`` or ``limits``.
     option: str
     #: What is wrong and what is expected.
     problem: str
@@ -206,6 +208,22 @@ class BacklogFull(FairnessError):
     _text = (
         "the task was not sent: {waiting} tasks of {key!r} wait, and max_waiting "
         "is {limit}: send it when fewer wait, or raise max_waiting"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class TaskExists(FairnessError):
+    """Nothing was sent, because another task has the unique key of the message.
+
+    ``apply_async`` of a FairTask returns the result of that task instead.
+    """
+
+    #: The id of the task that exists.
+    task_id: str
+
+    _text = (
+        "the task was not sent: task {task_id} has its unique key and has not ended; wait for "
+        "that one, or send with on_duplicate='replace'"
     )
 
 
@@ -322,6 +340,27 @@ class RateLimitDropped(FairnessError):
         "task {task}[{task_id}] was dropped and has not run: the limit {key!r} "
         "has on_limit='drop' and rejected it; send it again later, or declare the "
         "limit with on_limit='wait' or 'reschedule'"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class DuplicateTask(FairnessError):
+    """The result of a task that has not run, because another task has its unique key."""
+
+    #: The task's name.
+    task: str
+    #: Its id.
+    task_id: str
+    #: The unique key.
+    key: str
+    #: The id of the other task.
+    of: str
+    #: ``dropped``: the other task was there before. ``replaced``: the other task is newer.
+    how: str
+
+    _text = (
+        "task {task}[{task_id}] was {how} and has not run: task {of} has the unique key {key!r}; "
+        "wait for that one"
     )
 
 

@@ -21,7 +21,12 @@ from celery.app.task import Context, Task
 
 from celery_fairness.compat.celery_app import is_following
 from celery_fairness.config.policy import RateLimitPolicy
-from celery_fairness.errors import PolicyInvalid, RateLimitExceeded
+from celery_fairness.errors import (
+    PolicyInvalid,
+    RateLimitExceeded,
+    TaskDeclarationError,
+    TaskExists,
+)
 from celery_fairness.message.headers import HEADER, headers_of
 from celery_fairness.message.limits import FIELD
 from celery_fairness.message.stamp import Message
@@ -33,6 +38,8 @@ from celery_fairness.message.task_options import (
     check_names,
     check_service,
 )
+from celery_fairness.message.unique import DROP
+from celery_fairness.message.unique_option import UniqueSource
 from celery_fairness.wiring import find, wired
 from celery_fairness.worker.attempt import current_attempt, outcome_of
 from celery_fairness.worker.captured_message import retry_options
@@ -65,6 +72,16 @@ class FairTask(_Task):
         service: Base name of the queues ``{service}_priority``, ``_default`` and ``_scheduled``.
             None: not routed by tier.
         scheduled: Whether every message goes to the scheduled queue, as messages of beat do.
+        unique: Template of a key, such as ``"sync:{args.account}"``. Of all accepted tasks with
+            one key, at most one has not ended. Only ``fairredis`` acts by it. None: not unique.
+        on_duplicate: ``"drop"``: a new task ends at once, with :class:`DuplicateTask` as its
+            result. ``"replace"``: a waiting task ends with this error, and the new one waits. A
+            running task continues. ``"existing"``: ``apply_async`` sends nothing and returns the
+            result of the task that exists.
+        debounce: With ``on_duplicate="replace"``, the seconds that a task waits for a newer one
+            with its key. A call with ``countdown`` or ``eta`` has its own time.
+        debounce_at_most: The seconds after the first call, after which no further call delays the
+            task. None: each call delays it.
 
     Raises:
         TaskDeclarationError: At registration, if an option cannot work or is misspelled.
@@ -78,11 +95,17 @@ class FairTask(_Task):
     limits: Sequence[RateLimitPolicy | Mapping[str, Any]] = ()
     service: str | None = None
     scheduled: bool = False
+    unique: str | None = None
+    on_duplicate: str = DROP
+    debounce: float | None = None
+    debounce_at_most: float | None = None
 
     #: Makes the limits of this task's messages.
     limit_source: LimitSource
     #: Reads the tenant from arguments; None if the task declares no tenant.
     tenant_source: TenantSource | None = None
+    #: Makes the unique key of this task's messages; None if the task declares none.
+    unique_source: UniqueSource | None = None
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         """Make the task from a class that also inherits from the app's own task class."""
@@ -105,6 +128,9 @@ class FairTask(_Task):
             self.tenant_source = TenantSource(name, option, self.run)
         limits = inspect.getattr_static(self, "limits")
         self.limit_source = LimitSource(name, limits, self.run)
+        unique = (self.on_duplicate, self.debounce, self.debounce_at_most)
+        if self.unique is not None or unique != (DROP, None, None):
+            self.unique_source = UniqueSource(name, self.unique, *unique, self.run)
         self.run: Any = _in_slot(self, self.run)
 
     @property
@@ -135,6 +161,7 @@ class FairTask(_Task):
         from celery_fairness.worker.gate.gated_request import GatedRequestMixin
 
         fairness = wired(app)
+        check_unique(self, fairness)
         if not fairness.claims_fairly:
             self.Request: Any = GatedRequestMixin.before(self.Request)
             fairness.consumer = consumer
@@ -176,6 +203,8 @@ class FairTask(_Task):
             KeyMissing: A limit's key has a field for which the message has no value.
             KeyInvalid: The value of such a field is not allowed in a key.
             HeaderInvalid: The ``fairness`` header of the call cannot carry the limits.
+            TaskDeclarationError: The task is unique, and its broker is not at ``fairredis://``. Or
+                the call has a link or is in a canvas, and ``on_duplicate`` is ``existing``.
             NotWired: The app has no ``Fairness``.
         """
         if len(given) > 2:
@@ -191,7 +220,12 @@ class FairTask(_Task):
             self._check_eager(options, args or (), kwargs or {})
         else:
             self._stamp(options, args or (), kwargs or {})
-        return super().apply_async(*given, **options)
+        try:
+            return super().apply_async(*given, **options)
+        except TaskExists as found:
+            if self.unique_source is None:
+                raise
+            return self.AsyncResult(found.task_id)
 
     def _stamp(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
         """Put the ``fairness`` header into the options of a call."""
@@ -211,10 +245,24 @@ class FairTask(_Task):
         if strict:
             # Without a caller the signal before the publish reads them, and never raises.
             called = options.pop(FIELD, None)
-            header = self.limit_source.of(
-                called, header, args, kwargs, lambda: self._queue(args, kwargs, options)
-            )
+
+            def queue() -> str | None:
+                return self._queue(args, kwargs, options)
+
+            header = self.limit_source.of(called, header, args, kwargs, queue)
+            if self.unique_source is not None:
+                check_unique(self, fairness)
+                self.unique_source.check_call(options)
+                header = self.unique_source.of(header, args, kwargs, queue)
+                self._debounce(options)
         options["headers"] = {**headers, HEADER: header}
+
+    def _debounce(self, options: dict[str, Any]) -> None:
+        """Delay a call that has no time of its own."""
+        seconds = None if self.unique_source is None else self.unique_source.debounce_seconds
+        has_time = options.get("countdown") is not None or options.get("eta") is not None
+        if seconds is not None and not has_time:
+            options["countdown"] = seconds
 
     def _check_eager(self, options: dict[str, Any], args: Any, kwargs: Any) -> None:
         """Raise the errors that sending would raise, without a publish or a call to Redis."""
@@ -233,6 +281,9 @@ class FairTask(_Task):
         if isinstance(header, Mapping) and header.get("tenant"):
             header = {"tier": _PLACEHOLDER, **header}
         self.limit_source.of(called, header, args, kwargs, lambda: _PLACEHOLDER)
+        if self.unique_source is not None:
+            self.unique_source.check_call(options)
+            self.unique_source.of(header, args, kwargs, lambda: _PLACEHOLDER)
 
     def _queue(self, args: Any, kwargs: Any, options: Any) -> str | None:
         """Return the name of the queue that a message will go to; None if it has no name."""
@@ -265,6 +316,21 @@ class FairTask(_Task):
         if given := extra_options.get("headers"):
             headers = {**headers_of(request), **given}
         return made.set(**{**options, **extra_options, "headers": headers})
+
+
+def check_unique(task: FairTask, fairness: Any) -> None:
+    """Check that something acts by the unique key of a task.
+
+    Raises:
+        TaskDeclarationError: Its broker is not at ``fairredis://``.
+    """
+    if task.unique_source is not None and not fairness.claims_fairly:
+        raise TaskDeclarationError(
+            task.name,
+            "unique",
+            "expected a broker at fairredis://, because a gate does not see what waits on another "
+            "one: remove the option, or move the broker",
+        )
 
 
 class _Wired(bootsteps.Step):

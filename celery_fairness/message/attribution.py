@@ -23,6 +23,7 @@ from celery_fairness.message.headers import (
 )
 from celery_fairness.message.limits import readable_limits
 from celery_fairness.message.task_options import TenantSource, service_of
+from celery_fairness.message.unique import Unique, readable_unique
 
 
 class Attribution(NamedTuple):
@@ -37,6 +38,7 @@ class Attribution(NamedTuple):
         limits: The limits in the header. If the header is invalid, those that can be read.
         partition: The partition in the header (``Header.partition``).
         of_queue: On the gate path, the limits of the task's queue as text.
+        unique: The unique key in the header. None if it has none.
     """
 
     tenant: str | None
@@ -47,6 +49,7 @@ class Attribution(NamedTuple):
     limits: tuple[Limit, ...] = ()
     partition: tuple[str, str] | None = None
     of_queue: str = ""
+    unique: Unique | None = None
 
     @property
     def limits_text(self) -> str:
@@ -92,17 +95,26 @@ def attribution_of(
     except HeaderInvalid as error:
         problem = str(error)
         value = headers[HEADER]
-        header = Header(limits=readable_limits(value), partition=readable_partition(value))
+        header = Header(
+            limits=readable_limits(value),
+            partition=readable_partition(value),
+            unique=readable_unique(value),
+        )
     except TenantInvalid as error:
         problem = str(error)
     tenant: str | None = INVALID if problem else header.tenant
     if tenant is None and settings.no_tenant != "bypass":
         tenant = NONE
     if tenant is None:
-        return Attribution(None, limits=header.limits, partition=header.partition)
+        return Attribution(
+            None, limits=header.limits, partition=header.partition, unique=header.unique
+        )
     scope = None
     if settings.tier_scope == "service":
         scope = header.service or service or NO_SERVICE
     cost = 1.0 if problem else float(header.cost)
     key = tier_key(tenant, scope)
-    return Attribution(tenant, key, header.tier, problem, cost, header.limits, header.partition)
+    return Attribution(
+        *(tenant, key, header.tier, problem, cost, header.limits, header.partition),
+        unique=header.unique,
+    )

@@ -26,6 +26,7 @@ from celery_fairness.config.tenants import KEY_CHARACTERS, KEY_PATTERN, normalis
 from celery_fairness.config.tiers import NAME
 from celery_fairness.errors import HeaderInvalid, TenantInvalid, got, misspelled
 from celery_fairness.message.limits import parse_limits
+from celery_fairness.message.unique import Unique, parse_unique
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
 
@@ -93,6 +94,7 @@ class Header:
         invalid: Why the producer found no valid tenant. "" if it did.
         limits: The limits without the tenant's tier, one for each key.
         partition: A queue, and the key of the task's partition in it. None if it has none.
+        unique: The unique key of the task. None if it has none.
     """
 
     tenant: str | None = None
@@ -103,6 +105,7 @@ class Header:
     invalid: str = ""
     limits: tuple[Limit, ...] = ()
     partition: tuple[str, str] | None = None
+    unique: Unique | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """Return the header as a message carries it, without limits."""
@@ -133,7 +136,7 @@ class MadeHeader(dict[str, Any]):
 
     @property
     def values_if_unchanged(self) -> Header | None:
-        """Its values without limits and partition. None if the header was changed."""
+        """Its values without those of :func:`extended`. None if the header was changed."""
         return self._values if self == self._made else None
 
 
@@ -196,11 +199,12 @@ def parse_header(value: Any) -> Header:
         raise HeaderInvalid(f"invalid: expected text, got: {got(invalid)}")
     limits = parse_limits(value["limits"]) if "limits" in value else ()
     partition = _partition(value["partition"]) if "partition" in value else None
-    return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition)
+    unique = parse_unique(value["unique"]) if "unique" in value else None
+    return Header(tenant, tier, service, scheduled, cost, invalid, limits, partition, unique)
 
 
 def values_of(value: Any) -> Header:
-    """Return the values of a header without limits and partition. One that was made needs no parse.
+    """Return the values of a header without those of :func:`extended`. A made one needs no parse.
 
     Raises:
         HeaderInvalid: As for :func:`parse_header`.
@@ -210,7 +214,7 @@ def values_of(value: Any) -> Header:
 
 
 def extended(wire: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a header with ``limits`` or ``partition``, which :func:`values_of` does not return."""
+    """Return a header with ``limits``, ``partition`` or ``unique``."""
     made = wire.values_if_unchanged if isinstance(wire, MadeHeader) else None
     return {**wire, **fields} if made is None else MadeHeader({**wire, **fields}, made)
 

@@ -43,6 +43,7 @@ from celery_fairness.message.headers import (
 from celery_fairness.message.partition import partition_of, unnamed_partition
 from celery_fairness.message.task_options import LimitSource, TenantSource, service_of, source_of
 from celery_fairness.message.tenant_header import carried_header
+from celery_fairness.message.unique_option import unique_source_of
 from celery_fairness.util.throttled_log import Notices
 
 #: No properties.
@@ -176,6 +177,11 @@ class Stamp:
         problems: list[FairnessError] = []
         if source is not None:
             header = source.of(called, header, args, kwargs, lambda: queue, problems.append)
+        unique = unique_source_of(task)
+        if unique is not None:
+            header = unique.of(
+                header, args, kwargs, lambda: queue, problems.append, has_caller=False
+            )
         if policy is not None and policy.partitioned and isinstance(header, Mapping):
             try:
                 key = partition_of(policy, str(queue), name, body, args, kwargs)

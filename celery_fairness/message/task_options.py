@@ -33,11 +33,15 @@ from celery_fairness.message.limits import FIELD, no_list, read_policies, to_wir
 TenantOption = str | Callable[[Sequence[Any], Mapping[str, Any]], Any] | None
 
 #: The options of a FairTask. An attribute is a misspelled option only if it has this type.
-OPTIONS: Mapping[str, type] = {
+OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "tenant": object,
     "limits": object,
     "service": str,
     "scheduled": bool,
+    "unique": str,
+    "on_duplicate": str,
+    "debounce": (int, float),
+    "debounce_at_most": (int, float),
 }
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -145,15 +149,15 @@ class TenantSource:
 
 
 def argument_sources(
-    task: str, templates: Iterable[KeyTemplate], body: Callable[..., Any]
+    task: str, templates: Iterable[KeyTemplate], body: Callable[..., Any], option: str = FIELD
 ) -> dict[str, ArgumentSource]:
-    """Return a reader for each argument in the keys of a task's limits, by its path.
+    """Return a reader for each argument in the keys of an option of a task, by its path.
 
     Raises:
         TaskDeclarationError: A field ``{args.NAME}`` names no parameter of the task.
     """
     return {
-        path: ArgumentSource(task, path, body, "limits", f"key {template.text!r}: ")
+        path: ArgumentSource(task, path, body, option, f"key {template.text!r}: ")
         for template in templates
         for path in template.arguments
     }

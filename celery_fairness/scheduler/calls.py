@@ -22,6 +22,7 @@ from celery_fairness.scheduler.types import (
     Bounds,
     Claim,
     Claimed,
+    Existing,
     Full,
     Outcome,
     Put,
@@ -110,6 +111,7 @@ def put_args(
         _or_empty(bounds.of_tier),
         _or_empty(bounds.of_queue),
         "1" if waiting.is_new else "",
+        waiting.unique,
     )
     return [
         waiting.queue,
@@ -123,8 +125,10 @@ def put_args(
     ]
 
 
-def read_put(answer: Any) -> Put | Full:
+def read_put(answer: Any) -> Put | Full | Existing:
     """Read the answer to a put."""
+    if isinstance(answer, list) and len(answer) == 1:
+        return Existing(as_text(answer[0]))
     if isinstance(answer, list):
         key, limit, waiting = answer
         return Full(as_text(key), int(limit), int(waiting))

@@ -54,6 +54,8 @@ class Waiting(NamedTuple):
         is_new: Whether the numbers of its limits replace those of their keys. False if it was
             accepted before.
         task_id: The task's id, in the form that keys have. "" if the headers lack it.
+        unique: Its unique key and what a duplicate does, as text
+            (``celery_fairness.message.unique.Unique.text``). "" if it has none.
     """
 
     queue: str
@@ -71,6 +73,17 @@ class Waiting(NamedTuple):
     bounds: Bounds | None = None
     is_new: bool = True
     task_id: str = ""
+    unique: str = ""
+
+
+class Existing(NamedTuple):
+    """Nothing was put, because another task has the unique key.
+
+    Attributes:
+        task_id: The id of that task, in the form that keys have.
+    """
+
+    task_id: str
 
 
 class Full(NamedTuple):
@@ -99,6 +112,8 @@ class Put(enum.IntEnum):
     GONE = 4
     #: Nothing was put, because the messages of the queue stay in plain lists.
     STAYS = 5
+    #: The task has ended with the error DuplicateTask, because another one has its unique key.
+    DUPLICATE = 6
 
 
 class Claimed(NamedTuple):

@@ -117,6 +117,8 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
     yield Sentence(f"{printable(what)}, queue {printable(found.queue)}")
     if found.tenant_from:
         yield Sentence(f"the header or property {printable(found.tenant_from)} names its tenant")
+    if found.unique_key:
+        yield Sentence(f"has the unique key {found.unique_key}")
     if found.state == "running":
         yield Sentence(f"runs at {printable(found.owner)}")
         return

@@ -78,7 +78,9 @@ def waiting_of(queue: str, message: dict[str, Any], settings: Settings) -> Waiti
     headers = message.get("headers")
     headers = headers if isinstance(headers, dict) else {}
     properties = message["properties"]
-    tenant, service, tier, cost, limits = _attribution_fields(queue, message, headers, settings)
+    tenant, service, tier, cost, limits, unique = _attribution_fields(
+        queue, message, headers, settings
+    )
     tag, is_new = properties["delivery_tag"], not _is_accepted(headers)
     if properties["delivery_info"]["exchange"]:
         # An exchange puts one message into several queues, and each of them needs a task of its
@@ -102,6 +104,7 @@ def waiting_of(queue: str, message: dict[str, Any], settings: Settings) -> Waiti
         bounds=bounds_of(settings, queue, tier) if is_new else None,
         is_new=is_new,
         task_id=_header_part(headers, "id"),
+        unique=unique,
     )
 
 
@@ -170,11 +173,11 @@ def _is_of_celery(name: Any) -> bool:
 
 def _attribution_fields(
     queue: str, message: dict[str, Any], headers: dict[str, Any], settings: Settings
-) -> tuple[str, str, str, float, str]:
-    """Return tenant and service as in keys, the tier, the cost, and the limits as text."""
+) -> tuple[str, str, str, float, str, str]:
+    """Return tenant, service, tier, cost, limits and unique key, as a put has them."""
     name = headers.get("task")
     if _is_of_celery(name):
-        return "", "", "", 1.0, ""
+        return "", "", "", 1.0, "", ""
     attribution = attribution_of(headers, (), {}, None, settings)
     log_misspelling(_notices, name, headers)
     if attribution.problem:
@@ -190,11 +193,12 @@ def _attribution_fields(
         key = _partition(queue, message, name, settings)
     if key:
         limits = ",".join(filter(None, (limits, partition_limit_text(key))))
+    unique = attribution.unique.text if attribution.unique else ""
     if attribution.tenant is None:
-        return "", "", "", 1.0, limits
+        return "", "", "", 1.0, limits, unique
     part = key_part(attribution.tenant)
     service = attribution.key[len("tenant:") + len(part) + 1 :]
-    return part, service, attribution.tier or "", attribution.cost, limits
+    return part, service, attribution.tier or "", attribution.cost, limits, unique
 
 
 def _partition(queue: str, message: dict[str, Any], name: Any, settings: Settings) -> str:

@@ -22,9 +22,9 @@ from redis.exceptions import ResponseError
 
 from celery_fairness.compat.redis_transport import PublishBatch
 from celery_fairness.config.queue_policy import QUEUE_NAME
-from celery_fairness.errors import BacklogFull, Unroutable
+from celery_fairness.errors import BacklogFull, TaskExists, Unroutable
 from celery_fairness.scheduler import calls
-from celery_fairness.scheduler.types import Full, Put, Waiting
+from celery_fairness.scheduler.types import Existing, Full, Put, Waiting
 from celery_fairness.store.library import is_missing, library
 from celery_fairness.transport.envelope import waiting_of
 from celery_fairness.util.ids import new_id
@@ -63,7 +63,7 @@ class FairBatch(PublishBatch):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._rejected: list[Full] = []
+        self._rejected: list[BacklogFull | TaskExists] = []
         self._execute = self.pipeline.execute
         self.pipeline.execute = self._execute_and_read
 
@@ -87,8 +87,11 @@ class FairBatch(PublishBatch):
             if isinstance(answer, Exception):
                 raise answer
         # An accepted put returns a number.
-        rejected = (calls.read_put(each) for each in answers if isinstance(each, list))
-        self._rejected += [each for each in rejected if isinstance(each, Full)]
+        for each in [calls.read_put(each) for each in answers if isinstance(each, list)]:
+            if isinstance(each, Full):
+                self._rejected.append(BacklogFull(*each))
+            elif isinstance(each, Existing):
+                self._rejected.append(TaskExists(each.task_id))
         return answers
 
     def flush(self) -> None:
@@ -96,11 +99,12 @@ class FairBatch(PublishBatch):
 
         Raises:
             BacklogFull: For the first rejected put. The other tasks wait.
+            TaskExists: For the first put whose unique key another task has.
         """
         super().flush()
         rejected, self._rejected = self._rejected, []
         if rejected:
-            raise BacklogFull(*rejected[0])
+            raise rejected[0]
 
 
 class PublishMixin(_Channel):
@@ -148,6 +152,8 @@ class PublishMixin(_Channel):
         answer = calls.read_put(self.session.call(calls.PUT, args))
         if isinstance(answer, Full):
             raise BacklogFull(*answer)
+        if isinstance(answer, Existing):
+            raise TaskExists(answer.task_id)
         if answer is Put.BINDINGS_CHANGED:
             raise BindingsChanged(exchange)
 
@@ -164,7 +170,7 @@ class PublishMixin(_Channel):
         _last.uncertain = None
         try:
             return self._publish(message, exchange, routing_key, **kwargs)
-        except (BacklogFull, Unroutable):
+        except (BacklogFull, TaskExists, Unroutable):
             raise
         except BaseException:
             # Without headers, two messages with the same content look the same.

@@ -1,10 +1,14 @@
 """Stores the result of a task that ended while no worker was running it.
 
-Redis ends a task alone in seven cases. Its worker died after the ack. Its process died too often. A
-worker could not read its message. A limit dropped it. A person cancelled it. It expired while it
-waited. Its broker rejected it after a gate had parked it. For each, Redis keeps an outcome with the
-message. From that, a worker writes what Celery writes for a lost process: the result, the parts of
-chords and chains, errbacks, signal and event.
+Redis ends a task alone in these cases. For each, Redis keeps an outcome with the message. From it,
+a worker writes what Celery writes for a lost process: the result, the parts of chords and chains,
+errbacks, signal and event.
+
+- Its worker died after the ack, or its process died too often.
+- A worker could not read its message.
+- A limit dropped it, a person cancelled it, or it expired while it waited.
+- Another task has its unique key.
+- Its broker rejected it after a gate had parked it.
 
 Invariant: a second write stores the same result, and never replaces an end that the task stored.
 """
@@ -28,6 +32,7 @@ from kombu.utils.encoding import safe_repr
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.errors import (
     DeliveriesExhausted,
+    DuplicateTask,
     HeaderInvalid,
     MessageUnreadable,
     PublishFailed,
@@ -35,6 +40,7 @@ from celery_fairness.errors import (
     TenantInvalid,
 )
 from celery_fairness.message.headers import HEADER, parse_header
+from celery_fairness.message.unique import readable_unique
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.util.log_fields import about
 from celery_fairness.worker.captured_message import CapturedMessage, loads_what_it_can
@@ -54,6 +60,7 @@ _NO_RESULTS = ("disabled://", "rpc://")
 _WRITTEN_HERE = (
     WorkerLostError,
     DeliveriesExhausted,
+    DuplicateTask,
     MessageUnreadable,
     PublishFailed,
     RateLimitDropped,
@@ -162,6 +169,18 @@ ENDS = {
         "task %s[%s] of %s was dropped by the limit %s: it has not run",
         ("owner",),
     ),
+    "duplicate": Ended(
+        lambda of, its: DuplicateTask(of.name, of.id, _unique_key_of(of), its.owner, "dropped"),
+        logging.INFO,
+        "task %s[%s] of %s was dropped: task %s has its unique key",
+        ("owner",),
+    ),
+    "replaced": Ended(
+        lambda of, its: DuplicateTask(of.name, of.id, _unique_key_of(of), its.owner, "replaced"),
+        logging.INFO,
+        "task %s[%s] of %s was replaced by task %s, which has its unique key",
+        ("owner",),
+    ),
     "cancelled": Ended(
         lambda _request, _its: TaskRevokedError("cancelled"),
         logging.INFO,
@@ -184,6 +203,11 @@ ENDS = {
         ("queue",),
     ),
 }
+
+
+def _unique_key_of(request: LostRequest) -> str:
+    unique = readable_unique(request.request_dict.get(HEADER))
+    return unique.key if unique else ""
 
 
 class _Decoder:

@@ -273,3 +273,9 @@ def test_what_waits_for_its_own_time_was_put_back_by_nobody(shop, fairness):
     send(shop, "42", "later", eta_ms=9_000_000_000_000, limits=ONE)
     found = fairness.tasks.explain("later")
     assert (found.put_back_by, [each.key for each in found.limits]) == ("", ["tenant:42", "api"])
+
+
+def test_the_unique_key_of_a_task_is_told(run, shop):
+    send(shop, "42", "waits", unique="d|0|sync:7")
+    assert "has the unique key sync:7" in told(run, "waits")
+    assert json.loads(run("task", "explain", "waits", "--json").stdout)["unique_key"] == "sync:7"

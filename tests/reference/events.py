@@ -21,7 +21,9 @@ OF_OUTCOME = {
     "cancelled": "fairness.cancelled",
     "dead": "fairness.dead_lettered",
     "dropped": "rate_limit.dropped",
+    "duplicate": "fairness.duplicate",
     "expired": "fairness.expired",
+    "replaced": "fairness.replaced",
     "unpublished": "fairness.unpublished",
     "unreadable": "fairness.dead_lettered",
 }

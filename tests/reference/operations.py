@@ -83,6 +83,8 @@ class Scene:
     bounds: tuple[Bounds | None, ...]
     #: How often a put has an expiry.
     expiring: float
+    #: How often a put has a unique key.
+    unique: float
     #: What claims charge: processes with other settings may meet.
     charging: tuple[str, ...]
     #: What a rank orders, as claims say it: it is changed with tasks waiting.
@@ -164,6 +166,7 @@ def scene(seed: int) -> Scene:
         (),
         random.choice([(None,), (None,), _BOUNDS]),
         random.choice([0.0, 0.1, 0.6]),
+        random.choice([0.0, 0.0, 0.3, 0.8]),
         random.choice([("cost",), ("tasks",), ("runtime",), ("runtime", "cost", "tasks")]),
         random.choice([("tenant",), ("tenant",), ("queue",), ("queue", "queue", "tenant")]),
     )
@@ -188,6 +191,9 @@ def _put(scene: Scene, random: Random) -> Operation:
         random.choice([-5, 0, 1, 300, 700, 701, 3_600_000])
         if random.random() < scene.expiring
         else None,
+        f"{random.choice('dder')}|{random.choice([0, 0, 500])}|{random.choice('uvw')}"
+        if random.random() < scene.unique
+        else "",
     )
 
 

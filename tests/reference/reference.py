@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery_fairness.config.queue_limits import write_queue
+from celery_fairness.scheduler.types import Existing
 from tests.reference.admission import (
     NEVER,
     SYSTEM,
@@ -36,7 +37,15 @@ from tests.reference.objection import require
 from tests.reference.observed import Observed
 from tests.reference.order import Turns
 from tests.reference.statistics import check_ends, check_minute
-from tests.reference.tasks import Account, Lease, Task, charge_of
+from tests.reference.tasks import (
+    Account,
+    Lease,
+    Task,
+    Unique,
+    charge_of,
+    id_of,
+    read_unique,
+)
 
 #: A worker that must register its leases again waits this long, in ms.
 REGISTER_MS = 10
@@ -75,6 +84,8 @@ class Reference:
         self.passed: dict[tuple[Any, str], list[float]] = defaultdict(list)
         #: By tenant and key of a shared limit, its largest charge while tasks wait for the limit.
         self.charges: dict[tuple[str, str], float] = {}
+        #: By unique key, the task that has it, and since when the key is taken.
+        self.unique: dict[str, tuple[Task, int]] = {}
         self.outcomes: dict[str, int] = {}
         #: By tag, the name of the outcome that was handed out last.
         self.handed_out: dict[str, str] = {}
@@ -237,11 +248,19 @@ class Reference:
             expected=self._ended,
             got=outcomes,
         )
-        for tag in seen.outcomes:
-            self.outcomes.setdefault(tag, self.time)
+        for tag, each in seen.outcomes.items():
+            # A put reads no logical time. A worker may write the results of its duplicates at once.
+            is_at_once = each.state in ("duplicate", "replaced")
+            self.outcomes.setdefault(tag, 0 if is_at_once else self.time)
         gone = set(self.outcomes) - set(seen.outcomes)
         require(not gone, "an outcome stays until its result is written", gone=gone)
         self._ended = []
+        # A unique key ends with its task. A dead letter has ended.
+        self.unique = {
+            key: (task, since)
+            for key, (task, since) in self.unique.items()
+            if self.tasks.get(task.tag) is task and task.place != "dead"
+        }
         self.admission.end_cool_downs(seen.cooled)
         self.book.check(seen.events, is_rejected or (lambda event: False))
         # Gates end leases between the calls of claims.
@@ -274,6 +293,13 @@ class Reference:
             waiting.expires_ms,
             0,
         )
+        unique = None if self._is_known(task) else read_unique(waiting.unique)
+        held = self.unique.get(unique.key) if unique else None
+        if held and waiting.is_new and unique and unique.action in ("d", "e"):
+            return self._put_duplicate(task, unique, held[0], answer, seen)
+        replaces = bool(held and waiting.is_new)
+        if held and unique and replaces and unique.latest_ms and held[0].place != "leased":
+            waiting = waiting._replace(eta_ms=min(waiting.eta_ms, held[1] + unique.latest_ms))
         is_later = waiting.eta_ms > self.now
         full = None
         if waiting.bounds is not None and not is_later and not self._is_known(task):
@@ -285,6 +311,13 @@ class Reference:
         require(answer == expected, "a put is dropped only while its task exists", want=expected)
         if not expected:
             return self.finish(seen)
+        if unique and (replaces or not held):
+            since = self.now
+            if held and held[0].place != "leased":
+                since = held[1]
+                self.remove(held[0])
+                self.end(held[0], "replaced", held[0].queue, by=id_of(task))
+            self.unique[unique.key] = task, since
         self.admission.declare(task.limits, waiting.is_new)
         task.limits = self.admission.in_partition(task.queue, task.limits, "")
         task.seq = self.next_seq()
@@ -295,6 +328,19 @@ class Reference:
         else:
             self.wait(task, is_put=True)
         return self.finish(seen)
+
+    def _put_duplicate(
+        self, task: Task, unique: Unique, held: Task, answer: Any, seen: Observed
+    ) -> None:
+        """Another task has the unique key, so the new one ends, or its producer gets the other."""
+        expected: Any = 6
+        if unique.action == "e":
+            expected = Existing(id_of(held))
+        else:
+            self.next_seq()
+            self.end(task, "duplicate", task.queue, of=id_of(held))
+        require(answer == expected, "a duplicate is not put", expected=expected, got=answer)
+        self.finish(seen)
 
     def _is_known(self, task: Task) -> bool:
         return task.tag in self.tasks or task.tag in self.outcomes

@@ -77,6 +77,34 @@ class Task:
         return self.queue, self.key, self.rank, self.limits
 
 
+class Unique(NamedTuple):
+    """The unique key of a put: `d` drops a duplicate, `e` names the other task, `r` replaces it.
+
+    Attributes:
+        latest_ms: The time from the first put, after which no further put delays the task.
+    """
+
+    action: str
+    latest_ms: int
+    key: str
+
+
+def read_unique(text: str) -> Unique | None:
+    """Read the word of a put."""
+    if not text:
+        return None
+    action, latest_ms, key = text.split("|")
+    return Unique(action, int(latest_ms), key)
+
+
+def id_of(task: Task) -> str:
+    """Return the id in the message of a task; its tag if there is none."""
+    try:
+        return str(json.loads(task.message)["headers"]["id"])
+    except ValueError:
+        return task.tag
+
+
 class Charge(NamedTuple):
     """The charge of a start by an expected run time. The end of the task corrects it."""
 

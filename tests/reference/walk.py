@@ -164,7 +164,20 @@ class Walk:
     # -- workers and producers --------------------------------------------------------------------
 
     def do_put(
-        self, queue, old, tenant, service, tier, rank, cost, eta, kind, limits, bounds, expires
+        self,
+        queue,
+        old,
+        tenant,
+        service,
+        tier,
+        rank,
+        cost,
+        eta,
+        kind,
+        limits,
+        bounds,
+        expires,
+        unique="",
     ):
         if old is None:
             self.tags += 1
@@ -185,6 +198,7 @@ class Walk:
             bounds,
             number % 16 != 15,
             task_id="" if number % 5 == 2 else f"id-{number}",
+            unique=unique,
         )
         answer = self.call(calls.PUT, calls.put_args(waiting, str(self.now)))
         self.reference.put(waiting, calls.read_put(answer), self.seen)

@@ -48,6 +48,12 @@ def assert_sums_agree(client: Any, prefix: str) -> None:
     ]
     assert len(found) == len(set(found))
     assert set(found) <= tags
+    unique = client.hgetall(f"{prefix}unique")
+    taken = {k[4:]: tag.split(" ", 1)[1] for k, tag in unique.items() if k.startswith("key ")}
+    by_task = {k[5:]: key for k, key in unique.items() if k.startswith("task ")}
+    # After a replace beside a running task, both name the key, and the new one has it.
+    assert {key: by_task[tag] for key, tag in taken.items()} == {key: key for key in taken}
+    assert by_task.keys() <= tags - dead - ended
 
 
 def exceeded_in(counts: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from celery_fairness import errors
 from celery_fairness.errors import (
     BacklogFull,
     DeliveriesExhausted,
+    DuplicateTask,
     FairnessError,
     HeaderInvalid,
     KeyInvalid,
@@ -27,6 +28,7 @@ from celery_fairness.errors import (
     RateLimitExceeded,
     SettingsError,
     TaskDeclarationError,
+    TaskExists,
     TenantError,
     TenantInvalid,
     TenantMissing,
@@ -65,6 +67,11 @@ EXAMPLES = [
     ),
     (MessageUnreadable("shop.t", "id1", "celery"), ("task", "task_id", "queue")),
     (RateLimitDropped("shop.t", "id1", "api"), ("task", "task_id", "key")),
+    (TaskExists("id1"), ("task_id",)),
+    (
+        DuplicateTask("shop.t", "id1", "sync:7", "id2", "dropped"),
+        ("task", "task_id", "key", "of", "how"),
+    ),
     (
         PublishFailed("shop.t", "id1", "shop", "celery", "no queue"),
         ("task", "task_id", "exchange", "routing_key", "problem"),
@@ -145,6 +152,8 @@ def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
         (DeliveriesExhausted("shop.t", "id1", 5, "celery"), "dead letters of queue 'celery'"),
         (MessageUnreadable("shop.t", "id1", "celery"), "dead letters of queue 'celery'"),
         (RateLimitDropped("shop.t", "id1", "api"), "with on_limit='wait' or 'reschedule'"),
+        (TaskExists("id1"), "or send with on_duplicate='replace'"),
+        (DuplicateTask("shop.t", "id1", "sync:7", "id2", "dropped"), "wait for that one"),
         (PublishFailed("shop.t", "id1", "", "q", "no queue"), "declare its queue in task_queues"),
         (NotFound("task", "id1", "is no dead letter: look"), "task 'id1' is no dead letter: look"),
     ],

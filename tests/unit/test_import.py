@@ -58,6 +58,7 @@ def test_what_is_exported_is_fixed():
     assert celery_fairness.__all__ == [
         "BacklogFull",
         "DeliveriesExhausted",
+        "DuplicateTask",
         "FairTask",
         "Fairness",
         "FairnessError",
@@ -77,6 +78,7 @@ def test_what_is_exported_is_fixed():
         "RateLimitPolicy",
         "SettingsError",
         "TaskDeclarationError",
+        "TaskExists",
         "TenantError",
         "TenantInvalid",
         "TenantMissing",

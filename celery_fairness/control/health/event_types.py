@@ -160,6 +160,16 @@ TYPES: Mapping[str, EventType] = {
             "an operator cancelled a task that waited",
             "kept_events",
         ),
+        EventType(
+            "fairness.duplicate",
+            (*_OF_TASK, "of"),
+            "a task was dropped, because the task `of` has its unique key",
+        ),
+        EventType(
+            "fairness.replaced",
+            (*_OF_TASK, "by"),
+            "a waiting task ended, because the newer task `by` has its unique key",
+        ),
         EventType("fairness.expired", _OF_TASK, "a task expired while it waited, so it is not run"),
         EventType(
             "fairness.unpublished",

@@ -138,6 +138,11 @@ EXPIRED = _counter("fairness_leases_expired", "Leases that ended without a renew
 DEAD_LETTERS = _gauge("fairness_dead_letters", "Stored dead letters.", ("queue",))
 DEAD_LETTERED = _counter("fairness_dead_lettered", "Tasks that became dead letters.")
 DROPPED = _counter("fairness_tasks_dropped", "Tasks that a limit dropped.")
+DUPLICATES = _counter(
+    "fairness_tasks_duplicate",
+    "Tasks that ended because another task has their unique key: dropped, or replaced.",
+    ("how",),
+)
 LIBRARY_CALLS = _counter(
     "fairness_library_calls", "Calls of Redis functions that the server counted."
 )

@@ -397,6 +397,8 @@ class _Scrape:
             (table.UNRESOLVED, "unresolved"),
         ):
             self._add(metric, counts.get(counter, 0))
+        self._add(table.DUPLICATES, counts.get("duplicates", 0), "dropped")
+        self._add(table.DUPLICATES, counts.get("replaced", 0), "replaced")
 
     def _add_limits(self, answer: Mapping[str, Any]) -> None:
         for key, held, maximum, waiting, why, saturated_ms in answer["limits"]:

@@ -209,6 +209,8 @@ class StatsApi:
         cancelled           tasks that an operator cancelled
         dropped             tasks that a limit rejected and that were not run
         rescheduled         tasks that a limit rejected, once for each later try
+        duplicates          tasks that were dropped, as another has their unique key (fairredis)
+        replaced            waiting tasks that a newer one with their key replaced (fairredis)
         expired_waiting     tasks that expired while they waited
         quarantined         entries of plain lists that were quarantined (fairredis)
         lost_entries        entries in tables whose record or place somebody had deleted

@@ -47,6 +47,7 @@ def explain(installation: Installation, place: Place) -> Explanation | None:
         queue=task.shown_queue,
         state="parked" if task.is_parked else answer["state"],
         owner="" if task.is_parked else answer["owner"],
+        unique_key=answer.get("unique_key", ""),
         limits=tuple(each.shown for each in checked),
     )
     if answer["state"] == "delayed":

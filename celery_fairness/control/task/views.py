@@ -244,6 +244,7 @@ class Explanation(Value):
             dead letter.
         tenant_from: The header or property that named the tenant, by the setting ``tenant_header``.
             "" if the ``fairness`` header or an argument did, or if the task has no tenant.
+        unique_key: Its unique key, or "" if it has none.
     """
 
     task_id: str
@@ -263,3 +264,4 @@ class Explanation(Value):
     not_enforcing: tuple[WorkerStatus, ...] = ()
     taken_by: tuple[str, ...] | None = None
     tenant_from: str = ""
+    unique_key: str = ""

@@ -59,6 +59,7 @@ Keys = {
   TIMERS = "timers",
   TOTALS = "totals",
   TRACE = "trace",
+  UNIQUE = "unique",
   UNRANKED = "unranked:",
   VIRTUAL_TIMES = "virtual_times",
   WAITERS = "waiters:",

@@ -158,13 +158,15 @@ end
   `outcomes` has the tags of the tasks that ended while no process was left to write their result. The score of a tag
   is the logical time from which a worker may write the result. The field `blocked` of the task's head is STATE|OWNER.
 
-  The state is acked, dead, unreadable, unpublished, dropped, cancelled or expired. The owner of a dropped task is
-  the key of the limit that dropped it.
+  The state is acked, dead, unreadable, unpublished, dropped, cancelled, expired, duplicate or replaced. The owner of a
+  dropped task is the key of the limit that dropped it. That of a duplicate or a replaced task is the id of the task that
+  has the unique key (unique.lua).
 ]]
 
 -- The next worker that calls `functions/next_outcome.lua` writes the result. Until then the record of the task stays.
 function Settle.leave_outcome(ctx, rules, task, state, owner)
   if Promotions.is_parked(task.queue) then Copies.copy_ended(ctx, task.tag) end
+  Unique.give(ctx, task.tag)
   task.blocked = state .. "|" .. owner
   Tasks.write(ctx, task)
   redis.call("ZADD", ctx.prefix .. Keys.OUTCOMES, rules.logical, task.tag)

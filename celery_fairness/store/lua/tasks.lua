@@ -134,6 +134,7 @@ function Tasks.delete(ctx, tag, id)
   redis.call("HDEL", ctx.prefix .. Keys.TASKS, tag)
   redis.call("HDEL", ctx.prefix .. Keys.MESSAGES, tag)
   Tasks.remove_id(ctx, id, tag)
+  Unique.give(ctx, tag)
 end
 
 -- Deletes the record of a task that may still expire.

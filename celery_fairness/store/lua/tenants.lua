@@ -47,7 +47,7 @@ end
 function Tenants.rules_of(ctx, args, at, frozen_ms)
   local lease_ms = tonumber(args[at])
   local logical, now, epoch, flags = Clock.tick(ctx, lease_ms, frozen_ms)
-  ctx.ranked = flags.ranked
+  ctx.ranked, ctx.unique = flags.ranked, flags.unique
   return {
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
     default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,

@@ -49,6 +49,7 @@ function Check.kinds()
     group = {row = Waits.tenant, scan = "ZSCAN"},
     groups_at = {row = Waits.group, scan = "ZSCAN"},
     available = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
+    unique = {row = Rows.unique, scan = "HSCAN"},
     window = {whole = Waits.window},
     queue_limits = {whole = Check.needs("limited"), row = Waits.queue, scan = "HSCAN"},
   }

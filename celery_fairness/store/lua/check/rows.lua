@@ -63,3 +63,14 @@ function Rows.lease(it, key, lease)
     Leases.open_freed(it.ctx, it.rules)
   end)
 end
+
+-- A field of the hash of unique keys: `key KEY` or `task TAG`.
+function Rows.unique(it, _, field)
+  local what, name = string.match(field, "^(%a+) (.*)$")
+  local value = redis.call("HGET", it.ctx.prefix .. Keys.UNIQUE, field)
+  local tag = what == "task" and name or string.match(value or "", "^%d+ (.+)$")
+  if not value or Tasks.is_known(it.ctx, tag) then return end
+  Check.found(it, "unique_without_task", Keys.UNIQUE, field, function()
+    redis.call("HDEL", it.ctx.prefix .. Keys.UNIQUE, field)
+  end)
+end

@@ -14,7 +14,7 @@ register("cancel", {"allow-oom"}, function(keys, args)
   local ctx, lease_ms, frozen_ms = {prefix = keys[1], memo = {}, result = {}}, tonumber(args[1]), args[2]
 
   local logical, _, _, flags = Clock.tick(ctx, lease_ms, frozen_ms)
-  ctx.ranked = flags.ranked
+  ctx.ranked, ctx.unique = flags.ranked, flags.unique
 
   local answer = {}
   for index = 3, #args do

@@ -19,6 +19,7 @@
   - now, logical   the server's time and the logical time, in ms
   - state, owner   as find.lua returns them, with `due` if it waits for a time
   - head           as tasks.lua writes it
+  - unique_key     its unique key, if it has one
 
   A task that waits, or waits for its time, has these fields too:
   - limits         a snapshot of each of its limits (snapshot.lua). That of its tenant comes first, and that of its
@@ -357,7 +358,8 @@ register_json("explain", {"no-writes"}, function(ctx, wanted)
   local task = Tasks.read_head(wanted.tag, head)
   local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
   local state, owner, due = Find.state_of(ctx, task)
-  local answer = {now = now, logical = logical, state = state, owner = owner, due = tonumber(due), head = head}
+  local answer = {now = now, logical = logical, state = state, owner = owner, due = tonumber(due), head = head,
+    unique_key = Unique.key_of(ctx, wanted.tag)}
   if state ~= "waiting" and state ~= "delayed" then return answer end
   local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked,
     has_overrides = flags.has_overrides}

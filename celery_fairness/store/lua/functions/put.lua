@@ -12,7 +12,7 @@
   - a task that waits for its time, because it may find no other tasks there when its time has come
 
   args[1]  queue      str  where it waits
-  args[2]  words      str  fifteen, with one space between them:
+  args[2]  words      str  sixteen, with one space between them:
              tag           its delivery tag
              tenant        as it is written in keys, "" is a system task
              service       "" unless each service counts apart
@@ -27,7 +27,8 @@
              default_tier  for a tier that is not known; "" if the task was accepted before
              of_tier       how many of the tenant may wait if no tiers are published, or ""
              of_queue      how many may wait in the queue, or ""
-             is_new        "1" if its limits are the newest of their keys (config.lua), otherwise ""
+             is_new        "1" if it was not accepted before; then its limits are the newest of their keys (config.lua)
+             unique        its unique key and what a duplicate does (unique.lua), or ""
   args[3]  message    str  as the producer sent it
   args[4]  frozen_ms  str  "" in production (server TIME); set only by tests
   args[5]  bindings   str  the key of the exchange's bindings, or "" if the caller looked them up
@@ -35,10 +36,11 @@
   args[7]  entry      str  what lies there
   args[8+] bound      str  the bindings that the caller holds, each as kombu writes it
 
-  Returns a code. If a tenant or a queue has no room for the task, returns {key, limit, waiting} of it.
-    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE   5 STAYS
+  Returns a code. If a tenant or a queue has no room for the task, returns {key, limit, waiting} of it. If another task
+  has its unique key, and the producer wants that task, returns {id} of it.
+    1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE   5 STAYS   6 DUPLICATE
 ]]
-local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?)$"
+local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?) (%S*)$"
 
 -- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
 local function declare(ctx, limits, is_new)
@@ -85,7 +87,7 @@ local function put(keys, args)
   local ctx = {prefix = keys[1], memo = {}, result = {}}
   local queue, message, frozen_ms, bindings, plain, entry = args[1], args[3], args[4], args[5], args[6], args[7]
   local tag, tenant, service, tier, rank, cost, eta_ms, expires_ms, id, name, limits, default_tier, of_tier,
-    of_queue, is_new = string.match(args[2], WORDS)
+    of_queue, is_new, unique = string.match(args[2], WORDS)
   eta_ms, expires_ms = tonumber(eta_ms), tonumber(expires_ms)
   -- Redis undoes no write if the function fails later. A record that no function can read would stop its queue.
   if not (tonumber(cost) and eta_ms and expires_ms) then
@@ -109,8 +111,18 @@ local function put(keys, args)
   Clock.check_schema(flags[4])
   local traced, limited = flags[1], flags[2]
   ctx.ranked = flags[3]
+  unique = Unique.read(unique)
+  local held, since
+  if unique and not Tasks.is_known(ctx, tag) then held, since = Unique.holder(ctx, unique.key) end
+  local is_duplicate = held and is_new ~= "" and unique.action ~= "r"
+  -- A message in a plain list has no producer that waits for an answer.
+  if is_duplicate and unique.action == "e" and plain == "" then return {Events.id_of(held)} end
+  local replaces = held and is_new ~= "" and not is_duplicate
+  if replaces and unique.latest_ms > 0 and Unique.waits(ctx, held) then
+    eta_ms = math.min(eta_ms, since + unique.latest_ms)
+  end
   local is_later = eta_ms > now
-  if default_tier ~= "" and plain == "" and not is_later then
+  if default_tier ~= "" and plain == "" and not is_later and not is_duplicate then
     local rules = {source = flags[5], bounded = flags[6], default_tier = default_tier, default_limit = "", now = now}
     local full = full_of(ctx, queue, task, of_tier, of_queue, rules)
     if full and not Tasks.is_known(ctx, tag) then return full end
@@ -120,6 +132,13 @@ local function put(keys, args)
     if redis.call("LREM", plain, -1, entry) == 0 then return 4 end
   end
   if not Tasks.add_message(ctx, task, message) then return 0 end
+  task.queue = queue
+  if is_duplicate then
+    Unique.drop(ctx, task, held)
+    return 6
+  end
+  if replaces and not Unique.replace(ctx, held, task) then since = now end
+  if unique and (replaces or not held or held.id == id and id ~= "") then Unique.take(ctx, unique.key, tag, since or now) end
   if limits ~= "" then declare(ctx, limits, is_new ~= "") end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
@@ -127,7 +146,7 @@ local function put(keys, args)
     redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "invalid", 1)
     Clock.note_invalid(ctx, now)
   end
-  task.seq, task.queue = Tasks.next_seq(ctx), queue
+  task.seq = Tasks.next_seq(ctx)
   Tasks.add_id(ctx, task)
   if traced and tonumber(traced) > now then
     Events.emit_put(ctx, task, math.max(now, eta_ms))
