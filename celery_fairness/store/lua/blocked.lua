@@ -16,12 +16,12 @@ Blocked.VERSIONS = 2 ^ 24
 -- An age of a thousand million tasks adds a thousandth of one start to a tag.
 local AGE = 1 / 2 ^ 40
 
--- Returns the virtual time at which a tenant is due at a key if it comes now. `virtual` is the virtual time
--- of the key, if the caller has it. `tag` is the time at which the tenant was last due there, if the caller
--- has it.
-function Blocked.shared_start(ctx, limit_key, key, virtual, tag)
-  tag = tag or tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. limit_key, key) or 0)
-  return math.max(tag, tonumber(virtual or redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key) or 0))
+-- Returns the virtual time at which a tenant is due at a key if it comes now. `virtual` is the virtual time of the key, if
+-- the caller has it.
+function Blocked.shared_start(ctx, limit_key, key, virtual)
+  local tag = redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. limit_key, key) or 0
+  virtual = virtual or redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key) or 0
+  return math.max(tonumber(tag), tonumber(virtual))
 end
 
 function Blocked.mark_exhausted(ctx, queue, limit, rules)
@@ -49,14 +49,14 @@ function Blocked.register(ctx, queue, group, limit, rules)
   redis.call("HSETNX", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit.key, "0")
 end
 
--- Orders a group after its least tag may have changed, or after its last tenant left. `before` was the least
--- tag. Returns the first tenant and its tag, or an empty table if the group has no tenant.
-function Blocked.order_group(ctx, queue, group, name, before)
+-- Orders a group after its least tag may have changed, or after its last tenant left. Returns the first tenant and its
+-- tag, or an empty table if the group has no tenant.
+function Blocked.order_group(ctx, queue, group, name)
   local wait = ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue
   local first = redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, 0, 0, "WITHSCORES")
   if not first[2] then
     redis.call("ZREM", wait, group)
-  elseif first[2] ~= before then
+  else
     redis.call("ZADD", wait, first[2], group)
   end
   return first
@@ -75,10 +75,9 @@ function Blocked.unregister(ctx, queue, group, name)
   end
 end
 
--- Enters the key of a limit in `timers` if time alone opens the limit. `wait` is as Limits.wait_ms returns it, if the
--- caller has it.
-function Blocked.set_timer(ctx, limit, rules, wait)
-  wait = wait or Limits.wait_ms(ctx, limit, rules)
+-- Enters the key of a limit in `timers` if time alone opens the limit.
+function Blocked.set_timer(ctx, limit, rules)
+  local wait = Limits.wait_ms(ctx, limit, rules)
   if wait > 0 and wait < math.huge then
     redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", rules.logical + wait, limit.key)
   end
@@ -128,9 +127,9 @@ function Blocked.move_group(ctx, queue, group, limit, rules)
 end
 
 -- Sets the tag of the tenant whose turn it is in its group.
-function Blocked.set_tag(ctx, turn, tag, before)
+function Blocked.set_tag(ctx, turn, tag)
   redis.call("ZADD", ctx.prefix .. Keys.GROUP .. turn.group .. " " .. turn.queue, tag, turn.key)
-  return Blocked.order_group(ctx, turn.queue, turn.group, turn.name, before)
+  return Blocked.order_group(ctx, turn.queue, turn.group, turn.name)
 end
 
 -- Sets the tag of a tenant that was served this task and waits on.
@@ -140,9 +139,9 @@ end
 function Blocked.note_start(ctx, found, task, budget)
   local limit_key = found.limit_key
   local tag = task.due_at[limit_key] or Blocked.shared_start(ctx, limit_key, found.key)
-  local first = Blocked.set_tag(ctx, found, tag, found.tag)
+  local first = Blocked.set_tag(ctx, found, tag)
   if found.alone and found.is_out then
-    budget.known = {queue = found.queue, name = found.name, group = found.group, first = first, member = found.member}
+    budget.known = {queue = found.queue, name = found.name, group = found.group, first = first}
   end
 end
 
@@ -324,9 +323,9 @@ end
 -- on and leaves the turn to another limit.
 function Blocked.check_group(ctx, turn, rules, budget, skips)
   local queue, group, name, key, tag = turn.queue, turn.group, turn.name, turn.first[1], tonumber(turn.first[2])
-  turn.key, turn.tag, turn.limit_key = key, turn.first[2], string.match(name, "^[^|]*")
-  turn.due = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. turn.limit_key, key) or 0)
-  if turn.due > tag then return Blocked.move(budget, Blocked.set_tag, ctx, turn, turn.due) end
+  turn.key, turn.limit_key = key, string.match(name, "^[^|]*")
+  local due = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.FINISH_TAGS .. turn.limit_key, key) or 0)
+  if due > tag then return Blocked.move(budget, Blocked.set_tag, ctx, turn, due) end
   local lane, other = unpack(redis.call("ZRANGE", ctx.prefix .. Lanes.order_name(key, group, queue), 0, 1))
   if not lane then
     Stats.count_lost(ctx)
@@ -367,10 +366,10 @@ local LIMITS_AT_MOST = 8
 local SAME_LOOK = 1 / 1024
 
 -- The next look at an open limit comes after those at all others, also at those with a look in the same millisecond.
-function Blocked.check_later(ctx, queue, name, has_rivals, rules)
+function Blocked.check_later(ctx, queue, name, rules)
   local candidates, at = ctx.prefix .. Keys.AVAILABLE .. queue, rules.logical
-  local last = has_rivals and redis.call("ZRANGE", candidates, -1, -1, "WITHSCORES")
-  if last and last[1] ~= name then at = math.max(at, tonumber(last[2]) + SAME_LOOK) end
+  local last = redis.call("ZRANGE", candidates, -1, -1, "WITHSCORES")
+  if last[1] ~= name then at = math.max(at, tonumber(last[2]) + SAME_LOOK) end
   redis.call("ZADD", candidates, string.format("%.17g", at), name)
 end
 
@@ -399,15 +398,15 @@ function Blocked.of_limit(ctx, queue, search, rules, budget, skips)
       end
       if not name then return nil end
       local groups = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, 0, 1)
-      turn = {queue = queue, name = name, group = groups[1], is_one_of = names[2] ~= nil}
-      turn.has_rivals, turn.alone = may_pass and turn.is_one_of, not turn.is_one_of and not groups[2]
+      turn = {queue = queue, name = name, group = groups[1], alone = not names[2] and not groups[2]}
+      turn.has_rivals = may_pass and names[2] ~= nil
       turn.first = redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. turn.group .. " " .. queue, 0, 0, "WITHSCORES")
     end
     known = nil
     local step = Blocked.check_group(ctx, turn, rules, budget, skips)
     if step == "pass" then passed[turn.name], count = true, count + 1 end
     if step == "take" then
-      Blocked.check_later(ctx, queue, turn.name, turn.is_one_of, rules)
+      Blocked.check_later(ctx, queue, turn.name, rules)
       return turn
     end
     if step == "stop" then return nil end

@@ -141,11 +141,10 @@ local CLEAR_TAGS_AT_MOST = 4
 -- A key keeps this many tags. If it has more, its virtual time goes on to the least one.
 local TAGS_AT_MOST = 1000
 
--- A tenant started something under a key, whose virtual time is `virtual`. `tag` is when the tenant was due
--- there, if that is known. Returns when it is due there next.
-function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag)
+-- A tenant started something under a key, whose virtual time is `virtual`. Returns when it is due there next.
+function Leases.charge_shared(ctx, limit_key, key, virtual, amount)
   local tags = ctx.prefix .. Keys.FINISH_TAGS .. limit_key
-  local start = Blocked.shared_start(ctx, limit_key, key, virtual, tag)
+  local start = Blocked.shared_start(ctx, limit_key, key, virtual)
   if start ~= tonumber(virtual) then
     redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. limit_key, string.format("%.17g", start))
   end
@@ -160,29 +159,23 @@ function Leases.charge_shared(ctx, limit_key, key, virtual, amount, tag)
 end
 
 -- A task starts. Its limits count it, and the times at which its tenant is due at them next are noted.
-function Leases.take_limits(ctx, task, lease, rules, amount, found)
+function Leases.take_limits(ctx, task, lease, rules, amount)
   local limits = Rates.of_one_key(Limits.limits_now(ctx, task.limits, rules))
-  local fields, windows, counts = {}, {}, false
-  for index = 1, #limits do
-    local limit = limits[index]
-    fields[index], windows[index] = "limit " .. limit.key, ctx.prefix .. Keys.WINDOW .. limit.key
-    counts = counts or limit.rate ~= "" or limit.throttle ~= ""
-  end
+  local fields = {}
+  for index = 1, #limits do fields[index] = "limit " .. limits[index].key end
   local virtual = redis.call("HMGET", ctx.prefix .. Keys.VIRTUAL_TIMES, unpack(fields))
-  counts = counts or redis.call("EXISTS", unpack(windows)) > 0
   task.due_at = {}
   for index = 1, #limits do
     local limit = limits[index]
     Slots.take(ctx, limit.key, lease, rules)
     if rules.promotes then
       Promotions.reserve(ctx, limit, lease, rules)
-    elseif counts then
+    else
       Rates.count_start(ctx, limit, rules)
     end
     Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then
-      local tag = limit.key == found.limit_key and found.due
-      task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount, tag)
+      task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount)
     end
   end
 end

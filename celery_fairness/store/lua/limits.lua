@@ -66,21 +66,18 @@ function Limits.note_rejection(limit, action, by, again_ms, why, longest)
   return limit
 end
 
--- Returns the first closed limit, or nil if all limits are open. If its task must not wait, the limit gets
--- these fields:
+-- Returns the first closed limit, or nil if all limits are open. The limit gets these fields:
+-- - closes, number: the reason and the number, as wait_ms returns them
+-- - why: the number or the stop that closes the limit in `says`, or the first closed limit
+-- - again_ms: the time after which all limits may be open
+-- - longest_ms: the time for which the closed limits stay closed
+--
+-- If its task must not wait, it gets these fields too:
 -- - action: "d" to drop the task, or "r" to try it again
 -- - by: the key of the limit that demands the action
 -- - says: that limit
--- - again_ms: the time after which all limits may be open
---
--- It always gets `closes` and `number`, the reason and the number as wait_ms returns them.
---
--- If the call weighs all limits, the limit gets two more fields:
--- - why: the number or the stop that closes the limit in `says`, or the first closed limit
--- - longest_ms: the time for which the closed limits stay closed
 function Limits.check(ctx, specs, rules)
   local limits, at = Limits.limits_now(ctx, specs, rules), nil
-  local weighs = rules.weighs or string.find(specs, "|[drq]")
   local action, by, why, again_ms, longest = nil, nil, nil, 0, 0
   for index = 1, #limits do
     local limit = limits[index]
@@ -88,7 +85,6 @@ function Limits.check(ctx, specs, rules)
     if wait > 0 then
       limit.closes, limit.number = closes, number
       at, why = at or limit, why or closes
-      if not weighs then return Limits.note_rejection(at) end
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
       local says, is_stopped = limit.on_limit, closes == "paused" or closes == "cools"
       if not is_stopped and (says == "r" and not action or says == "d" and action ~= "d") then

@@ -57,21 +57,14 @@ end
 -- Returns the task that is served next, with the fields that Start.start reads. It returns nil if nothing of the queue
 -- may start.
 function Pick.pick(ctx, queue, rules, budget, skips)
-  local opened
-  local known, moves, beyond = budget.known, budget.moves, 0
+  local known, beyond = budget.known, 0
   budget.known = nil
   if known and known.queue ~= queue then known = nil end
-  if rules.limited then
-    opened = Blocked.of_groups(ctx, queue, rules, budget, skips, known)
-  end
-  -- A move in of_groups may have changed who is active, so `known` counts only without one.
-  local member = known and budget.moves == moves and known.member
-  local best = opened
+  local best = rules.limited and Blocked.of_groups(ctx, queue, rules, budget, skips, known) or nil
   for _ = 0, budget.looks do
     local at = (skips and skips.places[queue] or 0) + beyond
-    member = member or Active.member_at(ctx, queue, at, budget.ranked[queue])
+    local member = Active.member_at(ctx, queue, at, budget.ranked[queue])
     local key, start, rank = member[1], tonumber(member[2]), member[3]
-    if opened then opened.member = not skips and member end
     if not key or best and Lanes.goes_first(best, rank, start) then return best end
     local turn = {queue = queue, key = key, start = start, beyond = beyond}
     local step = Pick.check_tenant(ctx, turn, rules, budget, skips)
@@ -86,7 +79,6 @@ function Pick.pick(ctx, queue, rules, budget, skips)
     elseif step == "pass" and beyond > 0 then
       beyond = beyond + 1
     end
-    member = nil
     if not goes_on then return best end
   end
   return best

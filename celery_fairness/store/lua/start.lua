@@ -31,7 +31,7 @@ function Start.lease_task(ctx, found, task, expected, charge, rules)
   local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
   if rules.limited then task.limits = Pick.with_queue_limit(ctx, found.queue, task.limits) end
   if task.limits ~= "" then
-    Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found)
+    Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight))
   end
   if rules.promotes then
     Copies.copy_promoted(ctx, task, lease, rules.promotes)
@@ -51,10 +51,8 @@ end
 -- tenant is full now, the tenant stays active. Mostly a task has ended before the tenant's next turn.
 -- `found` has queue, key, lane, start and verdict. For a blocked lane it has these fields too:
 -- - its group, and the limit at which the group waits (name, limit_key)
--- - its tag there, and when it was due there last (due)
 -- - whether the tenant is in `blocked` (is_out)
 -- - whether nothing else of the queue may be open (alone)
--- - the first active tenant as it was read (member)
 function Start.start(ctx, found, rules, budget)
   local queue, key, group, start = found.queue, found.key, found.group, found.start
   found.waiting = found.verdict.waiting

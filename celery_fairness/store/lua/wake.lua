@@ -44,13 +44,12 @@ function Wake.check_waiters(ctx, key, rules, left)
       Stats.count_lost(ctx)
     elseif tonumber(opened) < 0 then
       local limit = Limits.limit_now(ctx, name, rules)
-      local wait = Limits.wait_ms(ctx, limit, rules)
-      if wait == 0 then
+      if Limits.wait_ms(ctx, limit, rules) == 0 then
         redis.call("ZADD", candidates, rules.logical, name)
         Active.wake_worker(ctx, queue)
       else
         Blocked.mark_exhausted(ctx, queue, limit, rules)
-        Blocked.set_timer(ctx, limit, rules, wait)
+        Blocked.set_timer(ctx, limit, rules)
       end
     end
   end

@@ -44,7 +44,7 @@ local function acquire(keys, args)
   local of_worker, flags = Tenants.rules_of(ctx, args, 2, frozen_ms)
   local enforcement, version = of_worker.enforcement, of_worker.version
   Leases.expire(ctx, of_worker, Leases.ENDED_AT_MOST)
-  local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on", weighs = true,
+  local rules = {logical = of_worker.logical, now = of_worker.now, enforcement = "on",
     limited = of_worker.limited, has_backoff = flags.has_backoff,
     kept_run_times = flags.run_times, snooze_ms = tonumber(args[17])}
   if specs ~= "" then Config.check_again(ctx, Config.declare(ctx, specs, is_new)) end
