@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from celery_fairness.config.numbers import UNLIMITED, numbers_of
 from celery_fairness.config.queue_limits import DECLARED
 from celery_fairness.config.queue_policy import QueuePolicy
-from celery_fairness.config.tiers import DEFAULT_TIERS, Tier
+from celery_fairness.config.tiers import DEFAULT_TIERS, Tier, tier_numbers
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.util.log_fields import about
 
@@ -64,8 +64,10 @@ def publish_queues(limiter: Limiter, queues: Mapping[str, QueuePolicy]) -> None:
 def _numbers(tier: Tier | None) -> str:
     if tier is None:
         return "nothing"
+    has = {"concurrency": None} | tier_numbers(tier)
     numbers = (
-        f"{word} {UNLIMITED if (value := getattr(tier, word)) is None else each.kind.show(value)}"
+        f"{word} {UNLIMITED if has[each.name] is None else each.kind.show(has[each.name])}"
         for word, each in numbers_of("tier").items()
+        if each.name in has
     )
     return f"{', '.join(numbers)}, {tier.queue_class} queue"

@@ -476,7 +476,13 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHol
     return _resumed(of, of.tenants.resume(tenant, by=by))
 
 
-@_command(tenant_group, "override", "42 --concurrency 10 --for 1h --reason import", "42 --clear")
+@_command(
+    tenant_group,
+    "override",
+    "42 --concurrency 10 --for 1h --reason import",
+    "42 --rate 500/PT1H --for 1d",
+    "42 --clear",
+)
 @click.argument("tenant", shell_complete=completion.tenants)
 @_numbers("tenant")
 @_service
@@ -484,13 +490,13 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHol
 def tenant_override(
     of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
-    """Replace how many tasks of TENANT may run at once, for a time or until it is cleared."""
+    """Replace the numbers of TENANT, for a time or until they are cleared."""
     given = _given(options, "tenant")
     if clear:
         cleared = partial(of.tenants.clear_override, tenant, service)
         return _override_cleared(f"tenant:{tenant}", cleared, given)
     if not given.keys() & numbers_of("tenant").keys():
-        raise click.UsageError("expected --concurrency N, or --clear alone")
+        raise click.UsageError("expected numbers, or --clear alone")
     note = hints.unused_tenant(of, tenant)
     return _overridden(of.tenants.override(tenant, service=service, **_signed(given)), note)
 
@@ -508,7 +514,7 @@ def tenant_tier(
     if not tenant:
         raise click.UsageError("TENANT: expected a tenant such as 42, got: ''")
     if (clear and name is not None) or (own and name is None):
-        raise click.UsageError("expected TENANT, TENANT NAME [--concurrency N], or TENANT --clear")
+        raise click.UsageError("expected TENANT, TENANT NAME [numbers], or TENANT --clear")
     if name is not None:
         published = of.tenants.set_tier(tenant, name, **own)
         _note(hints.typed_as_key(tenant))

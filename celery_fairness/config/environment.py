@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from celery_fairness.config.numbers import COUNT
+from celery_fairness.config.numbers import NUMBERS
 from celery_fairness.config.settings import Settings, build_settings, expected
 from celery_fairness.config.tiers import (
     DEFAULT_TIERS,
@@ -23,7 +23,14 @@ from celery_fairness.errors import SettingsError, got, suggestion
 from celery_fairness.util.durations import DURATION_FORMS, parse_duration
 
 _PREFIX = "FAIRNESS_"
-_TIER_VARIABLES = {f"FAIRNESS_{name.upper()}_LIMIT": name for name in DEFAULT_TIERS}
+#: The numbers of the default tiers that have a variable, by the end of its name.
+_TIER_NUMBERS = {"LIMIT": "concurrency", "RATE": "rate", "THROTTLE": "throttle"}
+#: The tier and the number of each of these variables.
+_TIER_VARIABLES = {
+    f"FAIRNESS_{tier.upper()}_{end}": (tier, number)
+    for tier in DEFAULT_TIERS
+    for end, number in _TIER_NUMBERS.items()
+}
 _WORDS = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
@@ -55,11 +62,11 @@ VARIABLES: Mapping[str, Variable] = {
     "FAIRNESS_REDIS_URL": Variable("redis_url", expected("redis_url"), str),
     **{
         name: Variable(
-            f"tiers.{tier}.concurrency",
-            COUNT.typed,
-            partial(COUNT.read_typed, name),
+            f"tiers.{tier}.{number}",
+            NUMBERS[number].kind.typed,
+            partial(NUMBERS[number].kind.read_typed, name),
         )
-        for name, tier in _TIER_VARIABLES.items()
+        for name, (tier, number) in _TIER_VARIABLES.items()
     },
     "FAIRNESS_SNOOZE_DURATION": Variable("snooze_seconds", DURATION_FORMS, parse_duration),
     "FAIRNESS_SNOOZE_JITTER": Variable("snooze_jitter_seconds", DURATION_FORMS, parse_duration),
@@ -77,7 +84,7 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
     values: dict[str, Any] = dict(configured)
     sources: dict[str, str] = {}
     problems: list[str] = []
-    limits: dict[str, int | None] = {}
+    limits: dict[str, dict[str, Any]] = {}
     for name, variable in VARIABLES.items():
         text = environ.get(name, "").strip()
         if not text:
@@ -88,7 +95,8 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
             problems.append(f"{name}: expected {variable.expected}, got: {got(text)}")
             continue
         if name in _TIER_VARIABLES:
-            limits[_TIER_VARIABLES[name]] = value
+            tier, number = _TIER_VARIABLES[name]
+            limits.setdefault(tier, {})[number] = value
         else:
             values[variable.setting] = value
             sources[variable.setting] = name
@@ -101,10 +109,11 @@ def load_settings(configured: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 def tier_limit_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, int | None]]:
     """Return the tiers whose concurrency a variable sets: ``{tier: (variable, concurrency)}``."""
+    kind = NUMBERS["concurrency"].kind
     return {
-        tier: (name, COUNT.read_typed(name, environ[name].strip()))
-        for name, tier in _TIER_VARIABLES.items()
-        if environ.get(name, "").strip()
+        tier: (name, kind.read_typed(name, environ[name].strip()))
+        for name, (tier, number) in _TIER_VARIABLES.items()
+        if number == "concurrency" and environ.get(name, "").strip()
     }
 
 
@@ -113,21 +122,24 @@ def chosen_tiers(configured: Mapping[str, Any], environ: Mapping[str, str]) -> s
 
     They may choose the numbers of the defaults.
     """
-    names = {*tiers_by_name(configured.get("tiers", {})), *tier_limit_variables(environ)}
+    by_variable = (
+        tier for name, (tier, _) in _TIER_VARIABLES.items() if environ.get(name, "").strip()
+    )
+    names = {*tiers_by_name(configured.get("tiers", {})), *by_variable}
     return names | ({configured["default_tier"]} if "default_tier" in configured else set())
 
 
-def _lay_limits(tiers: Any, limits: Mapping[str, int | None]) -> Any:
+def _lay_limits(tiers: Any, limits: Mapping[str, Mapping[str, Any]]) -> Any:
     if not isinstance(tiers, Mapping):
         return tiers
     merged = dict(tiers)
-    for tier, limit in limits.items():
+    for tier, numbers in limits.items():
         fields = merged.get(tier, {})
         if fields is None:
             continue
         if isinstance(fields, Tier):
             fields = tier_fields(fields)
-        merged[tier] = {**fields, "concurrency": limit} if isinstance(fields, Mapping) else fields
+        merged[tier] = {**fields, **numbers} if isinstance(fields, Mapping) else fields
     return merged
 
 

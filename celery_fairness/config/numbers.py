@@ -308,8 +308,15 @@ PARTITION: Final = "partition"
 
 #: The numbers of each holder: the holder's word for each, and the name of the number.
 HOLDERS: Final[Mapping[str, Mapping[str, str]]] = {
-    "tier": {"concurrency": "concurrency", "weight": "weight", "max_waiting": "max_waiting"},
-    "tenant": {"concurrency": "concurrency"},
+    "tier": {
+        "concurrency": "concurrency",
+        "rate": "rate",
+        "throttle": "throttle",
+        "weight": "weight",
+        "max_waiting": "max_waiting",
+    },
+    # These numbers decide whether a task of the tenant starts.
+    "tenant": {"concurrency": "concurrency", "rate": "rate", "throttle": "throttle"},
     "policy": {"concurrency": "concurrency", "rate": "rate", "throttle": "throttle"},
     "queue": {
         "global_limit": "concurrency",

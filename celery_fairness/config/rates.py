@@ -24,7 +24,7 @@ from celery_fairness.util.durations import (
 #: A number of starts, and their period in milliseconds.
 Window = tuple[int, int]
 #: Most starts that a rate may allow in its period.
-MAX_RATE_LIMIT = 1_000_000
+MAX_RATE_LIMIT = 1_000_000_000
 #: Shortest period, in seconds.
 MIN_PERIOD_SECONDS = 0.001
 #: Longest period, in seconds: 366 days.
@@ -44,7 +44,7 @@ class Rate:
     """A number of starts per period.
 
     Attributes:
-        limit: Starts, 1 to 1,000,000. To stop all starts, use concurrency 0 instead.
+        limit: Starts, 1 to 1,000,000,000. To stop all starts, use concurrency 0 instead.
         period_seconds: 0.001 to 31,622,400 (366 days), rounded to whole milliseconds.
 
     Raises:

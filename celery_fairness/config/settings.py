@@ -135,10 +135,10 @@ class Settings(BaseModel):
     )
     tiers: Annotated[Mapping[str, Tier], _TIERS] = Field(
         default_factory=lambda: dict(DEFAULT_TIERS),
-        description="`{name: {concurrency, weight, queue_class, max_waiting}}`, laid over the "
-        "defaults by name and field; None removes a tier. Concurrency None is unlimited, 0 "
-        "pauses; `max_waiting` None is unlimited. `'unlimited'` sets the concurrency of all "
-        "default tiers to None.",
+        description="`{name: {concurrency, rate, throttle, weight, queue_class, max_waiting}}`, "
+        "laid over the defaults by name and field; None removes a tier. Concurrency 0 pauses. "
+        "Concurrency, rate, throttle and `max_waiting` None are unlimited. `'unlimited'` sets the "
+        "concurrency of all default tiers to None.",
     )
     default_tier: Annotated[str, text_of(".*", "the name of a tier")] = Field(
         "free",

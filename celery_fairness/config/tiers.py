@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from celery_fairness.config.fields import one_of, problems_of, text_of, unknown_problems
-from celery_fairness.config.numbers import UNLIMITED, has_numbers_of, numbers_of
+from celery_fairness.config.numbers import (
+    UNLIMITED,
+    has_numbers_of,
+    numbers_of,
+    read_numbers,
+    shown_numbers,
+    write_numbers,
+)
+from celery_fairness.config.rates import RateLike
 from celery_fairness.errors import SettingsError, got
 
 QueueClass = Literal["priority", "default"]
@@ -23,7 +32,7 @@ _RULES = {
 @dataclass(frozen=True, slots=True)
 @has_numbers_of("tier")
 class Tier:
-    """A plan: how many tasks each of its tenants may run at once.
+    """A plan: how many tasks each of its tenants may run at once, and start in a period.
 
     Attributes:
         name: Letters, digits, ``_`` and ``-``.
@@ -32,6 +41,9 @@ class Tier:
         queue_class: The class of the queue for this tier's tasks.
         max_waiting: Most waiting tasks of one tenant on ``fairredis``, 1 to 1,000,000,000. None is
             unlimited.
+        rate: Starts of one tenant in any window of a period, as ``RateLimitPolicy`` takes it. It is
+            a :class:`~celery_fairness.config.rates.Rate` from then on. None is any number.
+        throttle: Starts of one tenant in a period, evenly spaced, likewise.
     """
 
     name: str
@@ -39,12 +51,16 @@ class Tier:
     weight: float = 1.0
     queue_class: QueueClass = "default"
     max_waiting: int | None = None
+    rate: RateLike | None = None
+    throttle: RateLike | None = None
 
     def __post_init__(self) -> None:
         problems = _problems(self.name, tier_fields(self))
         if problems:
             raise ValueError("; ".join(problems))
-        # So that an equal weight has one text in Redis, and is no news.
+        # So that an equal number has one text in Redis, and is no news.
+        for word, number in numbers_of("tier").items():
+            object.__setattr__(self, word, number.kind.read(word, getattr(self, word)))
         object.__setattr__(self, "weight", float(self.weight))
 
 
@@ -55,6 +71,33 @@ def _problems(name: Any, fields: Mapping[str, Any]) -> list[str]:
 def tier_fields(tier: Tier) -> dict[str, Any]:
     """Return the fields of a tier without its name."""
     return {name: getattr(tier, name) for name in _RULES}
+
+
+def tier_numbers(tier: Tier, holder: str = "tier") -> dict[str, Any]:
+    """Return the limited numbers of a tier by name, in the form of a limit.
+
+    Args:
+        tier: The tier.
+        holder: ``tier`` for all of them, ``tenant`` for those that decide whether a task starts.
+    """
+    given = {
+        number.name: number.kind.merged([getattr(tier, word)])
+        for word, number in numbers_of(holder).items()
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def write_tier(tier: Tier) -> str:
+    """Return the row of a tier in Redis: JSON with its numbers as a text, and its queue class."""
+    numbers = write_numbers(tier_numbers(tier))
+    return json.dumps({"numbers": numbers, "queue_class": tier.queue_class}, sort_keys=True)
+
+
+def read_tier(name: str, text: str) -> Tier:
+    """Read what :func:`write_tier` wrote."""
+    row = json.loads(text)
+    numbers = {"concurrency": None} | shown_numbers("tier", read_numbers(row["numbers"]))
+    return Tier(name, queue_class=row["queue_class"], **numbers)
 
 
 #: The tiers of ADR-10. Each has its own concurrency.

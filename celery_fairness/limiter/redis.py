@@ -30,7 +30,7 @@ from celery_fairness.config.queue_limits import (
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import id_part, key_part
-from celery_fairness.config.tiers import Tier, tier_fields
+from celery_fairness.config.tiers import Tier, read_tier, tier_numbers, write_tier
 from celery_fairness.limiter.types import (
     Admitted,
     HeldLease,
@@ -104,13 +104,15 @@ class Limiter:
         self._notes = NoteSender(connection, self.prefix)
         self._promoter, self._promotions = f"promoter:{new_id(6)}", 1
         self._tiers = settings.tiers
+        default = tier_numbers(settings.tiers[settings.default_tier], "tenant")
         self._rules = Rules(
             milliseconds(settings.lease_seconds),
             settings.enforcement.value,
             settings.default_tier,
-            settings.tiers[settings.default_tier].concurrency,
+            default.pop("concurrency", None),
             settings.max_deliveries,
             snooze_ms=milliseconds(settings.snooze_seconds),
+            default_rates=default,
         )
         self._rules_args = {
             each: calls.rules_args(replace(self._rules, enforcement=each.value))
@@ -171,7 +173,9 @@ class Limiter:
             request.tier_key,
             self._tenant_key(request.tenant),
             request.tier,
-            calls.limit_text(known.concurrency) if known else "",
+            write_numbers({"concurrency": known.concurrency} | tier_numbers(known, "tenant"))
+            if known
+            else "",
             request.limits,
             *self._copies(request),
             job_text(request.job),
@@ -422,10 +426,7 @@ class Limiter:
 
     def _checking(self) -> dict[str, Any]:
         """Return the settings by which a function checks limits and tenants."""
-        tiers = {
-            name: (calls.limit_text(each.concurrency), each.weight)
-            for name, each in self._tiers.items()
-        }
+        tiers = {name: write_numbers(tier_numbers(each)) for name, each in self._tiers.items()}
         return {
             "lease_ms": self._rules.lease_ms,
             "default_tier": self._rules.default_tier,
@@ -480,15 +481,14 @@ class Limiter:
         Returns:
             Whether the table is now in force.
         """
-        rows = {tier.name: json.dumps(tier_fields(tier), sort_keys=True) for tier in tiers}
+        rows = {tier.name: write_tier(tier) for tier in tiers}
         answer = self._call(calls.PUBLISH_TIERS, calls.tiers_args(rows, source, force=force))
         return bool(json.loads(answer)["is_written"])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force, "" if there is none, and its tiers."""
         flat = self.connection.read("HGETALL", self.names.tiers)
-        table = {name: json.loads(row) for name, row in mapping_of(flat).items()}
-        tiers = {name: Tier(name, **row) for name, row in table.items()}
+        tiers = {name: read_tier(name, row) for name, row in mapping_of(flat).items()}
         source = self.connection.read("HGET", self.names.clock, "tiers_source") if tiers else None
         return source or "", tiers
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
 
-from celery_fairness.config.numbers import UNLIMITED
+from celery_fairness.config.numbers import write_numbers
 from celery_fairness.scheduler.types import (
     Bounds,
     Claim,
@@ -469,7 +469,7 @@ def rules_args(rules: Rules) -> tuple[str, ...]:
         str(rules.lease_ms),
         rules.enforcement,
         rules.default_tier,
-        limit_text(rules.default_limit),
+        write_numbers({"concurrency": rules.default_limit, **rules.default_rates}),
         str(rules.max_deliveries),
     )
 
@@ -480,11 +480,6 @@ def _ends_args(ends: Sequence[Settle]) -> list[str]:
     for end in ends:
         args += (end.lease, end.verdict.value + ("" if end.begun else "-"))
     return args
-
-
-def limit_text(concurrency: int | None) -> str:
-    """Return a tier's concurrency as text."""
-    return UNLIMITED if concurrency is None else str(concurrency)
 
 
 def _or_empty(number: int | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_fairness.util.durations import Milliseconds
 
@@ -311,13 +311,15 @@ class Rules:
         lease_ms: How long a lease lives without a renewal.
         enforcement: ``on``, ``observe`` or ``off``.
         default_tier: The tier that replaces an unknown one.
-        default_limit: The limit of the default tier. None is unlimited.
+        default_limit: The concurrency of the default tier. None is unlimited.
         max_deliveries: Deaths after which a task goes to the dead letters. 0 means never.
         fairness_by: The cost of a task for its tenant: ``tasks``, ``cost`` or ``runtime``.
         snooze_ms: How long a rescheduled task waits if the time of its start is not known.
         priority_scope: The tasks that a priority orders: of one ``tenant``, or of the ``queue``.
         copies_ms: How long the copies of promoted tasks are remembered. None if the claim is not a
             promoter's.
+        default_rates: The rate and the throttle of the default tier by name, in the form of a
+            limit.
     """
 
     lease_ms: int = 15_000
@@ -329,3 +331,4 @@ class Rules:
     snooze_ms: int = 30_000
     priority_scope: str = "tenant"
     copies_ms: int | None = None
+    default_rates: Mapping[str, Any] = field(default_factory=dict)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from celery_fairness.config.numbers import NUMBERS, UNLIMITED
 from celery_fairness.control.health.verdict import clock_text
 from celery_fairness.control.health.views import Status, Verdict
 from celery_fairness.control.key.limit_in_force import number_text
@@ -16,7 +19,18 @@ from celery_fairness.texts.queues import queue_table
 from celery_fairness.texts.workers import OWNERS_SHOWN, replies_lines, workers_lines
 from celery_fairness.util.printable import printable
 
-_TIER = ("tier", "concurrency", "weight", "queue class", "max waiting", "rejected")
+_TIER = (
+    *(
+        "tier",
+        "concurrency",
+        "rate",
+        "throttle",
+        "weight",
+        "queue class",
+        "max waiting",
+        "rejected",
+    ),
+)
 
 
 def status_lines(status: Status) -> list[str]:
@@ -39,6 +53,8 @@ def status_lines(status: Status) -> list[str]:
         (
             each.tier,
             number_text(each.concurrency),
+            _rate_text(each.rate),
+            _rate_text(each.throttle),
             weight_text(each.weight),
             each.queue_class,
             number_text(each.max_waiting),
@@ -50,6 +66,10 @@ def status_lines(status: Status) -> list[str]:
     lines.append(f"tiers are from {status.tiers_from or 'the settings: none are published'}")
     lines += ["", *table(("count", ""), sorted(status.counts.items()), empty="no counts yet")]
     return lines
+
+
+def _rate_text(rate: dict[str, Any] | None) -> str:
+    return UNLIMITED if rate is None else NUMBERS["rate"].kind.show_one(rate)
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:

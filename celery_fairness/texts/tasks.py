@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import click
 
 from celery_fairness.config.numbers import numbers_text
+from celery_fairness.control.key.limit_in_force import time_text
 from celery_fairness.control.task.views import (
     Blocker,
     DeadLetterPage,
@@ -177,9 +178,12 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
     limit = "" if by.limit is None else f" of {by.limit}"
     opens = by.opens_in_seconds
     soon = "" if opens is None else f", available in {seconds_text(opens)}"
+    if by.counted and by.opens_at is not None:
+        soon = f", {by.counted} started{soon} at {time_text(by.opens_at)}"
     held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
     reasons = by.in_force.reasons if by.in_force is not None else ()
-    why = f"; {reasons[0].text}" if reasons and reasons[0].by_people else ""
+    is_shown = reasons and (reasons[0].by_people or (reasons[0].kind == "tier" and by.counted))
+    why = f"; {reasons[0].text}" if is_shown else ""
     found = [Sentence(printable(f"blocked by {by.key}: {by.reason}, {held}{soon}{why}"), "notice")]
     for caller in by.callers:
         text = f"{printable(caller)}, which called it, holds a slot of {by.key}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from celery_fairness.config.settings import Enforcement, Settings, build_settings
+from celery_fairness.config.tiers import tier_numbers
 from celery_fairness.errors import SettingsError
 from celery_fairness.scheduler.types import Bounds, Rules
 from celery_fairness.store.cluster import hash_tag
@@ -94,15 +95,17 @@ def key_prefixes(settings: Settings, given: str, is_cluster: bool) -> KeyPrefixe
 
 def rules_of(settings: Settings) -> Rules:
     """Return the rules that each claim carries."""
+    default = tier_numbers(settings.tiers[settings.default_tier], "tenant")
     return Rules(
         milliseconds(settings.lease_seconds),
         settings.enforcement.value,
         settings.default_tier,
-        settings.tiers[settings.default_tier].concurrency,
+        default.pop("concurrency", None),
         settings.max_deliveries,
         settings.fairness_by,
         milliseconds(settings.snooze_seconds),
         settings.priority_scope,
+        default_rates=default,
     )
 
 

@@ -23,7 +23,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from celery_fairness.config.limit_spec import ACTIONS
-from celery_fairness.config.numbers import PARTITION, numbers_of, with_partition
+from celery_fairness.config.numbers import PARTITION, with_partition
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
 from celery_fairness.config.queue_policy import QUEUE_NAME, QueueNumbers, queue_key, read_queue
 from celery_fairness.config.tenants import KEY_CHARACTERS, TENANT_BYTES, normalise
@@ -39,7 +39,6 @@ from django_celery_fairness.number_fields import (
     bounds_of,
     given_in,
     has_only,
-    label_of,
     none_of,
     numbers_in,
     typed_in,
@@ -55,8 +54,6 @@ from django_celery_fairness.querysets import (
 if TYPE_CHECKING:
     from celery_fairness.config.tiers import Tier as PublishedTier
 
-#: The numbers of an override that a tenant's key does not have.
-NOT_OF_TENANTS = tuple(word for word in numbers_of("override") if word not in numbers_of("tenant"))
 #: Longest name of a queue.
 QUEUE_BYTES = 255
 
@@ -67,7 +64,6 @@ TENANT_EXPECTED = _("Expected 1 to 200 bytes of text.")
 TIME_EXPECTED = _("Expected an end after the beginning.")
 QUEUE_EXPECTED = _("Expected 1 to 255 bytes of text without NUL that do not begin with “@parked:”.")
 KEY_EXPECTED = _("Expected the key of a limit, such as “api.stripe.com” or “tenant:42”.")
-TENANT_NUMBERS_EXPECTED = _("A tenant’s key has a number of tasks at once alone.")
 NUMBERS_EXPECTED = _("Expected at least one number.")
 REASON_EXPECTED = _("Expected at most 500 characters that say why.")
 ACTION_EXPECTED = _("Expected “wait”, “reschedule” or “drop”.")
@@ -134,7 +130,7 @@ def validate_partitioned(field: str, queue: str) -> None:
 
 
 class Tier(numbers_in("tier"), models.Model):  # type: ignore[misc]  # mypy cannot read the table
-    """A plan: how many tasks each of its tenants may run at once, and may have waiting."""
+    """A plan: how many tasks each of its tenants may run at once, start and have waiting."""
 
     class QueueClass(models.TextChoices):
         """The queue of a service for the tasks of a tier."""
@@ -489,11 +485,6 @@ class LimitOverride(numbers_in("override"), NamedRow):  # type: ignore[misc]  # 
                 violation_error_message=NUMBERS_EXPECTED,
             ),
             models.CheckConstraint(
-                name="fairness_override_of_tenant",
-                condition=~Q(key__startswith="tenant:") | Q(**dict.fromkeys(NOT_OF_TENANTS, "")),
-                violation_error_message=TENANT_NUMBERS_EXPECTED,
-            ),
-            models.CheckConstraint(
                 name="fairness_override_reason",
                 condition=LessThanOrEqual(OctetLength("reason"), 4 * REASON_CHARACTERS),
                 violation_error_message=REASON_EXPECTED,
@@ -501,7 +492,7 @@ class LimitOverride(numbers_in("override"), NamedRow):  # type: ignore[misc]  # 
         )
 
     def clean(self) -> None:
-        """Reject a new override that has ended, and a number that its key cannot have."""
+        """Reject a new override that has ended."""
         if self._state.adding and self.has_ended:
             text = _("Expected a time to come, got one that is past: %(time)s.")
             raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="past")
@@ -509,15 +500,6 @@ class LimitOverride(numbers_in("override"), NamedRow):  # type: ignore[misc]  # 
             # Redis would reject it, so the row could never be published.
             text = _("Expected a time before the year 5138, got: %(time)s.")
             raise ValidationError({"ends_at": text % {"time": self.ends_at}}, code="far")
-        if self.key.startswith("tenant:"):
-            text = _("Expected nothing, because a tenant’s key has %(has)s alone, got: %(got)s.")
-            has = ", ".join(str(label_of("override", word)) for word in numbers_of("tenant"))
-            given = {name: getattr(self, name) for name in NOT_OF_TENANTS}
-            problems = {
-                name: text % {"has": has, "got": value} for name, value in given.items() if value
-            }
-            if problems:
-                raise ValidationError(problems)
         queue = self.key.removeprefix(PREFIX) if self.key.startswith(PREFIX) else ""
         if self._state.adding and queue and ":" not in queue:
             validate_checked("key", queue)

@@ -80,6 +80,28 @@ _TEXTS: Final[Mapping[tuple[str, str], tuple[Any, Any]]] = {
             "Empty uses the tier's, 0 pauses this tenant."
         ),
     ),
+    ("tier", "rate"): (
+        _("rate"),
+        _(
+            "How many tasks of one tenant of this tier may start in any period, for example "
+            "“100/h” or “1000/PT24H”. Empty is any number."
+        ),
+    ),
+    ("tier", "throttle"): (
+        _("throttle"),
+        _("The same, but evenly spaced: for example “60/m” is one start a second."),
+    ),
+    ("tenant", "rate"): (
+        _("own rate"),
+        _(
+            "How many tasks of this tenant may start in any period in place of its tier's, for "
+            "example “500/h”. Empty uses the tier's."
+        ),
+    ),
+    ("tenant", "throttle"): (
+        _("own throttle"),
+        _("The same, but evenly spaced, for example “60/m”. Empty uses the tier's."),
+    ),
     ("queue", "global_limit"): (
         _("at once in all"),
         _(
@@ -136,7 +158,7 @@ _TEXTS: Final[Mapping[tuple[str, str], tuple[Any, Any]]] = {
         _("rate"),
         _(
             "How many may start in any period, for example “100/m”, “5/s” or “unlimited”. "
-            "Empty leaves it as it is. A tenant’s key has none."
+            "Empty leaves it as it is."
         ),
     ),
     ("override", "throttle"): (

@@ -18,10 +18,10 @@ from celery import Celery
 
 from celery_fairness import Fairness
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.numbers import write_numbers
 from celery_fairness.control.health.table_check import KEYS
 from celery_fairness.control.installation.reader import batches
 from celery_fairness.control.task.task_list import LONGEST_LIST
-from celery_fairness.scheduler.calls import limit_text
 from celery_fairness.scheduler.types import Rules, Waiting
 from celery_fairness.store.library import check_library, load
 from celery_fairness.transport import register
@@ -196,7 +196,7 @@ def _check(client: Any, words: Sequence[str]) -> Any:
     settings: Sequence[str] = (
         str(rules.lease_ms),
         rules.default_tier,
-        limit_text(rules.default_limit),
+        write_numbers({"concurrency": rules.default_limit}),
         "",
     )
     return client.fcall(check_library().function("check"), 1, PREFIX, *settings, *words)

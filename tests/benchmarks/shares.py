@@ -27,6 +27,7 @@ from celery_fairness.store.library import library
 from tests.benchmarks.claims import QUEUE, UNLIMITED, Bench
 from tests.benchmarks.harness import PREFIX, Row, url_of, wait_until, worker
 from tests.support.redis_server import RedisServer
+from tests.support.tiers import tier_row
 
 POOL = ("--pool=threads", "--concurrency=8", "--queues=flood_default")
 #: From the first body on, until estimates are means.
@@ -213,10 +214,7 @@ def _next_claim_row(server: RedisServer) -> Row:
         )
 
     def publish(weights: Mapping[str, float]) -> None:
-        table = {
-            name: json.dumps({"concurrency": None, "weight": weight})
-            for name, weight in weights.items()
-        }
+        table = {name: tier_row(weight=weight) for name, weight in weights.items()}
         function = library().function(calls.PUBLISH_TIERS)
         bench.client.fcall(function, 1, PREFIX, *calls.tiers_args(table, "settings"))
 

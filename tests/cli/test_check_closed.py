@@ -8,6 +8,7 @@ import pytest
 
 from celery_fairness.scheduler import calls
 from tests.cli.conftest import Installation
+from tests.support.tiers import tier_row
 from tests.support.waiting import at_most, eventually
 
 KEY = "tenant:42"
@@ -84,7 +85,7 @@ NOT_A_DEFECT = {
 def plant(it, commands):
     for command, key, *args in commands:
         if key == "tiers":
-            args[-1] = json.dumps({"concurrency": json.loads(args[-1]), "weight": 1.0})
+            args[-1] = tier_row(json.loads(args[-1]))
         it.client.execute_command(command, it.key(key), *args)
 
 
@@ -161,14 +162,12 @@ def publish_tenant(it, tenant, tier, keep_ms):
 
 
 def publish_tiers(it, **limits):
-    rows = {
-        name: json.dumps({"concurrency": limit, "weight": 1.0}) for name, limit in limits.items()
-    }
+    rows = {name: tier_row(limit) for name, limit in limits.items()}
     it.run(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
 
 
 def enter_the_gate(it, tenant, lease, lease_ms):
     key = f"tenant:{tenant}"
-    known, copies = ("free", "", "free", "1"), ("", "", "", "1000")
+    known, copies = ("free", "", "free", "C1"), ("", "", "", "1000")
     args = (lease, lease_ms, "observe", key, key, *known, "", *copies, "", lease_ms, "", "", "", "")
     it.run(calls.ACQUIRE, args)

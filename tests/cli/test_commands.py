@@ -41,8 +41,8 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
     assert "celery 3 1 2 0 0 WAIT 1 1 1" in rows
     assert "other 1 1 0 0 0 WAIT 0 0 0" in rows
     assert "worker-1 1" in lines
-    assert "tier concurrency weight queue class max waiting rejected" in lines
-    assert "free 1 1 default unlimited 1" in lines
+    assert "tier concurrency rate throttle weight queue class max waiting rejected" in lines
+    assert "free 1 unlimited unlimited 1 default unlimited 1" in lines
     assert "expired 2" in lines
     assert "\x1b" not in done.output
 
@@ -145,8 +145,8 @@ def test_on_the_gate_path_status_shows_tiers_and_rejections(client, redis_url, m
     gate = make_fairness(url=redis_url)
     lines = lines_of(run("status", of=gate))
     assert lines[0].startswith("gate path")
-    assert "tier concurrency weight queue class max waiting rejected" in lines
-    assert "free 1 1 default unlimited 7" in lines
+    assert "tier concurrency rate throttle weight queue class max waiting rejected" in lines
+    assert "free 1 unlimited unlimited 1 default unlimited 7" in lines
     assert "opened 1" in lines
     assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
 
@@ -167,7 +167,7 @@ def test_no_more_tasks_wait_at_limits_than_wait_at_all(installation, client, fai
 
 def test_status_shows_how_many_tasks_of_a_tenant_may_wait(make_fairness, run):
     of = make_fairness(fairness={"tiers": {"free": {"max_waiting": 1000}}})
-    assert "free 1 1 default 1000 0" in lines_of(run("status", of=of))
+    assert "free 1 unlimited unlimited 1 default 1000 0" in lines_of(run("status", of=of))
     tiers = json.loads(run("status", "--json", of=of).stdout)["tiers"]
     most = {each["tier"]: each["max_waiting"] for each in tiers}
     assert most == {"enterprise": None, "free": 1000, "pro": None, "pro_plus": None}

@@ -448,6 +448,15 @@ def _(scene: Scene) -> None:
     scene.fairness["tiers"] = {"pro": {"concurrency": 9}}
 
 
+@breaks("tier_rates", "advice", "tier free has a rate of 100/PT1H, and tier_on_limit is")
+def _(scene: Scene) -> None:
+    scene.on_gate()
+    scene.fairness["tiers"] = {
+        "free": {"concurrency": 1, "rate": "100/h"},
+        "pro": {"concurrency": 1, "rate": "100/m"},
+    }
+
+
 @breaks("library", "problem", "the user may not load functions")
 def _(scene: Scene) -> None:
     scene.as_user("-function", "+function|list")

@@ -249,12 +249,12 @@ def test_a_published_tenant_has_its_tier_and_its_number(limiter: Limiter) -> Non
     assert limiter.published_tenant("42") == "pro"
     assert admitted(limiter.acquire(ask())).limit == 3
     limiter.publish_tenant("42", "pro", {"concurrency": 7})
-    assert limiter.look(tier_key("42"), "42", "free").get("entitled") == 7
+    assert limiter.look(tier_key("42"), "42", "free")["entitled"] == "C7"
     limiter.publish_tenant("42", "pro", {"concurrency": None})
-    assert limiter.look(tier_key("42"), "42", "free").get("entitled") is None
+    assert limiter.look(tier_key("42"), "42", "free")["entitled"] == ""
     limiter.publish_tenant("42", None)
     assert limiter.published_tenant("42") is None
-    assert limiter.look(tier_key("42"), "42", "free").get("entitled") == 1
+    assert limiter.look(tier_key("42"), "42", "free")["entitled"] == "C1"
 
 
 def test_a_published_tenant_of_an_unpublished_tier_is_of_the_default_tier(
@@ -262,7 +262,7 @@ def test_a_published_tenant_of_an_unpublished_tier_is_of_the_default_tier(
 ) -> None:
     limiter.publish_tenant("42", "gold")
     found = limiter.look(tier_key("42"), "42", "pro")
-    assert (found["tier"], found["entitled"]) == ("free", 1)
+    assert (found["tier"], found["entitled"]) == ("free", "C1")
 
 
 def test_the_same_tenant_again_is_no_news(limiter: Limiter) -> None:
@@ -305,7 +305,7 @@ def test_inspection_shows_the_leases_and_changes_nothing(
     limiter.acquire(second)
     for _ in range(2):
         found = limiter.look(tier_key("a"), "a", "pro")
-        assert (found["tier"], found["entitled"], found["held"]) == ("pro", 3, 2)
+        assert (found["tier"], found["entitled"], found["held"]) == ("pro", "C3", 2)
         shown = [
             (lease.id, lease.expires_in_seconds) for lease in limiter.leases_of(tier_key("a")).first
         ]

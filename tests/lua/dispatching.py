@@ -8,6 +8,7 @@ from celery_fairness.control.installation.task_records import TaskHead, read_hea
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, SkippedTasks, Verdict, Waiting
 from tests.support.library import call, tag_of
+from tests.support.tiers import tier_row
 
 PREFIX = "{fairness}:"
 RULES = Rules()
@@ -105,10 +106,7 @@ class Dispatch:
             self.renew(kept)
 
     def publish_tiers(self, **limits):
-        rows = {
-            name: json.dumps({"concurrency": limit, "weight": 1.0})
-            for name, limit in limits.items()
-        }
+        rows = {name: tier_row(limit) for name, limit in limits.items()}
         self.run(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
 
     def publish_tenant(self, tenant, tier, keep_ms=0, ends_ms=None):

@@ -166,7 +166,7 @@ class Admits:
         self.client = client
 
     def ask(self, lease, message="", serial="", next_serial=""):
-        rules, known = (15_000, "on", "free", "1", 5), ("", "tenant:_", "pro", "3")
+        rules, known = (15_000, "on", "free", "C1", 5), ("", "tenant:_", "pro", "C3")
         copies = (message, serial, next_serial, 60_000)
         args = (lease, *rules, *known, write_limits((ONE,)), *copies, "", 30_000, "", "1", "")
         numbers, words = calls.read_acquire(call(self.client, calls.ACQUIRE, NAMES.prefix, args))

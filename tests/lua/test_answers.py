@@ -10,13 +10,14 @@ from celery_fairness.scheduler import calls
 from celery_fairness.store.keys import Names
 from tests.lua.test_functions import fill_leases
 from tests.support.lifetimes import run_and_look
+from tests.support.tiers import tier_row
 
 NAMES = Names("fairness")
 LEASES = NAMES.of("leases", "tenant:42")
 NOW = 1_760_000_000_000
 LEASE_MS = 15_000
 KEEP_MS = 1_200_000
-RULES = (LEASE_MS, "on", "free", 0, 5)
+RULES = (LEASE_MS, "on", "free", "C0", 5)
 #: Leases that one call ends, because nobody renewed them.
 ENDED_AT_MOST = 64
 
@@ -34,7 +35,7 @@ class Limiter:
 
     def acquire(self, lease, enforcement="on", limit=1, message="", serial="", next_serial=""):
         rules = (LEASE_MS, enforcement, *RULES[2:])
-        known = ("tenant:42", "tenant:42", "basic", limit)
+        known = ("tenant:42", "tenant:42", "basic", f"C{limit}")
         copies = (message, serial, next_serial, KEEP_MS)
         answer, lives = self.run(
             calls.ACQUIRE,
@@ -53,7 +54,7 @@ class Limiter:
             tier="basic",
             lease_ms=LEASE_MS,
             default_tier="free",
-            tiers={"basic": ("1", 1.0), "free": ("0", 1.0)},
+            tiers={"basic": "C1;W1", "free": "C0;W1"},
             enforcement="on",
             frozen_ms=str(self.now),
             app="",
@@ -116,7 +117,7 @@ def test_a_message_that_says_nothing_of_copies_leaves_no_memory_of_them(limiter,
 
 
 def test_a_tenant_may_have_a_tier_and_no_number_or_a_number_and_no_tier(limiter, client):
-    client.hset(NAMES.tiers, "pro", '{"concurrency": 3, "weight": 1.0}')
+    client.hset(NAMES.tiers, "pro", tier_row(3))
     client.hset(NAMES.tenant("42"), "tier", "pro")
     client.hset(NAMES.clock, "tenant_published", 1)
     assert limiter.acquire("l1")[0] == [1, 1, 3, -1, 0, "pro"]
@@ -136,11 +137,12 @@ def test_leases_are_shown_with_their_ends_and_the_oldest_first(limiter, client):
     assert shown == [("t1.1.1", 7_000), ("gate", 5_000), ("lost", 0)]
     # The call that removes a lease that has ended frees its slot.
     assert (found["held"], found["ended_unswept"]) == (3, 1)
-    assert (found["tier"], found["entitled"]) == ("basic", 1)
+    assert (found["tier"], found["entitled"]) == ("basic", "C1")
 
 
 def test_a_publication_of_tiers_answers_with_its_code_and_the_version(limiter, client):
-    def tiers(source, row="{}"):
+    def tiers(source, concurrency=1):
+        row = tier_row(concurrency)
         args = calls.tiers_args({"free": row}, source, force=source == "database")
         answer = json.loads(limiter.run(calls.PUBLISH_TIERS, (), *args)[0])
         return answer["is_written"], answer["version"]
@@ -149,7 +151,7 @@ def test_a_publication_of_tiers_answers_with_its_code_and_the_version(limiter, c
     assert tiers("settings") == (True, 1)
     assert tiers("database") == (True, 2)
     assert tiers("database") == (True, 2)
-    assert tiers("settings", "{1}") == (False, 2)
+    assert tiers("settings", 2) == (False, 2)
 
 
 def test_a_publication_of_a_tenant_answers_with_the_version_that_news_raise(limiter, client):

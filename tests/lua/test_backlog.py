@@ -11,8 +11,8 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 
-#: The concurrency and the weight of each tier, as a caller holds them.
-TIERS = {"free": ("1", 1), "pro": ("unlimited", 2), "held": ("0", 1)}
+#: The numbers of each tier, as a caller holds them.
+TIERS = {"free": "C1;W1", "pro": "W2", "held": "C0;W1"}
 #: A call looks at so many lanes of one tenant, and of all tenants.
 LANES, LANES_OF_CALL = 20, 100
 TENANTS_AT_MOST = 60

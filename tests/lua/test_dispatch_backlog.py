@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Bounds, Full, Put, Verdict
 from tests.lua.dispatching import PREFIX, Dispatch
 from tests.support.library import call
+from tests.support.tiers import tier_row
 
 TWO = Bounds("free", 2)
 
@@ -24,10 +23,7 @@ def publish(client):
     """Publish tiers by their ``max_waiting``."""
 
     def make(**most):
-        rows = {}
-        for name, number in most.items():
-            row = {"concurrency": None, "weight": 1.0, "queue_class": "default"}
-            rows[name] = json.dumps(row | {"max_waiting": number})
+        rows = {name: tier_row(max_waiting=number) for name, number in most.items()}
         call(client, calls.PUBLISH_TIERS, PREFIX, calls.tiers_args(rows, "database"))
 
     return make

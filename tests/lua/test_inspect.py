@@ -59,7 +59,7 @@ class World:
         return {
             "lease_ms": LEASE_MS,
             "default_tier": "free",
-            "tiers": {"free": ("unlimited", 1.0)},
+            "tiers": {"free": "W1"},
             "enforcement": "on",
             "frozen_ms": str(self.now),
         }
@@ -123,7 +123,7 @@ def value_of(answer):
     [
         (calls.INSPECT, calls.json_args(**API_ASKED, **World(None).checking()), library()),
         (calls.EXPLAIN, calls.json_args(**T2_ASKED, **World(None).checking()), library()),
-        ("check", (LEASE_MS, "free", "1", NOW, "leases:api", "0"), check_library()),
+        ("check", (LEASE_MS, "free", "C1", NOW, "leases:api", "0"), check_library()),
     ],
     ids=["inspect", "explain", "check"],
 )

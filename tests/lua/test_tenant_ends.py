@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from celery_fairness.scheduler.types import Bounds, Full, Put
 from tests.lua.dispatching import NOW, PREFIX, RULES, Dispatch
 from tests.lua.test_functions import ask
 from tests.support.tables import findings
+from tests.support.tiers import tier_row
 
 #: The time at which the record ends.
 END = NOW + 60_000
@@ -74,10 +74,7 @@ def test_the_tier_does_not_come_back_once_the_record_is_gone(dispatch, client):
 
 
 def test_a_put_is_bounded_by_the_default_tier_after_the_end(dispatch, client):
-    rows = {"free": {"max_waiting": 1}, "pro": {"max_waiting": 2}}
-    tiers = {
-        name: json.dumps({"concurrency": 9, "weight": 1.0, **more}) for name, more in rows.items()
-    }
+    tiers = {"free": tier_row(9, max_waiting=1), "pro": tier_row(9, max_waiting=2)}
     dispatch.run(calls.PUBLISH_TIERS, calls.tiers_args(tiers, "database"))
     dispatch.publish_tenant("a", "pro", KEPT_MS, END)
     bounds = Bounds("free", None, None)
@@ -151,12 +148,12 @@ def test_the_limiter_ends_a_tier_and_a_number_of_its_own(make_limiter, clock):
         found = limiter.look(tier_key("42"), "42", "pro")
         return limiter.published_tenant("42"), found["entitled"], found["own_number"]
 
-    assert seen() == ("pro", 2, True)
+    assert seen() == ("pro", "C2", True)
     assert isinstance(limiter.acquire(ask("l1", "42", "pro")), Admitted)
     clock.now_ms = end - 1
-    assert seen() == ("pro", 2, True)
+    assert seen() == ("pro", "C2", True)
     clock.now_ms = end
-    assert seen() == ("free", 1, False)
+    assert seen() == ("free", "C1", False)
     answer = limiter.acquire(ask("l2", "42", "pro"))
     assert isinstance(answer, Rejected)
     assert (answer.tier, answer.limit) == ("free", 1)

@@ -87,6 +87,21 @@ class Rejected(NamedTuple):
     wait_ms: float
 
 
+class Entitlement(NamedTuple):
+    """What a tenant may do.
+
+    Attributes:
+        limit: Its numbers.
+        weight: Its share.
+        counts: The limit that counts its starts: its rate and its throttle, also those that an
+            override takes away. None if it has none.
+    """
+
+    limit: Limit
+    weight: float
+    counts: Limit | None
+
+
 @dataclass
 class Other:
     """A lease whose task is not in Redis: its keys, and the logical time of its end."""
@@ -140,7 +155,7 @@ class Admission:
         # Operators set these.
         self.tiers: dict[str, Any] = {}
         self.tiers_published = False
-        self.tenants: dict[str, tuple[str, str]] = {}
+        self.tenants: dict[str, tuple[str, dict[str, Any]]] = {}
         self.declared: dict[str, tuple[int | None, Any, Any]] = {}
         self.paused: dict[str, float] = {}
         self.cooled: dict[str, int] = {}
@@ -252,20 +267,26 @@ class Admission:
         hold = self.hold_ms(limit)
         if hold == NEVER or rules.enforcement != "on":
             return hold, AGAIN_MS if hold == NEVER else hold
-        wait, again, ahead = 0.0, 0.0, self.reserved(limit.key)
+        wait, again = 0.0, 0.0
         if limit.concurrency is not None and self.held(limit.key) >= limit.concurrency:
             wait, again = NEVER, AGAIN_MS
-        log = self.logs.get(limit.key)
-        if log or ahead:
-            waits = [(log or StartLog()).throttle_wait_ms(limit, self.time, ahead, early)]
-            for starts, period_ms in limit.rates:
-                # If all starts of a window are reserved, the first of them may be now.
-                window = min(AGAIN_MS, period_ms)
-                if ahead < starts:
-                    window = log.rate_wait_ms((starts - ahead, period_ms), self.time) if log else 0
-                waits.append(window)
-            wait, again = max(wait, *waits), max(again, *waits)
+        pace = self.pace_ms(limit, early)
+        wait, again = max(wait, pace), max(again, pace)
         return max(wait, hold), hold or again
+
+    def pace_ms(self, limit: Limit, early: bool = False) -> float:
+        """Return how long the rates and the throttle of a limit allow no start."""
+        log, ahead = self.logs.get(limit.key), self.reserved(limit.key)
+        if not log and not ahead:
+            return 0
+        waits = [(log or StartLog()).throttle_wait_ms(limit, self.time, ahead, early)]
+        for starts, period_ms in limit.rates:
+            # If all starts of a window are reserved, the first of them may be now.
+            window = min(AGAIN_MS, period_ms)
+            if ahead < starts:
+                window = log.rate_wait_ms((starts - ahead, period_ms), self.time) if log else 0
+            waits.append(window)
+        return max(waits)
 
     def rejection(self, words: str, rules: Any, early: bool = False) -> Rejected | None:
         """Return why no task with these limits may start now, or None if all limits allow it.
@@ -293,31 +314,49 @@ class Admission:
         whole = self.whole(queue)
         return self.rejection(word_of(whole), rules) if whole else None
 
-    def entitlement(self, key: str, tenant: str, tier: str, rules: Any) -> tuple[int | None, float]:
-        """Return the concurrency of a tenant (None is unlimited) and its weight.
+    def entitlement(self, key: str, tenant: str, tier: str, rules: Any) -> Entitlement:
+        """Return what a tenant may do.
 
         The administrator's numbers of the tenant win, then its published tier, then the tier of
         the task. An unknown tier is the default tier. A pause and an override win over all.
         """
         if key == SYSTEM:
-            return None, 1.0
-        published, own = self.tenants.get(tenant, ("", ""))
+            return Entitlement(Limit(key), 1.0, None)
+        published, own = self.tenants.get(tenant, ("", {}))
         tier = published or tier
         row = self.tiers.get(tier) or self.tiers.get(rules.default_tier)
-        limit = row.concurrency if row else rules.default_limit
-        if own:
-            limit = None if own == "unlimited" else int(own)
+        of_tier = numbers_of_tier(row) if row else {"concurrency": rules.default_limit}
+        limit = Limit(key, private=True)._replace(**{**of_tier, **own})
+        own_rates, own_throttle = limit.rates, limit.throttle
         if self.paused_ms(key) or self.paused_ms(f"tenant:{tenant}"):
-            limit = 0
+            limit = limit._replace(concurrency=0)
         else:
-            limit = self._override(key).get("concurrency", limit)
-        return limit, row.weight if row else 1.0
+            limit = limit.with_numbers(self._override(key))
+        counts = limit._replace(
+            rates=limit.rates or own_rates, throttle=limit.throttle or own_throttle
+        )
+        is_counted = bool(counts.rates or counts.throttle)
+        weight = row.weight if row else 1.0
+        return Entitlement(limit, weight, counts if is_counted else None)
+
+    def tier_closed_ms(self, limit: Limit, rules: Any, early: bool = False) -> float:
+        """Return how long the numbers of a tenant allow no start.
+
+        A concurrency of 0 is a hold, which stops every start.
+        """
+        if limit.concurrency == 0:
+            return NEVER
+        if rules.enforcement != "on":
+            return 0
+        if limit.concurrency is not None and self.held(limit.key) >= limit.concurrency:
+            return NEVER
+        return self.pace_ms(limit, early)
 
     def tier_name(self, key: str, tenant: str, tier: str, rules: Any) -> str:
         """Return the tier of a tenant by its name. An unknown tier is the default tier."""
         if key == SYSTEM:
             return ""
-        tier = self.tenants.get(tenant, ("", ""))[0] or tier
+        tier = self.tenants.get(tenant, ("", {}))[0] or tier
         return tier if tier in self.tiers else rules.default_tier
 
     def declare(self, words: str, is_new: bool) -> None:
@@ -342,15 +381,20 @@ class Admission:
         key = part if part.startswith(whole) else whole
         return ",".join(filter(None, (words, f"{key}|q|w")))
 
-    def count_starts(self, words: str) -> None:
+    def _counting(self, words: str, tenant: Entitlement) -> list[Limit]:
+        """Return the limits that count a start: those of the task, and the pace of its tenant."""
+        own = (tenant.counts,) if tenant.counts else ()
+        return one_per_key((*own, *map(self.numbers, read_limits(words))))
+
+    def count_starts(self, words: str, tenant: Entitlement) -> None:
         """A task with these limits starts."""
-        for limit in one_per_key(tuple(map(self.numbers, read_limits(words)))):
+        for limit in self._counting(words, tenant):
             if limit.rates or limit.throttle or limit.key in self.logs:
                 self.logs.setdefault(limit.key, StartLog()).start(limit, self.time)
 
-    def reserve(self, words: str, name: str, ends: int) -> None:
+    def reserve(self, words: str, tenant: Entitlement, name: str, ends: int) -> None:
         """A promoted task reserves a start of each rate and throttle."""
-        for limit in map(self.numbers, read_limits(words)):
+        for limit in self._counting(words, tenant):
             if limit.rates or limit.throttle:
                 self.reservations[limit.key][name] = ends
 
@@ -359,9 +403,9 @@ class Admission:
         for reserved in self.reservations.values():
             reserved.pop(name, None)
 
-    def give_starts_back(self, words: str, at: int) -> None:
+    def give_starts_back(self, words: str, tenant: Entitlement, at: int) -> None:
         """A start of a time does not count for rates and throttles."""
-        for limit in one_per_key(tuple(map(self.numbers, read_limits(words)))):
+        for limit in self._counting(words, tenant):
             log = self.logs.get(limit.key)
             if log and not log.give_back(limit, at):
                 del self.logs[limit.key]
@@ -383,6 +427,13 @@ class Admission:
         for _, key in until[:most]:
             del self.paused[key]
         return {whole_key(key) for _, key in (*over, *until)}
+
+
+def numbers_of_tier(row: Any) -> dict[str, Any]:
+    """Return the numbers of a published tier that judge a start."""
+    rates = (row.rate.window,) if row.rate else ()
+    throttle = row.throttle.window if row.throttle else None
+    return {"concurrency": row.concurrency, "rates": rates, "throttle": throttle}
 
 
 def whole_key(key: str) -> str:

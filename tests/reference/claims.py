@@ -141,7 +141,7 @@ class Claim:
         return None if self.lets_all else self.admission.rejection(task.limits, self.rules, early)
 
     def _is_tenant_open(self, task: Task) -> bool:
-        return self.lets_all or self.state.is_tenant_open(task, self.rules)
+        return self.lets_all or self.state.is_tenant_open(task, self.rules, self.promotes)
 
     def _closed(self, task: Task) -> list[tuple[Limit, float]]:
         """Return the limits that reject a task, each with the time of the next try."""
@@ -254,10 +254,10 @@ class Claim:
 
         rules = self.rules
         require(self.takes(task), "a process gets only what it takes", tag=tag)
-        entitled = self.state.entitlement(task, rules)[0]
+        entitled = self.state.entitlement(task, rules).limit
         require(
             self._is_tenant_open(task),
-            "a tenant never runs more tasks than its tier allows",
+            "a tenant never runs or starts more tasks than its tier allows",
             key=task.key,
             limit=entitled,
             held=self.admission.held(task.key),
@@ -353,8 +353,7 @@ class Claim:
 
     def _charge(self, task: Task) -> float:
         """A start adds cost / weight of the tier."""
-        _, weight = self.state.entitlement(task, self.rules)
-        return charge_of(self._amount(task), weight)
+        return charge_of(self._amount(task), self.state.entitlement(task, self.rules).weight)
 
     def _amount(self, task: Task) -> float:
         """`tasks` charges 1, `cost` the cost of the header, `runtime` the tenant's mean seconds."""
@@ -367,7 +366,8 @@ class Claim:
         """A task starts: its tenant is charged, its lease holds slots, its starts are counted."""
         rules = self.rules
         amount = self._amount(task)
-        _, weight = self.state.entitlement(task, rules)
+        tenant = self.state.entitlement(task, rules)
+        weight = tenant.weight
         by_runtime = rules.fairness_by == "runtime"
         charged = charge_of(amount, weight)
         for key in _shared(limits):
@@ -389,12 +389,12 @@ class Claim:
         if self.promotes:
             # The gate counts its start, and reports it. Until then it may expire.
             lease.state = "promoted"
-            self.admission.reserve(limits, name, ends)
+            self.admission.reserve(limits, tenant, name, ends)
             copies = self.state.copies[task.tag]
             copies.name(name, name)
             copies.attempts = task.attempt
             return
-        self.admission.count_starts(limits)
+        self.admission.count_starts(limits, tenant)
         lease.charge = Charge(amount, weight, finish) if by_runtime else None
         waited_ms = self.state.now - (task.since_ms or 0) if task.attempt == 1 else None
         how = start_of(waited_ms, task.is_noisy)
@@ -423,8 +423,8 @@ class Claim:
         key, strategy = fields["key"], fields["strategy"]
         task.rejected_by = (key, strategy)
         if key == task.key and not self.state.is_tenant_open(task, self.rules):
-            limit, _ = self.state.entitlement(task, self.rules)
-            if (strategy, fields["limit"]) == ("concurrency" if limit else "paused", str(limit)):
+            limit = self.state.entitlement(task, self.rules).limit
+            if strategy in self._strategies(limit, fields["limit"], of_tier=True):
                 return True
         # A limit of a task may have the key of a tenant's tier.
         closed = [limit for limit, _ in self._closed(task) if limit.key == key]
@@ -452,9 +452,11 @@ class Claim:
             limit.key == key for task in (*left, *self._dropped) for limit, _ in self._closed(task)
         )
 
-    def _strategies(self, limit: Limit, number: str) -> set[str]:
+    def _strategies(self, limit: Limit, number: str, *, of_tier: bool = False) -> set[str]:
         """Return by which of its numbers a closed limit may reject, if the event has ``number``."""
-        if self.admission.hold_ms(limit) > 0:
+        if of_tier and limit.concurrency == 0:
+            return {"paused"} if number == "0" else set()
+        if not of_tier and self.admission.hold_ms(limit) > 0:
             is_paused = limit.concurrency == 0 or self.admission.paused_ms(limit.key) > 0
             return {"paused" if is_paused else "cool-down"} if number == "0" else set()
         numbers = {
@@ -525,10 +527,12 @@ class Claim:
             soonest += [(task.eta_ms - self.state.now, task.tag) for task in delayed]
             whole = self.admission.whole_rejection(queue, self.rules)
             for task in self.state.waiting(queue):
-                if not self.takes(task) or not self._is_tenant_open(task):
+                if not self.takes(task):
                     continue
                 rejected = self._rejection(task)
                 waits = [each.wait_ms for each in (whole, rejected) if each]
+                if not self._is_tenant_open(task):
+                    waits.append(self.state.tenant_closed_ms(task, self.rules))
                 if waits:
                     soonest.append((max(waits), task.tag))
         for wait_ms, what in soonest:

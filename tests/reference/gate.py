@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import ceil, inf
 from typing import Any
 
-from tests.reference.admission import Other
+from tests.reference.admission import SYSTEM, Entitlement, Other
 from tests.reference.events import OF_OUTCOME, RELEASED, Event
 from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, one_per_key, read_limits
 from tests.reference.objection import require
@@ -98,6 +99,11 @@ class Gates:
         require(reason in reasons, "a gate rejects for a reason", got=reason, reasons=reasons)
         action = next(x for x in (DROP, RESCHEDULE, WAIT) if x in {*actions, WAIT})
         require(answer.action == _ACTIONS[action], "the strongest action counts", actions=actions)
+        if action == WAIT and behind is False:
+            wait = self._wait_ms(request)
+            expected = ceil(wait) / 1000 if wait < inf else None
+            got = answer.retry_after_seconds
+            require(got == expected, "a gate says when a task may start", got=got, want=expected)
         if action == DROP:
             copies.started = copy.serial
             self.book.expect(
@@ -120,19 +126,33 @@ class Gates:
     def _reasons(self, request: Any) -> tuple[set[str], set[str]]:
         """Return why a task may not start, and the actions of the limits that reject it."""
         admission, reasons, actions = self.admission, set(), set()
-        key = request.tier_key
-        limit = None
-        if request.tenant:
-            limit, _ = admission.entitlement(key, request.tenant, request.tier, self.rules)
-        if limit is not None and admission.held(key) >= limit:
-            reasons.add("at_concurrency_limit" if limit else "paused")
         enforced = replace(self.rules, enforcement="on")
+        own = self._tenant_of(request).limit
+        if admission.tier_closed_ms(own, enforced) > 0:
+            is_full = own.concurrency is not None and admission.held(own.key) >= own.concurrency
+            at = {"at_rate_limit", "at_throttle"}
+            reasons |= {"at_concurrency_limit" if own.concurrency else "paused"} if is_full else at
         for each in one_per_key(tuple(map(admission.numbers, read_limits(request.limits)))):
             if admission.closed_ms(each, enforced)[0] > 0:
                 reasons |= self._reasons_of(each)
                 if admission.hold_ms(each) <= 0:
                     actions.add(each.action)
         return reasons, actions
+
+    def _tenant_of(self, request: Any) -> Entitlement:
+        key = request.tier_key or SYSTEM
+        return self.admission.entitlement(key, request.tenant, request.tier, self.rules)
+
+    def _wait_ms(self, request: Any) -> float:
+        """Return how long some limit of a request allows no start."""
+        admission, enforced = self.admission, replace(self.rules, enforcement="on")
+        limits = one_per_key(tuple(map(admission.numbers, read_limits(request.limits))))
+        own = admission.tier_closed_ms(self._tenant_of(request).limit, enforced)
+        return max([own, *(self._closed_ms(each, enforced) for each in limits)])
+
+    def _closed_ms(self, limit: Limit, rules: Any) -> float:
+        """Return how long a limit allows no start. While it is held, its slots do not matter."""
+        return self.admission.hold_ms(limit) or self.admission.closed_ms(limit, rules)[0]
 
     def _reasons_of(self, limit: Limit) -> set[str]:
         admission = self.admission
@@ -155,7 +175,7 @@ class Gates:
             copies.is_released = True
         keys = frozenset(request.lease.keys)
         self.admission.others[request.lease.id] = Other(keys, time + rules.lease_ms)
-        self.admission.count_starts(request.limits)
+        self.admission.count_starts(request.limits, self._tenant_of(request))
 
     def _is_behind(self, request: Any, queue: str) -> bool | None:
         """Whether a parked task of the broker waits where a newcomer would. None: perhaps.

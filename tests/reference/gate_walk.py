@@ -51,6 +51,7 @@ WEIGHTS = {
     "stop": 1,
     "override": 1,
     "tenant": 0.7,
+    "tiers": 0.4,
     "put": 4,
     "claim": 3,
     "settle": 3,

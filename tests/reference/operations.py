@@ -297,17 +297,39 @@ def _advance(scene: Scene, random: Random) -> Operation:
     return (random.choice(steps * 4 + [-3, -60, -3_600_000, 3_600_000]),)
 
 
+#: Rates of tiers with other periods than those of limits that share their keys. A start by such a
+#: limit forgets what is older than its own period, so it may open a tenant whose period is new.
+LONGER = ("2/5s", "4/20s")
+
+
+def _window(scene: Scene, starts: int, period_ms: int) -> tuple[tuple[int, int], ...]:
+    """Return a rate that a tenant's key may have."""
+    return ((starts, 1_000 if scene.of_tiers else period_ms),)
+
+
 def _tiers(scene: Scene, random: Random) -> Operation:
-    def numbers() -> tuple[int | None, float, int | None]:
+    def numbers() -> tuple[int | None, float, int | None, str | None, str | None]:
         waiting = random.choice([1, 5, None]) if len(scene.bounds) > 1 else None
-        return random.choice([0, 1, 1, 2, 3, None]), random.choice([1.0, 1.0, 2.0, 0.3]), waiting
+        return (
+            random.choice([0, 1, 1, 2, 3, None]),
+            random.choice([1.0, 1.0, 2.0, 0.3]),
+            waiting,
+            random.choice([None, None, None, "3/1s", *(["2/1s"] if scene.of_tiers else LONGER)]),
+            random.choice([None, None, None, None, "3/1s"]),
+        )
 
     return numbers(), numbers() if random.random() < 0.7 else None
 
 
 def _tenant(scene: Scene, random: Random) -> Operation:
     tenant = random.choice(scene.tenants[1:])
-    return tenant, random.choice(["free", "pro", "gold", ""]), random.choice(["", "", "0", "2"])
+    numbers = (
+        ("concurrency", random.choice([0, 2, 2, None])),
+        ("rates", random.choice([(), _window(scene, 1, 700), _window(scene, 4, 5_000)])),
+        ("throttle", random.choice([None, (2, 1_000)])),
+    )
+    own = tuple(each for each in numbers if random.random() < 0.25)
+    return tenant, random.choice(["free", "pro", "gold", ""]), own
 
 
 def _gate(scene: Scene, random: Random) -> Operation:
@@ -343,7 +365,7 @@ def _steered(scene: Scene, random: Random) -> str:
 def _override(scene: Scene, random: Random) -> Operation:
     numbers = (
         ("concurrency", random.choice([0, 0, 1, 2, 5, None])),
-        ("rates", random.choice([(), ((1, 1_000),), ((9, 3_000),)])),
+        ("rates", random.choice([(), ((1, 1_000),), _window(scene, 9, 3_000)])),
         ("throttle", random.choice([None, (2, 1_000)])),
     )
     said = tuple(each for each in numbers if random.random() < 0.5) or numbers[:1]

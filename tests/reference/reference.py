@@ -24,6 +24,7 @@ from tests.reference.admission import (
     NEVER,
     SYSTEM,
     Admission,
+    Entitlement,
     Other,
     QueueLimit,
     whole_key,
@@ -128,7 +129,7 @@ class Reference:
 
     # -- tenants ----------------------------------------------------------------------------------
 
-    def entitlement(self, task: Task, rules: Any) -> tuple[int | None, float]:
+    def entitlement(self, task: Task, rules: Any) -> Entitlement:
         """The tier of a waiting task is that of the last put of its tenant that carried one."""
         account = self.accounts.get(task.key)
         tier = account.tier if account else ""
@@ -141,12 +142,13 @@ class Reference:
             task.key, task.tenant, account.tier if account else "", rules
         )
 
-    def is_tenant_open(self, task: Task, rules: Any) -> bool:
-        """A tenant never runs more tasks at once than its tier allows. A limit of 0 is a hold."""
-        limit, _ = self.entitlement(task, rules)
-        if limit is None:
-            return True
-        return limit > 0 and (rules.enforcement != "on" or self.admission.held(task.key) < limit)
+    def tenant_closed_ms(self, task: Task, rules: Any, early: bool = False) -> float:
+        """A tenant never runs, and never starts, more tasks than its tier allows."""
+        return self.admission.tier_closed_ms(self.entitlement(task, rules).limit, rules, early)
+
+    def is_tenant_open(self, task: Task, rules: Any, early: bool = False) -> bool:
+        """Whether the tier of a task's tenant allows a start."""
+        return self.tenant_closed_ms(task, rules, early) <= 0
 
     # -- places -----------------------------------------------------------------------------------
 
@@ -354,7 +356,7 @@ class Reference:
             if bounded:
                 account = self.accounts.get(task.key)
                 tier = task.tier or (account.tier if account else "")
-                tier = self.admission.tenants.get(task.tenant, ("", ""))[0] or tier
+                tier = self.admission.tenants.get(task.tenant, ("", {}))[0] or tier
                 row = self.admission.tiers.get(tier) or self.admission.tiers.get(
                     bounds.default_tier
                 )
@@ -388,7 +390,7 @@ class Reference:
         if lease.is_promotion:
             return self._settle_promotion(lease, verdict, rules)
         if not end.begun and lease.state == "claimed":
-            self._give_starts_back(lease)
+            self._give_starts_back(lease, rules)
         if verdict in ("begun", "acked", "taken"):
             self._note_begin(lease, verdict)
             return 1
@@ -441,12 +443,15 @@ class Reference:
         self._attempts_ended[RAN["failed"] + lease.task.queue] += 1
         self.end(lease.task, "acked", lease.task.queue, owner=lease.owner)
 
-    def _give_starts_back(self, lease: Lease) -> None:
+    def _give_starts_back(self, lease: Lease, rules: Any) -> None:
         """A body did not begin: its start does not count, by the numbers that its queue has now."""
         whole = self.admission.whole(lease.task.queue)
         word = word_of(whole) if whole and whole.key in lease.keys else ""
         words = ",".join(filter(None, (lease.task.limits, word)))
-        self.admission.give_starts_back(words, lease.since)
+        task, account = lease.task, self.accounts.get(lease.task.key)
+        tier = account.tier if account else task.tier
+        tenant = self.admission.entitlement(task.key, task.tenant, tier, rules)
+        self.admission.give_starts_back(words, tenant, lease.since)
 
     def _settle_promotion(self, lease: Lease, verdict: str, rules: Any) -> int:
         """A promoter has published a task, or not. The copy that was sent keeps the slots."""
@@ -468,6 +473,7 @@ class Reference:
         elif verdict in ("unsent", "rejected"):
             pause_ms = min(rules.lease_ms, rules.lease_ms * FIRST_PAUSE * 2**task.deaths)
             task.place, task.deaths, task.eta_ms = "delayed", tries, round(self.now + pause_ms)
+            task.put_back_by = frozenset()
         else:
             self.wait(task)
         return 1
@@ -945,10 +951,10 @@ class Reference:
         self.admission.tiers_published = True
         self.admission.is_changed = True
 
-    def publish_tenant(self, tenant: str, tier: str, concurrency: str) -> None:
-        """A tenant has this tier and number; an empty tier clears both."""
+    def publish_tenant(self, tenant: str, tier: str, own: dict[str, Any]) -> None:
+        """A tenant has this tier and numbers; an empty tier clears both."""
         if tier:
-            self.admission.tenants[tenant] = (tier, concurrency)
+            self.admission.tenants[tenant] = (tier, own)
         else:
             self.admission.tenants.pop(tenant, None)
         self.admission.is_changed = True

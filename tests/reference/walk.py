@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from celery_fairness.config.numbers import write_numbers
 from celery_fairness.config.queue_limits import write_queue
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.config.tiers import Tier, tier_fields
+from celery_fairness.config.tiers import Tier, write_tier
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, SkippedTasks, Verdict, Waiting
 from celery_fairness.store.library import Library, build, is_missing, load
@@ -326,15 +326,20 @@ class Walk:
 
     def do_tiers(self, pro, free):
         given = {"pro": pro, "free": free}
-        tiers = [Tier(name, x[0], x[1], max_waiting=x[2]) for name, x in given.items() if x]
-        rows = {tier.name: json.dumps(tier_fields(tier)) for tier in tiers}
+        tiers = [
+            Tier(name, x[0], x[1], max_waiting=x[2], rate=x[3], throttle=x[4])
+            for name, x in given.items()
+            if x
+        ]
+        rows = {tier.name: write_tier(tier) for tier in tiers}
         self.call(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
         self.reference.publish_tiers(tiers)
 
-    def do_tenant(self, tenant, tier, number):
-        number = number if tier else ""
-        self.call(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, _own(number)))
-        self.reference.publish_tenant(tenant, tier, number)
+    def do_tenant(self, tenant, tier, numbers):
+        own = dict(numbers) if tier else {}
+        text = write_numbers(_in_table(own))
+        self.call(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, text))
+        self.reference.publish_tenant(tenant, tier, own)
 
     def do_stop(self, how, key, wait_ms, enforcement):
         rules = self.rules(enforcement)
@@ -460,9 +465,9 @@ class Walk:
 
     def lift(self) -> None:
         """Operators lift everything that they have set."""
-        self.run(("tiers", (None, 1.0, None), (None, 1.0, None)))
+        self.run(("tiers", (None, 1.0, None, None, None), (None, 1.0, None, None, None)))
         for tenant in self.scene.tenants[1:]:
-            self.run(("tenant", tenant, "", ""))
+            self.run(("tenant", tenant, "", ()))
         admission = self.reference.admission
         for key in sorted(admission.paused):
             self.run(("stop", "resume", key, 0, "on"))
@@ -494,8 +499,3 @@ def _in_table(said: dict[str, Any]) -> dict[str, Any]:
         "throttle": ("throttle", lambda value: value and (value,)),
     }
     return {forms[name][0]: forms[name][1](value) for name, value in said.items()}
-
-
-def _own(number: str) -> str:
-    """Return a tenant's own number as the text of the package."""
-    return "" if number == "" else "C-" if number == "unlimited" else f"C{number}"

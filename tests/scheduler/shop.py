@@ -18,7 +18,7 @@ from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.config.numbers import write_numbers
 from celery_fairness.config.queue_limits import write_queue
 from celery_fairness.config.queue_policy import queue_key
-from celery_fairness.config.tiers import Tier, tier_fields
+from celery_fairness.config.tiers import Tier, write_tier
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import (
     Claim,
@@ -261,12 +261,13 @@ class Shop:
         self.run(calls.SET_QUEUE_LIMIT, args)
 
     def tiers(self, *tiers: Tier) -> None:
-        rows = {tier.name: json.dumps(tier_fields(tier)) for tier in tiers}
+        rows = {tier.name: write_tier(tier) for tier in tiers}
         self.run(calls.PUBLISH_TIERS, calls.tiers_args(rows, "database"))
 
-    def tenant(self, tenant: str, tier: str, concurrency: int | None = None) -> None:
-        number = "" if concurrency is None else f"C{concurrency}"
-        self.run(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, number))
+    def tenant(self, tenant: str, tier: str, concurrency: int | None = None, **rates: Any) -> None:
+        numbers = rates if concurrency is None else {"concurrency": concurrency, **rates}
+        text = write_numbers(numbers)
+        self.run(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", tier, text))
 
     def cancel(self, *numbers: int) -> list[bool]:
         tags = [f"tag.{number}" for number in numbers]

@@ -60,8 +60,14 @@ def a_tier_of_the_settings() -> Iterable[str]:
     from celery_fairness.config.tiers import Tier, tier_fields
 
     return tier_fields(_tiers({"gold": {"concurrency": 1, **GIVEN}})["gold"]).keys() & {
-        name for name, value in GIVEN.items() if getattr(Tier("a", 1, **GIVEN), name) == value
+        name for name in NEW if getattr(Tier("a", 1, **GIVEN), name) == _read(name)
     }
+
+
+def _read(name: str) -> Any:
+    """Return the value of a number as its kind reads it."""
+    kind, value, _, _ = NEW[name]
+    return kind.read(name, value)
 
 
 def _tiers(given: dict[str, Any]) -> Any:
@@ -236,7 +242,7 @@ def a_published_tier() -> Iterable[str]:
     from celery_fairness.config.tiers import tier_fields
 
     fields = tier_fields(Tier(name="gold", **GIVEN).published())
-    return [name for name in NEW if fields[name] == GIVEN[name]]
+    return [name for name in NEW if fields[name] == _read(name)]
 
 
 @place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery_fairness.scheduler.calls import limit_text
+from celery_fairness.scheduler.calls import rules_args
 from celery_fairness.scheduler.types import Rules
 from celery_fairness.store.library import check_library
 from tests.support.library import call
@@ -92,7 +92,8 @@ def findings(
         now_ms: The server's time.
         repair: Whether to repair it.
     """
-    settings = (rules.lease_ms, rules.default_tier, limit_text(rules.default_limit), now_ms)
+    lease_ms, _, default_tier, default_numbers, _ = rules_args(rules)
+    settings = (lease_ms, default_tier, default_numbers, now_ms)
     keys = ["clock", *(key.removeprefix(prefix) for key in client.keys(f"{prefix}*"))]
     rest = [word for key in keys for word in (key, "0")]
     found = []

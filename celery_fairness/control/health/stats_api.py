@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from celery_fairness.config.fields import whole
+from celery_fairness.config.numbers import NUMBERS
 from celery_fairness.control.health.doctor.diagnosis import diagnose
 from celery_fairness.control.health.doctor.symptoms import Diagnosis
 from celery_fairness.control.health.metrics import (
@@ -58,6 +59,8 @@ ENDS = DONE, FAILED, RETRIED = "done", "failed", "retried"
 BATCH = 20
 _REJECTED = "rejected:"
 
+_RATE = NUMBERS["rate"].kind
+
 
 class StatsApi:
     """Status and statistics of one installation.
@@ -86,6 +89,7 @@ class StatsApi:
                 tier.queue_class,
                 counts.pop(_REJECTED + tier.name, 0),
                 tier.max_waiting,
+                *(_RATE.to_ojs(each) for each in (tier.rate, tier.throttle)),
             )
             for tier in (published or installation.settings.tiers).values()
         )

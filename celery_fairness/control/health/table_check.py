@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from celery_fairness.config.numbers import write_numbers
+from celery_fairness.config.tiers import tier_numbers
 from celery_fairness.control.health.views import Check, Finding
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.reader import batches
-from celery_fairness.control.key.limit_in_force import number_text
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import check_library
@@ -106,7 +107,12 @@ def check(installation: Installation, *, repair: bool, progress: Progress | None
     """Compare the tables of an installation; see ``Fairness.check``."""
     found: dict[tuple[str, str, str], Finding] = {}
     default = installation.settings.tiers[installation.settings.default_tier]
-    rules = (str(installation.lease_ms), default.name, number_text(default.concurrency), "")
+    rules = (
+        str(installation.lease_ms),
+        default.name,
+        write_numbers(tier_numbers(default, "tenant")),
+        "",
+    )
     for _ in range(PASSES if repair else 1):
         keys = 0
         before = len(found)

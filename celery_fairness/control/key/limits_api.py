@@ -188,7 +188,7 @@ class LimitsApi:
         given stays as the tasks declare it. A later override replaces this one.
 
         Args:
-            key: As for :meth:`inspect`. A tenant's key takes only ``concurrency``.
+            key: As for :meth:`inspect`.
             numbers: ``concurrency``, ``rate`` and ``throttle``, as in
                 :class:`~celery_fairness.RateLimitPolicy`. None is unlimited, and concurrency 0
                 pauses. Running tasks above it go on, and nothing starts until fewer run.

@@ -34,7 +34,7 @@ MAX_UNIX_SECONDS = 1e11
 REASON_CHARACTERS = 500
 #: Longest name of an operator.
 PERSON_CHARACTERS = 200
-_NUMBERS, _OF_TENANTS = numbers_of("override"), numbers_of("tenant")
+_NUMBERS = numbers_of("override")
 
 
 class Stops:
@@ -88,10 +88,6 @@ class Stops:
         """
         if not numbers:
             raise ValueError(f"override: expected any of {', '.join(_NUMBERS)}, got: none")
-        others = [name for name in numbers if name not in _OF_TENANTS]
-        if key.startswith("tenant:") and others:
-            alone = ", ".join(_OF_TENANTS)
-            raise ValueError(f"{', '.join(others)}: a tenant's key has a {alone} alone")
         text = override_text(numbers)
         notes = json.dumps(dict(details)) if details else ""
         args = calls.override_args(key, text, lasts_ms, ends_ms, notes, *self._rules)

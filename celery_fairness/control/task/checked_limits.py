@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
+from celery_fairness.config.numbers import NUMBERS
 from celery_fairness.control.key.snapshot import KeyState, read_state
 from celery_fairness.control.task.views import Blocker, TaskLimit
+from celery_fairness.util.durations import milliseconds
+from celery_fairness.util.timestamps import at_ms
+
+_RATE: Final = NUMBERS["rate"].kind
 
 
 class CheckedLimit(NamedTuple):
@@ -14,11 +20,13 @@ class CheckedLimit(NamedTuple):
 
     Attributes:
         state: The state of its key, with the numbers of this limit.
+        now_ms: The time of the state, by the server's clock.
         local_held: The least number of slots that a process holds, if every process is at
             its ``local_limit``. None if a process may have a free slot.
     """
 
     state: KeyState
+    now_ms: int
     local_held: int | None = None
 
     @property
@@ -49,6 +57,8 @@ class CheckedLimit(NamedTuple):
                 *(state.key, self.blocked_by, *numbers, state.opens_in_seconds, holders),
                 starts_in_seconds=starts_in,
                 in_force=state.in_force,
+                opens_at=self._opens_at(),
+                counted=self._counted() if self.blocked_by == "rate" else "",
             )
         if self.local_held is not None:
             yield Blocker(
@@ -56,10 +66,23 @@ class CheckedLimit(NamedTuple):
                 starts_in_seconds=in_turn if state.limit["local_limit"] else None,
             )
 
+    def _opens_at(self) -> datetime | None:
+        opens = self.state.opens_in_seconds
+        return None if opens is None else at_ms(self.now_ms + milliseconds(opens))
+
+    def _counted(self) -> str:
+        """Return the starts in the first window that is full."""
+        windows = zip(self.state.limit["rate"] or (), self.state.started, strict=False)
+        for window, entries in windows:
+            started = sum(number for _, number in entries)
+            if started >= window[0]:
+                return f"{started} of {_RATE.show((window,))}"
+        return ""
+
 
 def read_limits_of(answer: Mapping[str, Any]) -> tuple[CheckedLimit, ...]:
     """Read the limits of a task from the answer of the function ``explain``."""
     return tuple(
-        CheckedLimit(read_state(row, answer["now"]), row.get("local_held"))
+        CheckedLimit(read_state(row, answer["now"]), answer["now"], row.get("local_held"))
         for row in answer.get("limits", ())
     )

@@ -201,6 +201,9 @@ class Blocker:
         starts_in_seconds: Estimated time until this limit alone would let the task start. None if
             unknown.
         in_force: The concurrency, and the reasons for it. None for a queue's limit of one process.
+        opens_at: When it is available by itself, by the server's clock, or None as above.
+        counted: The starts in the full window of a rate, such as ``100 of 100/PT1H``. "" if no
+            window is full.
     """
 
     key: str
@@ -212,6 +215,8 @@ class Blocker:
     callers: tuple[str, ...] = ()
     starts_in_seconds: float | None = None
     in_force: LimitInForce | None = None
+    opens_at: datetime | None = None
+    counted: str = ""
 
 
 class Explanation(Value):

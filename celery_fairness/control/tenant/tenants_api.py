@@ -155,7 +155,7 @@ class TenantsApi:
         """Override the numbers of a tenant, for a time or until they are cleared.
 
         Arguments and errors as for :meth:`LimitsApi.override`, ``service`` as for :meth:`inspect`.
-        A tenant has the number ``concurrency``.
+        A tenant has the numbers ``concurrency``, ``rate`` and ``throttle``.
         """
         return self._limits.override(
             self._key(tenant, service),
@@ -230,8 +230,8 @@ class TenantsApi:
         Args:
             tenant: The tenant's id.
             tier: The name of a tier.
-            numbers: The tenant's own numbers, in place of its tier's: ``concurrency``. None is
-                unlimited.
+            numbers: The tenant's own numbers, in place of its tier's: ``concurrency``, ``rate`` and
+                ``throttle``. None is unlimited.
 
         Returns:
             The tier, and the time when it ends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from celery_fairness.util.value import Value
 
@@ -36,6 +37,9 @@ class TierStatus:
         queue_class: The class of queue that its tasks take.
         rejected: How often it has rejected a task or a tenant.
         max_waiting: Waiting tasks of one tenant at most. None is unlimited.
+        rate: Starts of one tenant in any window of a period, as ``{"limit": 100, "period":
+            "PT1H"}``. None is any number.
+        throttle: Starts of one tenant in a period, evenly spaced, likewise.
     """
 
     tier: str
@@ -44,6 +48,8 @@ class TierStatus:
     queue_class: str
     rejected: int
     max_waiting: int | None
+    rate: dict[str, Any] | None = None
+    throttle: dict[str, Any] | None = None
 
 
 class PublishedTier(Value):

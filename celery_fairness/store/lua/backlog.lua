@@ -19,7 +19,7 @@ local REASONS = {paused = "paused", cools = "cool_down"}
 
 -- Returns what a call keeps while it checks. `wanted` has the settings of the caller:
 -- - lease_ms, frozen_ms and default_tier
--- - tiers: the concurrency (text) and the weight of each tier
+-- - tiers: the numbers of each tier as a text (numbers.lua)
 -- - enforcement: "on", "observe" or "off"
 function Backlog.begin(ctx, wanted)
   local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
@@ -30,7 +30,19 @@ function Backlog.begin(ctx, wanted)
   return {ctx = ctx, rules = rules, tenant_states = {}, taken = {}, lanes = 0}
 end
 
--- Returns the state of a tenant, with the slots that it holds, and the free ones.
+-- Returns how many tasks the rate and the throttle of a limit let start from now on, if they let one start.
+local function pace_room(ctx, limit, rules)
+  local room, window = math.huge, limit.rate ~= "" and Rates.read(ctx, limit.key)
+  for starts, period_ms in Rates.windows_of(limit.rate) do
+    room = math.min(room, starts - Promotions.reserved(ctx, limit.key, rules)
+      - Rates.count_in(window, starts, period_ms, rules.logical))
+  end
+  if limit.throttle ~= "" then room = math.min(room, 1) end
+  return room
+end
+
+-- Returns the state of a tenant, with the slots that it holds, and how many of its tasks may start now. `closes` is
+-- "rate" or "throttle" if one of these lets none start.
 local function tenant_state_of(it, key, tier, tenant)
   local known = it.tenant_states[key]
   if known then return known end
@@ -39,6 +51,11 @@ local function tenant_state_of(it, key, tier, tenant)
   found.free = math.huge
   found.held = Slots.held(ctx, key)
   if found.limit == 0 or rules.enforcement == "on" then found.free = Slots.free(found.limit, found.held) end
+  if found.free > 0 and found.pace and rules.enforcement == "on" then
+    local _, closes = Limits.pace_ms(ctx, found.pace, rules)
+    found.closes = closes
+    found.free = math.min(found.free, closes and 0 or pace_room(ctx, found.pace, rules))
+  end
   it.tenant_states[key] = found
   return found
 end
@@ -47,15 +64,9 @@ end
 local function room_of(ctx, limit, rules)
   local _, _, why = Limits.wait_ms(ctx, limit, rules)
   if why then return 0, why end
-  local room = math.huge
-  if rules.enforcement ~= "on" then return room end
-  if limit.concurrency then room = Slots.free(limit.concurrency, Slots.held(ctx, limit.key)) end
-  local window = limit.rate ~= "" and Rates.read(ctx, limit.key)
-  for starts, period_ms in Rates.windows_of(limit.rate) do
-    room = math.min(room, starts - Promotions.reserved(ctx, limit.key, rules)
-      - Rates.count_in(window, starts, period_ms, rules.logical))
-  end
-  if limit.throttle ~= "" then room = math.min(room, 1) end
+  if rules.enforcement ~= "on" then return math.huge end
+  local room = pace_room(ctx, limit, rules)
+  if limit.concurrency then room = math.min(room, Slots.free(limit.concurrency, Slots.held(ctx, limit.key))) end
   return room
 end
 
@@ -94,7 +105,9 @@ end
 -- Returns why the limits of a task let no task start now, and the key of the first such limit. Returns nil if one may.
 function Backlog.closed_by(it, task)
   local tenant_state = tenant_state_of_task(it, task)
-  if tenant_state.free <= 0 then return tenant_state.limit == 0 and "paused" or "concurrency", task.key end
+  if tenant_state.free <= 0 then
+    return tenant_state.closes or tenant_state.limit == 0 and "paused" or "concurrency", task.key
+  end
   local limits = Limits.limits_now(it.ctx, Pick.with_queue_limit(it.ctx, task.queue, task.limits), it.rules)
   for index = 1, #limits do
     local limit = limits[index]

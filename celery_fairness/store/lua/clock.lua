@@ -47,13 +47,13 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "has_overrides", "expiring",
     "parked", "has_backoff", "traced", "ranked", "run_times", "schema", USED, "version",
-    "tenant_published", "checked", "unique")
+    "tenant_published", "checked", "unique", "paced")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], has_overrides = kept[5], expiring = kept[6], parked = kept[7], has_backoff = kept[8],
     traced = kept[9] and tonumber(kept[9]) > now, ranked = kept[10], run_times = kept[11], used = kept[13],
     version = tonumber(kept[14] or 0), tenant_published = kept[15], checked = kept[16],
-    unique = kept[17] or false,
+    unique = kept[17] or false, paced = kept[18],
   }
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, flags, nil end

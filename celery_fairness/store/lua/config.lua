@@ -2,20 +2,21 @@
   config: what people set, as calls read it: tiers, tenants, limits of queues, pauses, overrides, newest numbers.
 ]]
 
--- Decoding costs as much as two commands, so the texts of the last tiers are kept. Callers only read a row.
+-- Decoding costs as much as two commands, so the numbers of the last tiers are kept. Callers only read them.
 local TIERS_KEPT = 64
 local tier_rows, tiers_kept = {}, 0
 
+-- Returns the numbers of a row of the tier table, as Numbers.read does.
 function Config.read_tier(text)
   if not tier_rows[text] then
     if tiers_kept == TIERS_KEPT then tier_rows, tiers_kept = {}, 0 end
-    tier_rows[text], tiers_kept = cjson.decode(text), tiers_kept + 1
+    tier_rows[text], tiers_kept = Numbers.read(cjson.decode(text).numbers), tiers_kept + 1
   end
   return tier_rows[text]
 end
 
 --[[
-  entitlement: the tier and the concurrency of a tenant by its record and the tiers.
+  entitlement: the tier and the numbers of a tenant by its record and the tiers.
 
   News in Redis replaces what the calling process holds:
   - The tenant's record replaces its tier. From the end of the record on, the tenant has the default tier.
@@ -28,17 +29,23 @@ end
 
   Returns a record with these fields:
   - tenant, tier, weight
-  - limit         its concurrency, -1 is unlimited
-  - entitled      the same. A pause or an override changes the limit alone (tenants.lua)
-  - row           the tier's row of the table, or nil if the table has neither the tier nor the default tier
-  - ends_ms       the end of the tenant's record (server time), or nil
-  - is_published  whether the tenant has a record
-  - has_own       whether the limit is the tenant's own
+  - limit           its concurrency, -1 is unlimited
+  - rate, throttle  as a limit has them, "" is unlimited
+  - row             the numbers of the tier in the table, or nil if it has neither the tier nor the default tier
+  - ends_ms         the end of the tenant's record (server time), or nil
+  - is_published    whether the tenant has a record
+  - has_own         whether the concurrency is the tenant's own
 ]]
-local NO_RECORD = {}
+local NOTHING = {}
+
+-- Returns a number of a tenant: its own one, or that of its tier. Without a limit the result is false or nil.
+local function number_of(name, own, of_tier)
+  if own[name] ~= nil then return own[name] end
+  return of_tier[name]
+end
 
 function Config.entitlement(ctx, tenant, tier, rules)
-  local record = rules.no_tenant_published and NO_RECORD
+  local record = rules.no_tenant_published and NOTHING
     or redis.call("HMGET", ctx.prefix .. Keys.TENANT .. tenant, "tier", "numbers", "ends_ms")
   local known, ends_ms, is_published = tier, tonumber(record[3]), record[1] and true or false
   if ends_ms and ends_ms <= rules.now then record = {rules.default_tier} end
@@ -55,29 +62,26 @@ function Config.entitlement(ctx, tenant, tier, rules)
     rows.row = (rows[1] or rows[2]) and Config.read_tier(rows[1] or rows[2])
     tiers[tier] = rows
   end
-  local limit, row = nil, rows.row
-  local weight = row and tonumber(row["weight"]) or 1
+  local row, numbers = rows.row, nil
   if rows[1] then
-    limit = row["concurrency"]
+    numbers = row
   elseif rows[2] then
-    tier, limit = rules.default_tier, row["concurrency"]
+    tier, numbers = rules.default_tier, row
   elseif tier == known and held and held[tier] then
-    limit = held[tier][1]
+    numbers = Numbers.read(held[tier])
   else
-    tier, limit = rules.default_tier, rules.default_limit
+    tier, numbers = rules.default_tier, Numbers.read(rules.default_numbers)
   end
-  local of_caller = held and not row and held[tier]
-  if of_caller and of_caller[2] then
+  local weight = row and row.weight or 1
+  local of_caller = held and not row and held[tier] and Numbers.read(held[tier]).weight
+  if of_caller then
     if memo.has_tiers == nil then memo.has_tiers = redis.call("EXISTS", ctx.prefix .. Keys.TIERS) == 1 end
-    if not memo.has_tiers then weight = of_caller[2] end
+    if not memo.has_tiers then weight = of_caller end
   end
-  local own = nil
-  if record[2] then own = Numbers.read(record[2]).concurrency end
-  if own ~= nil then limit = own or -1 end
-  if limit == "unlimited" or limit == cjson.null then limit = -1 end
-  limit = tonumber(limit)
-  return {tenant = tenant, tier = tier, weight = weight, limit = limit, entitled = limit, row = row, ends_ms = ends_ms,
-    is_published = is_published, has_own = own ~= nil}
+  local own = record[2] and Numbers.read(record[2]) or NOTHING
+  return {tenant = tenant, tier = tier, weight = weight, row = row, ends_ms = ends_ms, is_published = is_published,
+    has_own = own.concurrency ~= nil, limit = number_of("concurrency", own, numbers) or -1,
+    rate = number_of("rate", own, numbers) or "", throttle = number_of("throttle", own, numbers) or ""}
 end
 
 --[[
@@ -223,15 +227,19 @@ function Config.is_of_all(tenant_key)
   return not string.find(tenant_key, ":.*:")
 end
 
--- Returns the limit of a tenant, after a pause or an override by a person.
-function Config.tenant_limit(ctx, key, tenant, own, rules)
-  if Config.paused_ms(ctx, key, rules) > 0 then return 0 end
-  local of_all = "tenant:" .. tenant
-  if key ~= of_all and Config.is_of_all(of_all) and Config.paused_ms(ctx, of_all, rules) > 0 then return 0 end
+-- Gives the record of a tenant its numbers after a pause or an override by a person.
+function Config.override_tenant(ctx, key, state, rules)
+  local of_all = "tenant:" .. state.tenant
+  if Config.paused_ms(ctx, key, rules) > 0
+    or key ~= of_all and Config.is_of_all(of_all) and Config.paused_ms(ctx, of_all, rules) > 0 then
+    state.limit = 0
+    return
+  end
   local other = Config.override_of(ctx, key, rules)
-  local set = Numbers.read(other and other.numbers or "").concurrency
-  if set == nil then return own end
-  return set or -1
+  local set = other and Numbers.read(other.numbers) or NOTHING
+  if set.concurrency ~= nil then state.limit = set.concurrency or -1 end
+  if set.rate ~= nil then state.rate = set.rate or "" end
+  if set.throttle ~= nil then state.throttle = set.throttle or "" end
 end
 
 -- Notes in the clock whether claims must read pauses and overrides of tenants.

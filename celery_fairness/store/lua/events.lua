@@ -48,7 +48,9 @@ end
 
 -- Returns what rejects a task whose tenant is at its tier's limit. An unlimited tier can reject a task too, if
 -- other tasks have waited longer. Its event then has the limit 0.
-function Events.at_tier(key, limit, held)
+-- `why` and `number` are the reason and the number if its rate or its throttle rejects the task, otherwise nil.
+function Events.at_tier(key, limit, held, why, number)
+  if why then return {key = key, strategy = why, limit = number, current = number} end
   local strategy = limit == 0 and "paused" or "concurrency"
   return {key = key, strategy = strategy, limit = math.max(0, limit), current = held}
 end
@@ -143,10 +145,11 @@ end
 -- A tenant is at its tier's limit. `lane` is the first of its lanes.
 function Events.report_blocked(ctx, queue, key, lane, verdict, rules)
   if rules.promotes then return end
-  Stats.count_rejection(ctx, verdict.paused and "paused" or "concurrency", key)
+  Stats.count_rejection(ctx, verdict.closes or verdict.paused and "paused" or "concurrency", key)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   local held = verdict.held or Slots.held(ctx, key)
-  task.blocked = Events.emit_exceeded(ctx, task, Events.at_tier(key, verdict.limit, held))
+  local at = Events.at_tier(key, verdict.limit, held, verdict.closes, verdict.number)
+  task.blocked = Events.emit_exceeded(ctx, task, at)
   Tasks.write(ctx, task)
 end

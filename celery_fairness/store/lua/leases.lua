@@ -158,21 +158,35 @@ function Leases.charge_shared(ctx, limit_key, key, virtual, amount)
   return start + amount
 end
 
+-- A task with these limits starts, or is promoted with this lease. Rates and throttles count its start, or reserve it.
+local function count_starts(ctx, limits, lease, rules)
+  for index = 1, #limits do
+    if rules.promotes then
+      Promotions.reserve(ctx, limits[index], lease, rules)
+    else
+      Rates.count_start(ctx, limits[index], rules)
+    end
+  end
+end
+
+-- A task without limits starts. The rate and the throttle of its tenant count it.
+function Leases.take_pace(ctx, lease, rules, verdict)
+  Tenants.note_paced(ctx, rules)
+  count_starts(ctx, {verdict.counts}, lease, rules)
+end
+
 -- A task starts. Its limits count it, and the times at which its tenant is due at them next are noted.
-function Leases.take_limits(ctx, task, lease, rules, amount)
-  local limits = Rates.of_one_key(Limits.limits_now(ctx, task.limits, rules))
-  local fields = {}
+function Leases.take_limits(ctx, task, lease, rules, amount, verdict)
+  local own = Limits.limits_now(ctx, task.limits, rules)
+  local limits, fields = Rates.of_one_key(own), {}
   for index = 1, #limits do fields[index] = "limit " .. limits[index].key end
   local virtual = redis.call("HMGET", ctx.prefix .. Keys.VIRTUAL_TIMES, unpack(fields))
+  if verdict.pace then Tenants.note_paced(ctx, rules) end
+  count_starts(ctx, Tenants.counting(verdict, own), lease, rules)
   task.due_at = {}
   for index = 1, #limits do
     local limit = limits[index]
     Slots.take(ctx, limit.key, lease, rules)
-    if rules.promotes then
-      Promotions.reserve(ctx, limit, lease, rules)
-    else
-      Rates.count_start(ctx, limit, rules)
-    end
     Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then
       task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount)

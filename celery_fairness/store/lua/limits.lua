@@ -20,6 +20,34 @@ local EARLY, EARLY_MS = 0.1, 10
 -- A promotion may end at any moment, so a limit whose starts are all reserved is looked at again after this time.
 local RESERVED_MS = 1000
 
+-- Returns three results:
+-- - the time until the rate and the throttle of a limit let one more task start: 0 if they let it start now
+-- - the reason: "rate" or "throttle"
+-- - the number that is used up
+function Limits.pace_ms(ctx, limit, rules)
+  if limit.rate == "" and limit.throttle == "" then return 0 end
+  local wait, why, number, logical = 0, nil, nil, rules.logical
+  local ahead = Promotions.reserved(ctx, limit.key, rules)
+  local window = Rates.read(ctx, limit.key)
+  if not window.ideal and ahead == 0 then return 0 end
+  for starts, period_ms in Rates.windows_of(limit.rate) do
+    local rate = math.min(RESERVED_MS, period_ms)
+    if ahead < starts then
+      rate = Rates.rate_wait_ms(Rates.text_for(window, period_ms), starts - ahead, period_ms, logical)
+    end
+    if rate > 0 and not why then why, number = "rate", starts end
+    wait = math.max(wait, rate)
+  end
+  for starts, period_ms in Rates.windows_of(limit.throttle) do
+    local interval = period_ms / starts
+    local throttle = window.ideal and window.ideal + (ahead + 1) * interval - logical or ahead * interval
+    if rules.promotes then throttle = throttle - math.max(EARLY * interval, math.min(EARLY_MS, 2 * interval)) end
+    if throttle > 0 and not why then why, number = "throttle", starts end
+    wait = math.max(wait, throttle)
+  end
+  return wait, why, number
+end
+
 -- Returns four results:
 -- - the time for which a limit is closed: 0 if it is open, math.huge if only another event opens it
 -- - the time after which a task that is tried again comes, if the limit is closed
@@ -33,30 +61,11 @@ function Limits.wait_ms(ctx, limit, rules)
     return stopped, again, Config.is_paused(ctx, limit, rules) and "paused" or "cools"
   end
   if rules.enforcement ~= "on" then return 0 end
-  local wait, again, why, number, logical = 0, 0, nil, nil, rules.logical
+  local wait, why, number = Limits.pace_ms(ctx, limit, rules)
   if limit.concurrency and not Slots.fits(ctx, limit.key, limit.concurrency) then
-    wait, again, why, number = math.huge, Backoff.TRY_AGAIN_MS, "full", limit.concurrency
+    return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), "full", limit.concurrency
   end
-  if limit.rate == "" and limit.throttle == "" then return wait, again, why, number end
-  local ahead = Promotions.reserved(ctx, limit.key, rules)
-  local window = Rates.read(ctx, limit.key)
-  if not window.ideal and ahead == 0 then return wait, again, why, number end
-  for starts, period_ms in Rates.windows_of(limit.rate) do
-    local rate = math.min(RESERVED_MS, period_ms)
-    if ahead < starts then
-      rate = Rates.rate_wait_ms(Rates.text_for(window, period_ms), starts - ahead, period_ms, logical)
-    end
-    if rate > 0 and not why then why, number = "rate", starts end
-    wait, again = math.max(wait, rate), math.max(again, rate)
-  end
-  for starts, period_ms in Rates.windows_of(limit.throttle) do
-    local interval = period_ms / starts
-    local throttle = window.ideal and window.ideal + (ahead + 1) * interval - logical or ahead * interval
-    if rules.promotes then throttle = throttle - math.max(EARLY * interval, math.min(EARLY_MS, 2 * interval)) end
-    if throttle > 0 and not why then why, number = "throttle", starts end
-    wait, again = math.max(wait, throttle), math.max(again, throttle)
-  end
-  return wait, again, why, number
+  return wait, wait, why, number
 end
 
 -- Writes why a limit is closed, over everything that this call wrote there before.

@@ -218,8 +218,9 @@ function Rates.count_start(ctx, limit, rules)
     texts[period_ms], longest = Rates.text_for(window, period_ms) or "", math.max(longest, period_ms)
   end
   window.ideal, window.longest = next_ideal, longest
-  -- The field `asked` shows people the numbers by which a call checked the start.
-  local fields, gone = {"ideal", string.format("%.17g", next_ideal), "asked", Numbers.write(limit)}, {}
+  local fields, gone = {"ideal", string.format("%.17g", next_ideal)}, {}
+  -- The field `asked` shows people the numbers by which a call checked the start. Those of a tier are known without it.
+  if not limit.of_tier then fields[3], fields[4] = "asked", Numbers.write(limit) end
   for period_ms, text in pairs(texts) do
     -- A limit without a rate may have the key of one that has a rate.
     if counted[period_ms] or limit.rate == "" or period_ms == longest then
@@ -304,7 +305,8 @@ end
 function Rates.give_starts_back(ctx, task, row, rules)
   local at = tonumber(string.match(row.since, "^@(%d+)"))
   if row.state ~= "claimed" or not at then return end
-  local specs = Pick.with_queue_limit(ctx, task.queue, task.limits)
-  local limits = Rates.of_one_key(Limits.limits_now(ctx, specs, rules))
+  local specs = rules.limited and Pick.with_queue_limit(ctx, task.queue, task.limits) or ""
+  local tenant = rules.paced and Tenants.state_of(ctx, task, rules) or {}
+  local limits = Tenants.counting(tenant, Limits.limits_now(ctx, specs, rules))
   for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
 end

@@ -135,6 +135,8 @@ function Schedule.do_what_is_due(ctx, queues, rules, longest)
   more = Tenants.check_again(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
   if rules.limited then
     more = Wake.check_limits(ctx, rules, DUE_AT_MOST) == DUE_AT_MOST or more
+  elseif rules.paced then
+    more = Rates.forget_idle(ctx, rules.logical) or more
   end
   -- A worker that enforces nothing opens the limits that wait for room or time. Stopped limits stay closed, but not for
   -- parked tasks, because a gate that enforces nothing starts tasks of stopped limits too.
@@ -154,5 +156,8 @@ function Schedule.opens_ms(ctx, rules, longest)
   local opens = rules.limited and redis.call("ZRANGE", ctx.prefix .. Keys.TIMERS, 0, 0, "WITHSCORES")[2]
   if opens then longest = math.min(longest, math.ceil(tonumber(opens) - rules.logical)) end
   if rules.has_overrides then longest = Wake.change_ends_ms(ctx, rules.now, longest) end
+  -- Time opens a tenant that has reached the rate of its tier (tenants.lua). Leases rarely end there, as workers renew them.
+  local ends = rules.paced and redis.call("ZRANGE", ctx.prefix .. Keys.ENDS, 0, 0, "WITHSCORES")[2]
+  if ends then longest = math.min(longest, tonumber(ends) - rules.logical) end
   return math.max(0, longest)
 end

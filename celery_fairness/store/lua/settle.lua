@@ -83,7 +83,7 @@ function Settle.end_attempt(ctx, rules, held, outcome, is_unbegun)
   local row, task = held.row, Tasks.read(ctx, held.tag)
   if task then
     task.attempt = tonumber(row.attempt)
-    if is_unbegun and rules.limited then Rates.give_starts_back(ctx, task, row, rules) end
+    if is_unbegun and (rules.limited or rules.paced) then Rates.give_starts_back(ctx, task, row, rules) end
     if rules.traced then Events.emit_ended(ctx, task, row, outcome, rules) end
     -- Its start was reported, as its rejection was.
     if task.blocked ~= "" then task.blocked = "-" end

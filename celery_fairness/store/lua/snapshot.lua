@@ -7,6 +7,8 @@
 ]]
 -- One call looks at most at this many ended leases.
 local ENDED_AT_MOST = 1000
+-- No start depends on these numbers of a tier.
+local NO_START = {weight = true, max_waiting = true}
 
 -- Returns an array that is an array in JSON too, even if it is empty.
 function Snapshot.list(items)
@@ -91,22 +93,24 @@ function Snapshot.of_key(ctx, key, tenant_key, rules)
 end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown
--- tier adds nothing.
+-- tier adds nothing. `entitled` has the numbers as a text.
 function Snapshot.add_tier(ctx, found, tenant, tier, rules)
   local waits = redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. found.key, "tier")
   if waits and waits ~= "" then tier = waits end
-  local state = Tenants.state(ctx, found.key, tenant, tier, rules)
+  local state = Config.entitlement(ctx, tenant, tier, rules)
   found.published, found.own_number = state.is_published, state.has_own
   if tier == "" and not state.is_published then return end
-  found.tier, found.weight, found.entitled = state.tier, state.weight, state.entitled >= 0 and state.entitled or nil
+  found.tier, found.weight = state.tier, state.weight
+  state.concurrency = state.limit >= 0 and state.limit or nil
+  found.entitled = Numbers.write(state, NO_START)
 end
 
--- Returns the limit of a tenant's tier and the reason for it. If the key is no tenant's, the limit has no number.
+-- Returns the limit of a tenant's tier and the reason for its concurrency. If the key is no tenant's, the limit has no
+-- number.
 function Snapshot.limit_of_tier(found)
   local kind = found.own_number and "own" or "tier"
-  local limit = Numbers.set({key = found.key}, "")
-  limit.concurrency = found.entitled
-  return limit, found.tier and {kind = kind, limit = found.entitled, tier = found.tier}
+  local limit = Numbers.set({key = found.key}, found.entitled or "")
+  return limit, found.tier and {kind = kind, limit = limit.concurrency, tier = found.tier}
 end
 
 -- Returns a limit of a task with the numbers that a claim starts from, and the reason for its concurrency.

@@ -31,7 +31,9 @@ function Start.lease_task(ctx, found, task, expected, charge, rules)
   local lease = task.tag .. "." .. task.attempt .. "." .. rules.nonce
   if rules.limited then task.limits = Pick.with_queue_limit(ctx, found.queue, task.limits) end
   if task.limits ~= "" then
-    Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight))
+    Leases.take_limits(ctx, task, lease, rules, Start.attribution_of(expected, weight), found.verdict)
+  elseif found.verdict.pace then
+    Leases.take_pace(ctx, lease, rules, found.verdict)
   end
   if rules.promotes then
     Copies.copy_promoted(ctx, task, lease, rules.promotes)

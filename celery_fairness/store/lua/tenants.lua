@@ -3,9 +3,8 @@
 
   `rules` is a table of the caller's settings. It has these fields:
   - logical and now (ms), version, enforcement
-  - default_tier, and default_limit: its concurrency as the caller holds it, an integer or "unlimited"
-  - held_tiers: the concurrency (text) and the weight by tier as the caller holds them, or nil. They count until tiers
-    are published
+  - default_tier, and default_numbers: its numbers as the caller holds them, a text (numbers.lua)
+  - held_tiers: such texts by tier as the caller holds them, or nil. They count until tiers are published
   - has_overrides: whether people have paused keys or changed their numbers
   - no_tenant_published: whether no tenant has a record
   - only_reads: whether the call must not write
@@ -13,15 +12,44 @@
 
 -- Gives the rules of a call all tiers of the caller's settings.
 function Tenants.use_tiers(rules, default_tier, tiers)
-  rules.default_tier, rules.default_limit, rules.held_tiers = default_tier, tiers[default_tier][1], tiers
+  rules.default_tier, rules.default_numbers, rules.held_tiers = default_tier, tiers[default_tier], tiers
 end
 
--- Returns a record with the fields of Config.entitlement, after a pause or an override by a person.
+-- Returns a record with the fields of Config.entitlement, after a pause or an override by a person. If the tenant has a
+-- rate or a throttle, it also has these fields:
+-- - pace: the limit that checks its starts
+-- - counts: the limit that counts them. It has the numbers that a person took away too, so that the window is right when
+--   that ends.
 function Tenants.state(ctx, key, tenant, tier, rules)
-  if key == Tasks.SYSTEM then return {tier = "", weight = 1, limit = -1, entitled = -1} end
+  if key == Tasks.SYSTEM then return {tier = "", weight = 1, limit = -1, rate = "", throttle = ""} end
   local state = Config.entitlement(ctx, tenant, tier, rules)
-  if rules.has_overrides then state.limit = Config.tenant_limit(ctx, key, tenant, state.limit, rules) end
+  local rate, throttle = state.rate, state.throttle
+  if rules.has_overrides then Config.override_tenant(ctx, key, state, rules) end
+  local now_rate, now_throttle = state.rate, state.throttle
+  if rate .. throttle .. now_rate .. now_throttle ~= "" then
+    state.pace = {key = key, rate = now_rate, throttle = now_throttle}
+    state.counts = {key = key, rate = now_rate ~= "" and now_rate or rate,
+      throttle = now_throttle ~= "" and now_throttle or throttle, of_tier = true}
+  end
   return state
+end
+
+-- Returns the state of the tenant of a task. While tasks of the tenant wait, their tier replaces that of the task.
+function Tenants.state_of(ctx, task, rules)
+  local tier = redis.call("HGET", ctx.prefix .. Keys.TENANT_STATE .. task.key, "tier")
+  return Tenants.state(ctx, task.key, task.tenant, tier or task.tier, rules)
+end
+
+-- Returns the limits that count a start of a tenant whose task has these limits. Limits of one key are joined.
+function Tenants.counting(state, limits)
+  if not state.counts then return Rates.of_one_key(limits) end
+  return Rates.of_one_key({state.counts, unpack(limits)})
+end
+
+-- Notes in the clock that the rate or the throttle of a tenant counts starts.
+function Tenants.note_paced(ctx, rules)
+  if not rules.paced then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "paced", 1) end
+  rules.paced = "1"
 end
 
 --[[
@@ -40,7 +68,7 @@ end
 -- - lease_ms (int): how long a lease lives without a renewal
 -- - enforcement: "on", "observe" (count, reject nothing) or "off"
 -- - default_tier: for a tier that is not known
--- - default_limit: of the default tier, an integer or "unlimited"
+-- - default_numbers: of the default tier, a text (numbers.lua)
 -- - max_deliveries (int): deaths after which a task goes to the dead letters; 0 is never
 --
 -- Returns the rules by which this call checks, what the clock holds beside its times, and the epoch.
@@ -50,15 +78,18 @@ function Tenants.rules_of(ctx, args, at, frozen_ms)
   ctx.ranked, ctx.unique = flags.ranked, flags.unique
   return {
     logical = logical, now = now, lease_ms = lease_ms, enforcement = args[at + 1], default_tier = args[at + 2],
-    default_limit = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,
+    default_numbers = args[at + 3], max_deliveries = tonumber(args[at + 4]), version = flags.version,
     checked = tonumber(flags.checked), no_tenant_published = not flags.tenant_published, limited = flags.limited,
     has_overrides = flags.has_overrides, has_backoff = flags.has_backoff, traced = flags.traced, parked = flags.parked,
+    paced = flags.paced,
   }, flags, epoch
 end
 
 -- Returns a verdict, which is the state of the tenant with these fields besides:
 -- - open: one more task may start
 -- - full: no task would start if limits were enforced
+-- - opens_ms, closes, number: if the tenant has a free slot, and its rate or its throttle lets no task start, as
+--   Limits.pace_ms returns them
 -- - held: if it was counted
 -- - paused, closed
 -- - waiting: how many tasks wait in `queue`, if one is given
@@ -74,7 +105,11 @@ function Tenants.check(ctx, key, rules, queue)
   end
   local fits, held = limit ~= 0, nil
   if limit > 0 and rules.enforcement ~= "off" then fits, held = Slots.fits(ctx, key, limit) end
-  verdict.open = rules.lets_all_start or fits or limit > 0 and rules.enforcement == "observe"
+  if fits and verdict.pace and rules.enforcement ~= "off" then
+    verdict.opens_ms, verdict.closes, verdict.number = Limits.pace_ms(ctx, verdict.pace, rules)
+    fits = verdict.opens_ms == 0
+  end
+  verdict.open = rules.lets_all_start or fits or limit ~= 0 and rules.enforcement == "observe"
   verdict.full, verdict.held, verdict.paused = not fits, held, limit == 0
   verdict.closed, verdict.waiting = known[3], tonumber(known[4])
   return verdict
@@ -84,10 +119,16 @@ function Tenants.mark_at_limit(ctx, key, verdict, rules)
   redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit", 1)
   local checked_by = rules.version + 1
   redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, verdict.paused and -checked_by or checked_by, key)
-  -- The record of the tenant's tier may end or expire, and no call reports that. No lease begins with a space.
-  local kept_ms = (verdict.ends_ms or 0) - rules.now
-  if kept_ms <= 0 then kept_ms = redis.call("PTTL", ctx.prefix .. Keys.TENANT .. verdict.tenant) end
-  if kept_ms >= 0 then redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.logical + kept_ms, " " .. key) end
+  -- No call reports that time opens the tenant: the record of its tier ends or expires, or its rate has room again. No
+  -- lease begins with a space.
+  local wait = (verdict.ends_ms or 0) - rules.now
+  if wait <= 0 then wait = redis.call("PTTL", ctx.prefix .. Keys.TENANT .. verdict.tenant) end
+  if wait < 0 then wait = math.huge end
+  if verdict.closes then
+    Tenants.note_paced(ctx, rules)
+    wait = math.min(wait, math.ceil(verdict.opens_ms))
+  end
+  if wait < math.huge then redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.logical + wait, " " .. key) end
 end
 
 function Tenants.count_rejection(ctx, queue, verdict, rules)
@@ -97,11 +138,11 @@ function Tenants.count_rejection(ctx, queue, verdict, rules)
   Stats.note_minute(ctx, "rejected", verdict.tier, queue)
 end
 
--- A task starts above the limit of its tenant's tier, because the worker enforces nothing.
+-- A task starts above a limit of its tenant's tier, because the worker enforces nothing.
 function Tenants.count_observed(ctx, queue, key, verdict, rules)
   if rules.promotes then return end
   Tenants.count_rejection(ctx, queue, verdict, rules)
-  Stats.count_observed(ctx, rules, verdict.tier, key, verdict.held + 1)
+  Stats.count_observed(ctx, rules, verdict.tier, key, (verdict.held or Slots.held(ctx, key)) + 1)
 end
 
 -- An active tenant is at its limit. It becomes blocked and keeps its place.

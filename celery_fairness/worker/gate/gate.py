@@ -337,7 +337,7 @@ class Gate:
     def countdown_seconds(self, rejected: Rejected) -> float:
         """Return the countdown of a rejected task, at most the broker's longest one.
 
-        If the tier rejects the task, or the time of its start is unknown: snooze + uniform [0,
+        If the time of its start is unknown, as for a tier without a free slot: snooze + uniform [0,
         jitter). Otherwise: the time until its expected start, with the same jitter. With
         ``reschedule`` the limiter has added a jitter already, so there is none. If that time is a
         snooze or more, the jitter stays, because tasks without an expected time return at the same
@@ -346,7 +346,7 @@ class Gate:
         settings = self._settings
         wait, jitter = settings.snooze_seconds, settings.snooze_jitter_seconds
         expected = rejected.retry_after_seconds
-        if rejected.key and expected is not None:
+        if expected is not None:
             if rejected.reason in _MAY_END_EARLIER:
                 # The limit may have a free slot earlier, and nothing would wake the task.
                 expected = min(max(expected, LEAST_WAIT_SECONDS), wait)
@@ -464,9 +464,10 @@ def _rejection_text(attribution: Attribution, rejected: Rejected) -> str:
         return "the limiter's Redis does not answer"
     if rejected.key:
         return f"the limit {rejected.key!r} {_TEXTS_OF_LIMITS[rejected.reason]}"
-    if rejected.reason is Reason.PAUSED:
-        return f"tenant {attribution.tenant!r} ({rejected.tier}) is paused"
-    return f"tenant {attribution.tenant!r} ({rejected.tier}) is at its limit of {rejected.limit}"
+    tenant = f"tenant {attribution.tenant!r} ({rejected.tier})"
+    if rejected.reason is Reason.AT_CONCURRENCY_LIMIT:
+        return f"{tenant} is at its limit of {rejected.limit}"
+    return f"{tenant} {_TEXTS_OF_LIMITS[rejected.reason]}"
 
 
 def _cause(attribution: Attribution, rejected: Rejected) -> str:

@@ -156,7 +156,19 @@ def test_how_much_may_wait_is_edited_and_published(client, boss, fairness, redis
     assert "less than or equal" in read(client.post(page, {**data, "max_waiting": "2000000000"}))
     client.post(page, {**data, "max_waiting": "7"})
     with redis_server.client(decode_responses=True) as redis:
-        assert json.loads(redis.hget("{fairness}:tiers", "pro"))["max_waiting"] == 7
+        assert json.loads(redis.hget("{fairness}:tiers", "pro"))["numbers"] == "C3;W1.0;M7"
+
+
+def test_the_rate_of_a_tier_and_of_a_tenant_are_edited_and_published(client, boss, fairness):
+    pro = Tier.objects.get(name="pro")
+    page = reverse(f"{TIERS}_change", args=[pro.pk])
+    data = {"concurrency": "3", "weight": "1", "queue_class": "priority"}
+    assert "LIMIT/PERIOD" in read(client.post(page, {**data, "rate": "often"}))
+    client.post(page, {**data, "rate": "100/h"})
+    TenantTier.objects.create(tenant="42", tier=pro, throttle="60/m")
+    found = fairness.tenants.inspect("42")
+    assert (found.rate.limit, found.rate.period) == (100, "PT1H")
+    assert (found.throttle.limit, found.throttle.period) == (60, "PT1M")
 
 
 def test_each_number_says_where_it_comes_from(client, boss, fairness):

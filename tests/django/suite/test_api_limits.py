@@ -203,9 +203,11 @@ def test_an_override_that_has_ended_before_it_begins_is_a_conflict(api):
     assert "past" in api("PUT", "rate-limits/maps", body).rejected(409, "conflict")
 
 
-def test_a_tenants_key_has_a_concurrency_alone(api):
+def test_a_tenants_key_may_have_a_rate_too(api):
     body = {"rate": RATE}
-    assert "alone" in api("PUT", "rate-limits/tenant:acme", body).rejected(409, "conflict")
+    put = api("PUT", "rate-limits/tenant:acme", body)
+    assert (put.status, put.json["override"]["rate"]) == (200, RATE)
+    assert api("GET", "rate-limits/tenant:acme").json["rate"]["limit"] == RATE["limit"]
 
 
 def test_s45_d07_keys_are_listed_in_pages(api):

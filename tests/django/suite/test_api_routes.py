@@ -92,7 +92,7 @@ def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
     assert added.status == 200
     assert added.json == {"tenant": "acme", **ACME, **ALWAYS, "published": True}
     assert claiming.limits.inspect("tenant:acme").limit == 3
-    api("PUT", "tenants/acme", {"tier": "free", "concurrency": 8, "note": "until May"})
+    api("PUT", "tenants/acme", {**ACME, "tier": "free", "concurrency": 8, "note": "until May"})
     assert claiming.limits.inspect("tenant:acme").limit == 8
     api("PUT", "tenants/beta", ACME)
     listed = api("GET", "tenants").json

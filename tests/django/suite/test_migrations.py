@@ -73,6 +73,16 @@ def test_how_much_may_wait_is_filled_once_from_the_settings(wire):
     assert Tier.objects.get(name="free").max_waiting == 9
 
 
+def test_the_rates_of_tiers_are_filled_once_from_the_settings(wire):
+    wire(tiers={"free": {"rate": "100/h"}, "pro": {"rate": "5/s", "throttle": "60/m"}})
+    go_to(TABLES)
+    Tier.objects.all()._raw_delete("default")
+    go_to(NEWEST)
+    rates = {name: both for name, *both in Tier.objects.values_list("name", "rate", "throttle")}
+    nothing: dict[str, list[str]] = {"pro_plus": ["", ""], "enterprise": ["", ""]}
+    assert rates == {"free": ["100/PT1H", ""], "pro": ["5/PT1S", "60/PT1M"], **nothing}
+
+
 def test_settings_count_before_fairness_is_wired(unwired, settings, monkeypatch):
     settings.CELERY_FAIRNESS = {"tiers": {"pro": {"concurrency": 4}}}
     monkeypatch.setenv("FAIRNESS_FREE_LIMIT", "2")

@@ -476,9 +476,8 @@ class TestWorker:
         (message,) = caplog.messages
         assert caplog.records[0].levelname == "WARNING"
         assert message == (
-            "tier free: this worker's settings have concurrency 4, weight 1, max_waiting "
-            "unlimited, default queue, Redis had concurrency 2, weight 1, max_waiting unlimited, "
-            "default queue from the database; the database holds"
+            "tier free: this worker's settings have concurrency 4, weight 1, default queue, Redis "
+            "had concurrency 2, weight 1, default queue from the database; the database holds"
         )
         assert shop.limiter.published_tiers()[1]["free"].concurrency == 2
 

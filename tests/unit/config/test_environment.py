@@ -9,6 +9,7 @@ from celery_fairness.config.environment import (
     tier_limit_variables,
     unknown_variables,
 )
+from celery_fairness.config.rates import Rate
 from celery_fairness.config.tiers import Tier
 from celery_fairness.errors import SettingsError
 
@@ -82,6 +83,18 @@ def test_a_limit_is_a_whole_number_or_unlimited(tier, text, limit):
     tiers = settings({f"FAIRNESS_{tier.upper()}_LIMIT": text}).tiers
     assert tiers[tier].concurrency == limit
     assert tiers[tier].queue_class == ("default" if tier == "free" else "priority")
+
+
+@pytest.mark.parametrize("tier", ["free", "pro", "pro_plus", "enterprise"])
+@pytest.mark.parametrize("number", ["rate", "throttle"])
+def test_a_rate_of_a_tier_is_laid_over_its_other_numbers(tier, number):
+    name = f"FAIRNESS_{tier.upper()}_{number.upper()}"
+    configured = {"tiers": {tier: {"concurrency": 7, "rate": "1/s", "throttle": "1/s"}}}
+    found = settings({name: " 100/h ", "PATH": "/"}, configured).tiers[tier]
+    assert (found.concurrency, getattr(found, number)) == (7, Rate(100, 3600))
+    assert getattr(settings({name: "unlimited"}, configured).tiers[tier], number) is None
+    with pytest.raises(SettingsError, match=f"^{name}: expected a rate such as 100/m"):
+        settings({name: "often"})
 
 
 def test_the_redis_is_an_address():

@@ -36,7 +36,7 @@ BEGINS = (
     "key: expected text before the first field where missing is 'empty', as a key cannot begin "
     "with nothing, got: "
 )
-WHOLE = "expected a whole number from 1 to 1000000"
+WHOLE = "expected a whole number from 1 to 1000000000"
 PAUSE = f"{WHOLE} (to pause a key, set its concurrency to 0), got: 0"
 PERIOD = "expected 1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years), got: "
 ISO = (
@@ -98,7 +98,7 @@ RATES = [
     ("1.5/PT1M", f"rate.limit: {WHOLE}, got: '1.5'"),
     ("٣/PT1M", f"rate.limit: {WHOLE}, got: '٣'"),
     ("/PT1M", f"rate.limit: {WHOLE}, got: ''"),
-    ("1000001/PT1M", f"rate.limit: {WHOLE}, got: 1000001"),
+    ("1000000001/PT1M", f"rate.limit: {WHOLE}, got: 1000000001"),
     ("9" * 5000 + "/PT1M", f"rate.limit: {WHOLE}, got: '{'9' * 78}…"),
     ({"limit": 1.0, "period": 1}, f"rate.limit: {WHOLE}, got: 1.0"),
     ({"limit": True, "period": 1}, f"rate.limit: {WHOLE}, got: True"),

@@ -95,8 +95,8 @@ ARGUMENTS = (
     "or None, got: "
 )
 STARTS = (
-    "rate.limit: expected a whole number from 1 to 1000000 (to pause a queue, set its global_limit "
-    "to 0), got: "
+    "rate.limit: expected a whole number from 1 to 1000000000 (to pause a queue, set its "
+    "global_limit to 0), got: "
 )
 PERIOD = (
     "rate.period: expected 1 ms to 366 days, such as PT1M, 1m30s or 60 (no months or years), got: "
@@ -110,7 +110,7 @@ FIELDS = (
     f"expected one of {listed('queue')}, partition, on_limit, by_args, by_kind, missing, "
     "max_waiting, got: "
 )
-IN_PARTITION = "rate.limit: expected a whole number from 1 to 1000000 (to pause a partition, set "
+IN_PARTITION = "rate.limit: expected a whole number from 1 to 1000000000 (to pause a partition, "
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ IN_PARTITION = "rate.limit: expected a whole number from 1 to 1000000 (to pause 
         ),
         (
             {"by_kind": True, "partition": {"rate": "0/m"}},
-            f"partition: {IN_PARTITION}its concurrency to 0), got: 0",
+            f"partition: {IN_PARTITION}set its concurrency to 0), got: 0",
         ),
         (
             {"by_kind": True, "partition": {"global_limit": 1}},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import replace
 
 import pytest
 
+from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import build_settings
 from celery_fairness.config.tiers import (
     DEFAULT_TIERS,
@@ -15,7 +17,9 @@ from celery_fairness.config.tiers import (
     by_name,
     merge_tiers,
     queues_of,
+    read_tier,
     select_queue,
+    write_tier,
 )
 from celery_fairness.errors import SettingsError
 
@@ -127,3 +131,35 @@ def test_a_merge_leaves_the_defaults_alone():
     merge_tiers({"free": {"concurrency": 9}, "pro": None})
     assert DEFAULT_TIERS["free"].concurrency == 1
     assert "pro" in DEFAULT_TIERS
+
+
+def test_a_rate_of_a_tier_has_the_forms_of_a_policy():
+    for rate in ("100/h", "100/PT1H", {"limit": 100, "period": "PT1H"}, Rate(100, 3600)):
+        tier = Tier("a", 1, rate=rate, throttle=rate)
+        assert (tier.rate, tier.throttle) == (Rate(100, 3600), Rate(100, 3600))
+        assert tier == Tier("a", 1, rate="100/h", throttle="100/h")
+
+
+def test_an_invalid_rate_of_a_tier_names_the_tier_and_the_number():
+    with pytest.raises(SettingsError) as caught:
+        build_settings({"tiers": {"gold": {"concurrency": 1, "rate": "often", "throttle": 5}}})
+    rate = "expected LIMIT/PERIOD such as '100/m' or '100/PT1M', a mapping of limit and period, "
+    rate += "a Rate, or None (unlimited), got: "
+    assert caught.value.problems == (
+        f"fairness.tiers: gold: rate: {rate}'often'",
+        f"fairness.tiers: gold: throttle: {rate}5",
+    )
+
+
+@pytest.mark.parametrize(
+    ("tier", "numbers"),
+    [
+        (Tier("a", None), "W1.0"),
+        (Tier("a", 0, 2.5, "priority", 7), "C0;W2.5;M7"),
+        (Tier("a", 3, rate="100/h", throttle="60/m"), "C3;R100/3600000;T60/60000;W1.0"),
+    ],
+)
+def test_the_row_of_a_tier_in_redis_has_its_numbers_as_a_text(tier, numbers):
+    row = write_tier(tier)
+    assert json.loads(row) == {"numbers": numbers, "queue_class": tier.queue_class}
+    assert read_tier("a", row) == tier

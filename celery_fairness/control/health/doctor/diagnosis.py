@@ -45,7 +45,7 @@ _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (
     *(server.persistence, server.replicas, server.clock, server.latency),
     *(settings.variables, settings.ignored, settings.visibility, settings.eta_limit),
     *(settings.prefetch, settings.lease, settings.priorities, settings.base),
-    *(settings.strategies, settings.tiers, settings.partition_numbers),
+    *(settings.strategies, settings.tiers, settings.tier_rates, settings.partition_numbers),
 )
 _OF_FLEET: tuple[Callable[[FleetFacts], Iterable[Found]], ...] = (
     *(fleet.workers, fleet.enforcement, fleet.unannounced, fleet.leases, fleet.installations),

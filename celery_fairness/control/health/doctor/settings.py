@@ -22,6 +22,8 @@ from celery_fairness.store.address import address_from_broker, address_from_url
 SHORT_LEASE_SECONDS, LONG_LEASE_SECONDS = 3.0, 60.0
 #: A lease is long if it has the time of so many tasks.
 TASKS_IN_A_LEASE = 10
+#: A rate of a tier with a longer period holds many tasks back for long, in seconds.
+LONG_PERIOD_SECONDS = 300.0
 #: Tasks that take longer than this should not be prefetched, in seconds.
 LONG_TASK_SECONDS = 10.0
 #: The effect of each option on a task that is no FairTask.
@@ -245,6 +247,22 @@ def tiers(facts: Facts) -> Iterator[Found]:
         f"set tiers to {UNLIMITED!r}, {without}, or set tiers and tier_resolver for limits of "
         "your own",
     )
+
+
+def tier_rates(facts: Facts) -> Iterator[Found]:
+    """Find that gate: tasks above the rate of a tier come and go for a long period."""
+    settings = facts.settings
+    if facts.claims or settings.tier_on_limit == "wait":
+        return
+    for name, tier in sorted(settings.tiers.items()):
+        rate: Any = tier.rate
+        if rate is not None and rate.period_seconds > LONG_PERIOD_SECONDS:
+            yield advice(
+                f"tier {name} has a rate of {rate}, and tier_on_limit is 'reschedule'",
+                "a task above it goes back to the broker with a countdown, and workers hold it in "
+                "their memory until then",
+                "set tier_on_limit to 'wait', so that it waits in Redis",
+            )
 
 
 def _is_other_redis(app: Any, settings: Settings) -> bool:

@@ -8,7 +8,7 @@
 
   args[1]  lease_ms       int  how long a lease lives without a renewal
   args[2]  default_tier   str  for a tier that is not known
-  args[3]  default_limit  str  of the default tier, an integer or "unlimited"
+  args[3]  default_numbers  str  of the default tier, as a text (numbers.lua)
   args[4]  frozen_ms      str  "" in production (server TIME); set only by tests
   args[5+] keys           str  pairs of a key without the prefix and a cursor, which is "0" at first
 
@@ -114,7 +114,7 @@ function Check.call(keys, args, repairs)
   local logical, now, _, flags = read(ctx, lease_ms, frozen_ms)
   ctx.ranked = flags.ranked
   local rules = {logical = logical, now = now, lease_ms = lease_ms, enforcement = "on", default_tier = args[2],
-    default_limit = args[3], version = flags.version, checked = tonumber(flags.checked),
+    default_numbers = args[3], version = flags.version, checked = tonumber(flags.checked),
     limited = flags.limited, has_overrides = flags.has_overrides, parked = flags.parked, only_reads = not repairs}
   local it = {ctx = ctx, rules = rules, repairs = repairs, kinds = Check.kinds(), left = ROWS_AT_MOST, found = {}}
 

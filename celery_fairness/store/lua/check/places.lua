@@ -308,7 +308,8 @@ function Places.tenant(it, key)
   if not marked or math.abs(tonumber(checked)) <= rules.version and rules.checked ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)
-  if not verdict.open then return end
+  -- If time opens the tenant, `ends` must have it.
+  if not verdict.open and not verdict.closes then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
   Check.found(it, "tenant_left_at_limit", "at_limit", key, reopen)
 end

@@ -9,7 +9,7 @@
   args[7]  key            str  of the tenant's tier limit; "" is a system task
   args[8]  tenant_key     str  of the tenant's record, without the prefix
   args[9]  tier           str  the tenant's tier as the caller holds it
-  args[10] concurrency    str  that tier's, as the caller holds it (an integer, "unlimited" or "")
+  args[10] numbers        str  those of that tier as the caller holds them, a text (numbers.lua), or ""
   args[11] specs          str  the limits beside the tier's, or ""
   args[12] message        str  whose copies they are; "" if the message carries no serial
   args[13] serial         str  of the copy that wants to start
@@ -25,7 +25,7 @@
 
   Returns "CODE HELD LIMIT RETRY_AFTER_MS VERSION TIER BY ACTION". A client reads one text faster than eight values.
   - HELD and LIMIT are those of the tier. If the task starts, HELD counts its lease too. The limit -1 is unlimited.
-  - RETRY_AFTER_MS is -1 if the time is unknown.
+  - RETRY_AFTER_MS is the time until no limit rejects the task. It is -1 if that is unknown.
   - BY is the key of the limit that rejects the task. It is "" for the tier's limit.
   - ACTION "d" drops a rejected task, "r" reschedules it, and "w" lets it wait. A task that starts has "w".
 
@@ -53,11 +53,11 @@ local function acquire(keys, args)
   local each_limit = specs ~= "" and Limits.limits_now(ctx, specs, rules) or {}
   local limits = Rates.of_one_key(each_limit)
 
-  local tier, limit, held = "", -1, 0
+  local tier, limit, held, state = "", -1, 0, {}
   if tenant_key == "tenant:_invalid" then Clock.note_invalid(ctx, of_worker.now) end
   if key ~= "" then
-    of_worker.held_tiers = args[10] ~= "" and {[args[9]] = {args[10]}} or nil
-    local state = Tenants.state(ctx, key, string.match(tenant_key, ":(.*)$"), args[9], of_worker)
+    of_worker.held_tiers = args[10] ~= "" and {[args[9]] = args[10]} or nil
+    state = Tenants.state(ctx, key, string.match(tenant_key, ":(.*)$"), args[9], of_worker)
     tier, limit = state.tier, state.limit
     held = Slots.held(ctx, key)
   end
@@ -74,6 +74,11 @@ local function acquire(keys, args)
   if promoted_keys then held = Slots.held(ctx, key) end
   local counts, closed = ctx.prefix .. Keys.COUNTERS, nil
   local full = enforcement ~= "off" and Slots.free(limit, held) == 0
+  local opens_ms, closes, number = math.huge, nil, nil
+  if not full and enforcement ~= "off" and state.pace then
+    opens_ms, closes, number = Limits.pace_ms(ctx, state.pace, rules)
+    full = closes ~= nil
+  end
   if enforcement ~= "off" then
     closed = specs ~= "" and Limits.check(ctx, specs, rules) or nil
     if flags.parked and not memory.seq and enforcement == "on" and not full and not closed then
@@ -84,9 +89,10 @@ local function acquire(keys, args)
   end
   -- The limits may be full because this call was sent before, and the lease counts.
   if (full or closed) and Tasks.read_held(ctx, lease) then return starts end
+  local at_tier = full and Events.at_tier(key, limit, held, closes, number)
   if full then
     redis.call("HINCRBY", counts, "rejected:" .. tier, 1)
-    Stats.count_rejection(ctx, Events.at_tier(key, limit, held).strategy, key)
+    Stats.count_rejection(ctx, at_tier.strategy, key)
     Stats.count_at_gate(ctx, rules, "rejected", tier, job)
   end
   if closed then
@@ -99,7 +105,8 @@ local function acquire(keys, args)
     Leases.open_freed(ctx, of_worker)
     local action = closed and closed.action or "w"
     local by_tier = full and action == "w"
-    local retry_after_ms = closed and closed.longest_ms < math.huge and math.ceil(closed.longest_ms) or -1
+    local longest_ms = math.max(full and opens_ms or 0, closed and closed.longest_ms or 0)
+    local retry_after_ms = longest_ms < math.huge and math.ceil(longest_ms) or -1
     if action == "r" then
       redis.call("HINCRBY", counts, "rescheduled", 1)
       retry_after_ms = Backoff.wait_ms(ctx, closed, rules, lease, 0)
@@ -111,13 +118,15 @@ local function acquire(keys, args)
     else
       if job and memory.reported == "" then
         -- A closed limit without a name is the tier's.
-        local at = (by_tier or not closed.name) and Events.at_tier(key, limit, held) or Limits.why_closed(ctx, closed)
+        local at = by_tier and at_tier or closed.name and Limits.why_closed(ctx, closed)
+          or Events.at_tier(key, limit, held)
         memory.reported = Events.emit_exceeded(ctx, job, at)
       end
       Copies.copy_rejected(copy, message, serial, next_serial, memory, keep_ms + math.max(0, retry_after_ms))
     end
     if by_tier then
-      return {limit == 0 and -1 or 0, held, limit, -1, version, tier, "", action}
+      local code = CODES[closes or limit == 0 and "paused" or "full"]
+      return {code, held, limit, retry_after_ms, version, tier, "", action}
     end
     return {CODES[closed.why], held, limit, retry_after_ms, version, tier, closed.by or closed.key, action}
   end
@@ -131,10 +140,9 @@ local function acquire(keys, args)
   if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key, memory.since, rules.now) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
-  for index = 1, #limits do
-    Rates.count_start(ctx, limits[index], rules)
-    Backoff.note_begin(ctx, limits[index], rules)
-  end
+  local counted = Tenants.counting(state, each_limit)
+  for index = 1, #counted do Rates.count_start(ctx, counted[index], rules) end
+  for index = 1, #limits do Backoff.note_begin(ctx, limits[index], rules) end
   -- The task may have come with other limits than those of its promotion.
   if promoted_keys and promoted_keys ~= its_keys then Leases.open_freed(ctx, of_worker) end
   if key ~= "" then starts[2] = held + 1 end

@@ -4,7 +4,7 @@
   The argument is a JSON object:
   lease_ms      how long a lease lives without a renewal
   default_tier  for a tier that is not known
-  tiers         [CONCURRENCY, WEIGHT] of each tier as the caller holds them; the concurrency is a text
+  tiers         numbers of each tier as the caller holds them, as a text (numbers.lua)
   enforcement   "on", "observe" or "off"
   frozen_ms     "" in production (server TIME); set only by tests
   queue         its name

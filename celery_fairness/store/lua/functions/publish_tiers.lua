@@ -6,7 +6,7 @@
   The argument is a JSON object:
   source  "database" or "settings"
   force   false only replaces a table that is not the database's
-  tiers   the fields of each tier as a JSON text, by name
+  tiers   by name, a JSON text with the numbers of the tier as a text (numbers.lua), and its queue class
 
   Returns JSON. `is_written` says whether the table is in force, and `version` is that of the config.
 ]]
@@ -26,7 +26,7 @@ register_json("publish_tiers", {"allow-oom"}, function(ctx, wanted)
   for name, row in pairs(rows) do
     redis.call("HSET", tiers, name, row)
     -- Without this field, a put reads no tier table.
-    if tonumber(cjson.decode(row).max_waiting) then redis.call("HSET", clock, "bounded", 1) end
+    if Config.read_tier(row).max_waiting then redis.call("HSET", clock, "bounded", 1) end
   end
   redis.call("HSET", clock, "tiers_source", source)
   Events.write_event(ctx, "fairness.tiers_published", "source", source)

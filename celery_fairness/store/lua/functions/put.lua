@@ -73,7 +73,7 @@ local function full_of(ctx, queue, task, of_tier, of_queue, rules)
     if rules.bounded then
       local tier = task.tier == "" and known or task.tier
       local row = Config.entitlement(ctx, task.tenant, tier, rules).row
-      most = row and tonumber(row.max_waiting)
+      most = row and row.max_waiting
     end
     if most and waiting >= most then return {task.key, most, waiting} end
   end
@@ -123,7 +123,7 @@ local function put(keys, args)
   end
   local is_later = eta_ms > now
   if default_tier ~= "" and plain == "" and not is_later and not is_duplicate then
-    local rules = {source = flags[5], bounded = flags[6], default_tier = default_tier, default_limit = "", now = now}
+    local rules = {source = flags[5], bounded = flags[6], default_tier = default_tier, default_numbers = "", now = now}
     local full = full_of(ctx, queue, task, of_tier, of_queue, rules)
     if full and not Tasks.is_known(ctx, tag) then return full end
   end

@@ -68,7 +68,7 @@ class FakeResender(Resender):
 
 
 #: What a limiter answers if the tenant's tier has no free slot.
-FULL = Rejected(Reason.AT_CONCURRENCY_LIMIT, 3.0, "free", 1, 1)
+FULL = Rejected(Reason.AT_CONCURRENCY_LIMIT, None, "free", 1, 1)
 
 
 class World:

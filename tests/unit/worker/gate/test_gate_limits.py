@@ -85,8 +85,10 @@ def test_what_cannot_be_charged_has_its_limits_all_the_same(world):
 @pytest.mark.parametrize(
     ("rejected", "wait"),
     [
-        # Its tier's: as before, whatever is known.
-        (Rejected(Reason.AT_CONCURRENCY_LIMIT, 3.0), 35.0),
+        # Its tier's: a lease may end at any time, and time alone opens a rate.
+        (Rejected(Reason.AT_CONCURRENCY_LIMIT, None), 35.0),
+        (Rejected(Reason.AT_RATE_LIMIT, 3.0), 8.0),
+        (Rejected(Reason.AT_RATE_LIMIT, 3600.0), 3605.0),
         (Rejected(Reason.LIMITER_UNAVAILABLE), 35.0),
         (Rejected(Reason.PAUSED, None, key="api"), 35.0),
         (Rejected(Reason.AT_CONCURRENCY_LIMIT, None, key="api", action="reschedule"), 35.0),
