@@ -79,6 +79,18 @@ def test_a_bound_does_not_count_from_a_task_that_runs(dispatch):
         assert later is Put.WAITS_FOR_ITS_TIME
 
 
+@pytest.mark.parametrize("action", ["d", "r"])
+def test_two_messages_of_one_task_have_one_result(dispatch, client, action):
+    word = f"{action}|0|sync:7"
+    dispatch.put("a", tag="first", task_id="id", expires_ms=NOW + 60_000, unique=word)
+    answer = dispatch.put("a", tag="second", task_id="id", unique=word)
+    assert answer is (Put.DUPLICATE if action == "d" else Put.WAITS)
+    assert not client.exists(f"{PREFIX}outcomes")
+    assert client.hlen(f"{PREFIX}tasks") == client.hlen(f"{PREFIX}messages") == 1
+    dispatch.settle(dispatch.claim().tasks)
+    assert not client.exists(f"{PREFIX}unique", f"{PREFIX}expires:q", f"{PREFIX}ids")
+
+
 def test_a_duplicate_needs_no_room(dispatch):
     full = Bounds(of_tier=1)
     dispatch.put("a", task_id="id", unique=KEY)

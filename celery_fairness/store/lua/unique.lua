@@ -56,9 +56,18 @@ function Unique.waits(ctx, task)
   return redis.call("HEXISTS", ctx.prefix .. Keys.RUNNING, task.tag) == 0
 end
 
+-- Returns whether two messages belong to one task.
+function Unique.is_same(held, task)
+  return held.id ~= "" and held.id == task.id
+end
+
 -- A waiting task ends, because a newer task with its key replaces it. Returns whether it waited.
 function Unique.replace(ctx, held, by)
   if not Lanes.remove_waiting(ctx, held) then return false end
+  if Unique.is_same(held, by) then
+    Tasks.forget(ctx, held)
+    return true
+  end
   redis.call("ZREM", ctx.prefix .. Keys.EXPIRES .. held.queue, held.tag)
   redis.call("HINCRBY", ctx.prefix .. Keys.COUNTERS, "replaced", 1)
   Events.write_event_of(ctx, "fairness.replaced", held, "by", Events.id_of(by))

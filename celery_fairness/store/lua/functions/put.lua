@@ -131,6 +131,9 @@ local function put(keys, args)
     if redis.call("HEXISTS", ctx.prefix .. Keys.QUEUE_LIMITS, "moved " .. queue) == 1 then return 5 end
     if redis.call("LREM", plain, -1, entry) == 0 then return 4 end
   end
+  -- Two messages of one task have one result, which the task that exists will write.
+  local is_same = held and Unique.is_same(held, task)
+  if is_duplicate and is_same then return 6 end
   if not Tasks.add_message(ctx, task, message) then return 0 end
   task.queue = queue
   if is_duplicate then
@@ -138,7 +141,7 @@ local function put(keys, args)
     return 6
   end
   if replaces and not Unique.replace(ctx, held, task) then since = now end
-  if unique and (replaces or not held or held.id == id and id ~= "") then Unique.take(ctx, unique.key, tag, since or now) end
+  if unique and (replaces or is_same or not held) then Unique.take(ctx, unique.key, tag, since or now) end
   if limits ~= "" then declare(ctx, limits, is_new ~= "") end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
