@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_fairness.config.key_patterns import is_pattern
 from celery_fairness.config.tenants import read_tier_key
 from celery_fairness.control.key.inspector import some_names
 from celery_fairness.control.key.limit_in_force import time_text
@@ -32,7 +33,9 @@ def unused_key(of: Fairness, key: str) -> str:
 
     If a tenant of that name has one, the hint has the tenant's key.
     """
-    if of.limits.is_known(key) or (_by_service(of) and key.startswith(_TENANT)):
+    if is_pattern(key) or of.limits.is_known(key):
+        return ""
+    if _by_service(of) and key.startswith(_TENANT):
         return ""
     hint = f"nothing has the key {printable(key)} now"
     if of.limits.is_known(f"{_TENANT}{key}"):
@@ -91,16 +94,17 @@ def resumed_lines(of: Fairness, holds: KeyHolds) -> list[str]:
 
 def _ends_it(of: Fairness, found: Inspection) -> str:
     """Return how to end a key's limit in force, as the end of a sentence; "" if nothing can."""
-    key, kinds = found.key, [each.kind for each in found.in_force.reasons]
+    key, reasons = found.key, found.in_force.reasons
     tenant, _ = read_tier_key(key, _by_service(of)) or ("", None)
     queue = key.removeprefix(_QUEUE)
+    overridden = reasons[0].pattern or key if reasons else key
     ends: dict[str, str] = {
         "paused": f"tenant resume {quoted(tenant)}",
-        "override": f"limit override {quoted(key)} --clear",
+        "override": f"limit override {quoted(overridden)} --clear",
         "own": f"tenant tier {quoted(tenant)} {found.tier}",
         "queue": f"queue limit {quoted(queue)} --clear",
     }
-    command = ends.get(kinds[0]) if kinds else None
+    command = ends.get(reasons[0].kind) if reasons else None
     return f"; to end it: {_COMMAND} {command}" if command else ""
 
 

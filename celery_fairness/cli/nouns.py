@@ -434,6 +434,7 @@ def limit_cool_down(
     limit_group,
     "override",
     "api.stripe.com --rate 10/m --for 2h --reason incident",
+    "'api.*' --concurrency 50 --for 2h",
     "api.stripe.com --clear",
 )
 @click.argument("key", shell_complete=completion.keys)
@@ -442,7 +443,10 @@ def limit_cool_down(
 def limit_override(
     of: Fairness, key: str, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
-    """Replace the numbers of KEY, for a time or until they are cleared."""
+    """Replace the numbers of KEY, for a time or until they are cleared.
+
+    With a pattern such as 'api.*', each key that begins with api. has the numbers for itself.
+    """
     given = _given(options, "override")
     if clear:
         return _override_cleared(key, partial(of.limits.clear_override, key), given)

@@ -78,7 +78,7 @@ def _state_lines(found: Inspection) -> list[str]:
         # The other numbers of an override are rates.
         lines += [
             click.style(f"override of {line}", fg="yellow")
-            for line in _override_lines(found.key, found.override)
+            for line in _override_lines(found.override.pattern or found.key, found.override)
         ]
     if found.at_limit:
         checked = (
@@ -136,7 +136,9 @@ def overridden_lines(found: Inspection) -> list[str]:
     """Return the override of a key."""
     override = found.override
     return (
-        [f"{found.key}: it has ended"] if override is None else _override_lines(found.key, override)
+        [f"{found.key}: it has ended"]
+        if override is None
+        else _override_lines(override.pattern or found.key, override)
     )
 
 

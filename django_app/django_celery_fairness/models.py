@@ -96,7 +96,7 @@ def validate_key(value: str) -> None:
         value = queue_key(queue)
     try:
         # A colon may belong to the name of a queue, and only Redis has these names.
-        typed_key(value, wiring.settings_in_force(), of_all=False)
+        typed_key(value, wiring.settings_in_force(), of_all=False, patterns=True)
     except (FairnessError, ValueError) as error:
         raise ValidationError(str(error), code="key") from error
 
@@ -426,7 +426,8 @@ class LimitOverride(numbers_in("override"), NamedRow):  # type: ignore[misc]  # 
         validators=[validate_key],
         help_text=_(
             "Whose numbers: the key of a limit, for example “api.stripe.com”, of a queue "
-            "(“queue:emails”) or of a tenant (“tenant:42”)."
+            "(“queue:emails”) or of a tenant (“tenant:42”). “api.*” is each key that begins with "
+            "“api.”."
         ),
     )
     ends_at = models.DateTimeField(

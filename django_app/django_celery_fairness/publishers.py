@@ -186,7 +186,7 @@ def in_redis(row: LimitOverride, present: Override | None) -> bool:
     """
     numbers = numbers_of("override")
     wanted = {word: numbers[word].kind.to_ojs(value) for word, value in row.numbers().items()}
-    if present is None:
+    if present is None or present.pattern is not None:
         return False
     ends = _unix_ms(present.expires_at), _unix_ms(row.ends_at)
     return present.numbers == wanted and ends[0] == ends[1]

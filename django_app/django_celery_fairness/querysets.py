@@ -18,6 +18,7 @@ from django.db.models import ProtectedError, Q
 from django.dispatch import Signal
 from django.utils.translation import gettext as _
 
+from celery_fairness.config.key_patterns import is_pattern
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.errors import FairnessError
@@ -186,9 +187,9 @@ def _hashed(key: str) -> str:
     """Return the form in Redis of a key with a name that Redis does not have as it is."""
     from celery_fairness.control.key.inspector import typed_key
 
-    if key.startswith(PREFIX):
+    if key.startswith(PREFIX) and not is_pattern(key):
         return queue_key(key.removeprefix(PREFIX))
     try:
-        return typed_key(key, wiring.settings_in_force())[0]
+        return typed_key(key, wiring.settings_in_force(), patterns=True)[0]
     except (FairnessError, ValueError):
         return ""

@@ -18,6 +18,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from celery_fairness.config.key_patterns import is_pattern
 from celery_fairness.control.tenant.boost import BOOST_SECONDS, boosted, own_number
 from celery_fairness.errors import LimiterUnavailable, NotFound
 from celery_fairness.texts.keys import holds_lines, overridden_lines
@@ -196,13 +197,18 @@ def _cool_down_left(found: Inspection) -> float:
 
 
 def _override_of(found: Inspection) -> object:
-    return found.override
+    override = found.override
+    # That of a pattern ends on the page of the pattern.
+    return override if override is not None and override.pattern is None else None
 
 
 PAUSE = Action("pause", gettext_lazy("Pause"), _pause)
 RESUME = Action("resume", gettext_lazy("Resume"), _resume, ends=_pause_of)
 BOOST = Action("boost", gettext_lazy("Boost"), _boost, "tenant")
 PURGE = Action("purge", gettext_lazy("Purge"), _purge, "tenant")
+CLEAR_OVERRIDE = Action(
+    "clear_override", gettext_lazy("End override"), _clear_override, ends=_override_of
+)
 #: The actions of the page of a key. A purge has a page of its own for the confirmation.
 OF_KEYS = (
     PAUSE,
@@ -212,12 +218,14 @@ OF_KEYS = (
     Action(
         "clear_cool_down", gettext_lazy("End cool-down"), _clear_cool_down, "key", _cool_down_left
     ),
-    Action("clear_override", gettext_lazy("End override"), _clear_override, ends=_override_of),
+    CLEAR_OVERRIDE,
 )
 
 
 def actions_of(target: Target) -> list[Action]:
     """Return the actions that a key takes."""
+    if is_pattern(target.key):
+        return [CLEAR_OVERRIDE]
     kind = "tenant" if target.tenant else "key"
     return [each for each in OF_KEYS if each.is_of in ("", kind)]
 

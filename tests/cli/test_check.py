@@ -199,6 +199,14 @@ PLANTED = {
         change("HSET", "changes", "pause api", " 1 ada"),
         {("flag_missing", "clock", "has_overrides")},
     ),
+    "a note of a pattern that has changed, without its flag": (
+        change("HSET", "queue_limits", "look mails", 3),
+        {("flag_missing", "clock", "limited"), ("flag_missing", "clock", "looks_again")},
+    ),
+    "an override of a pattern without its flag": (
+        change("HSET", "changes", "override api.*", " C1 {}"),
+        {("flag_missing", "clock", "has_overrides"), ("flag_missing", "clock", "has_patterns")},
+    ),
     "a tenant's tier without its flag": (
         change("HSET", "tenant:7", "tier", "free", "concurrency", ""),
         {("flag_missing", "clock", "tenant_published")},

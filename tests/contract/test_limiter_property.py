@@ -57,9 +57,11 @@ LIMITS = (
     (Limit("key"),),
     (Limit("queue:q", of=OF_QUEUE), Limit("key", on_limit="reschedule")),
     (Limit("queue:q:7", of=OF_QUEUE), Limit("queue:q", of=OF_QUEUE)),
+    (Limit("api.x-1", concurrency=2), Limit("api.y")),
 )
 KEYS = ("api", "db", "mail", "once", "key", "queue:q", "queue:q:7")
 STOPPED = (*KEYS, *map(tier_key, TENANTS))
+PATTERNS = ("*", "api.*", "api.x-*", "queue:q:*")
 NUMBERS = {
     "concurrency": (None, 0, 1, 3),
     "rate": (None, ((2, 3_000),)),
@@ -201,7 +203,8 @@ class Gates:
             if self.random.random() < 0.4
         }
         lasts_ms = self.random.choice([None, 1_000, 8_000])
-        override_key(self.limiter, self.clock, self.random.choice(STOPPED), lasts_ms, **numbers)
+        key = self.random.choice((*STOPPED, *PATTERNS))
+        override_key(self.limiter, self.clock, key, lasts_ms, **numbers)
 
     def an_operator_limits_a_queue(self):
         whole, part = self.numbers_of_a_queue(), self.numbers_of_a_queue()
@@ -227,6 +230,8 @@ class Gates:
             stop_key(self.limiter, self.clock, "resume", key)
             stop_key(self.limiter, self.clock, "clear", key)
             override_key(self.limiter, self.clock, key, None)
+        for pattern in PATTERNS:
+            override_key(self.limiter, self.clock, pattern, None)
         self.limiter.limit_queue(CLEARED, "q")
         for tenant in TENANTS:
             self.limiter.publish_tenant(tenant, None)

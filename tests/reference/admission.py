@@ -180,6 +180,7 @@ class Admission:
 
     def numbers(self, limit: Limit) -> Limit:
         """A limit is judged by the newest numbers of its key, or by an override."""
+        overridden = self._overridden(limit)
         if limit.of == "q":
             limit = self._numbers_of_queue(limit)
         elif not limit.of:
@@ -190,7 +191,12 @@ class Admission:
                 limit = limit._replace(rates=rates)
             if limit.throttle and throttle:
                 limit = limit._replace(throttle=throttle)
-        return limit.with_numbers(self._override(limit.key))
+        return limit.with_numbers(overridden)
+
+    def _overridden(self, limit: Limit) -> Mapping[str, Any]:
+        """The override of the key itself goes first, then that of the longest pattern."""
+        found = (self._override(name) for name in (limit.key, *patterns_of(limit)))
+        return next(filter(None, found), {})
 
     def _numbers_of_queue(self, limit: Limit) -> Limit:
         """A task takes the numbers of its whole queue, and those of its partition, from the row."""
@@ -426,7 +432,26 @@ class Admission:
         until = sorted((ends, key) for key, ends in self.paused.items() if ends <= self.now)
         for _, key in until[:most]:
             del self.paused[key]
-        return {whole_key(key) for _, key in (*over, *until)}
+        return {whole_key(key) for _, key in (*over, *until) if not is_pattern(key)}
+
+
+def is_pattern(key: str) -> bool:
+    """Return whether the numbers of an override hold for many keys."""
+    return key.endswith("*")
+
+
+def patterns_of(limit: Limit) -> list[str]:
+    """Return the patterns that a limit matches, the longest first.
+
+    Each ends behind one of the first seven separators of the key. The last one, ``*``, holds for
+    limits without a number, and not for queues and tenants.
+    """
+    key = limit.key
+    ends = [place for place, each in enumerate(key, 1) if each in ".:-"][:7]
+    found = [f"{key[:end]}*" for end in reversed(ends)]
+    has_numbers = limit.concurrency is not None or limit.rates or limit.throttle or limit.of
+    is_other = has_numbers or key.startswith(("queue:", "tenant:"))
+    return found if is_other else [*found, "*"]
 
 
 def numbers_of_tier(row: Any) -> dict[str, Any]:

@@ -36,6 +36,10 @@ LIMITS = (
     Limit("t", throttle=((3, 1_000),)),
     Limit("m", concurrency=2, rate=((5, 2_000),), throttle=((10, 1_000),)),
     Limit("none"),
+    Limit("api.x-1", concurrency=1),
+    Limit("api.x-2", concurrency=2, rate=((4, 2_000),)),
+    Limit("api.y"),
+    Limit("a.b.c.d.e.f.g.h.i"),
     Limit("own:*", concurrency=1, private=True),
     Limit("own:*", concurrency=1, private=True),
     *(Limit(f"{key}:{part}", of=OF_QUEUE) for key in KEYS.values() for part in (1, 2)),
@@ -43,6 +47,12 @@ LIMITS = (
     *(Limit(key, of=OF_QUEUE) for key in KEYS.values()),
     Limit("queue:q_default", concurrency=2),
     Limit("queue:h_1", rate=((3, 1_000),), throttle=((9, 1_000),)),
+)
+
+#: The keys of overrides that hold for many keys.
+PATTERNS = (
+    *("*", "*", "api.*", "api.*", "api.x-*", "own:*", "a.b.c.d.e.f.g.*"),
+    *("queue:q_default:*", "queue:h_1:*"),
 )
 
 #: Numbers of limits whose key is that of a tenant's tier.
@@ -372,7 +382,7 @@ def _override(scene: Scene, random: Random) -> Operation:
     lasts_ms = random.choice([None, None, 1, 700, 2_000, 5_000, -5])
     cleared = random.random() < 0.3
     return (
-        _steered(scene, random),
+        random.choice(PATTERNS) if random.random() < 0.3 else _steered(scene, random),
         None if cleared else said,
         None if cleared else lasts_ms,
         random.choice(scene.enforcements),

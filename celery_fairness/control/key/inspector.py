@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+from celery_fairness.config.key_patterns import check_pattern, is_pattern
 from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.numbers import write_numbers
 from celery_fairness.config.queue_policy import queue_key
@@ -128,7 +129,7 @@ class Inspector:
             return self._look(key, first=first).model_copy(update={"weight": 1.0})
         if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
             key = queue_key(name)
-        name, who = typed_key(key, self._settings)
+        name, who = typed_key(key, self._settings, patterns=True)
         if who is None:
             return self._look(name, declared=declared, first=first)
         return self._by_next_task(name, who, declared, first)
@@ -183,7 +184,12 @@ class Inspector:
 
 
 def typed_key(
-    key: Any, settings: Settings, *, tenants: bool = True, of_all: bool = True
+    key: Any,
+    settings: Settings,
+    *,
+    tenants: bool = True,
+    of_all: bool = True,
+    patterns: bool = False,
 ) -> tuple[str, str | None]:
     """Return a key in its form in Redis, and the tenant whose key it is, or None.
 
@@ -192,11 +198,20 @@ def typed_key(
         settings: The settings in force.
         tenants: Whether a tenant's key is allowed.
         of_all: Whether the key of all services of a tenant is allowed, if each counts apart.
+        patterns: Whether a pattern is allowed (:mod:`celery_fairness.config.key_patterns`).
 
     Raises:
         TenantInvalid: Its tenant is not valid.
         ValueError: The key has another form.
     """
+    if is_pattern(key):
+        if not patterns:
+            raise ValueError(
+                "key: expected one key, because a pattern stops keys that nobody thinks of; only "
+                f"an override takes one, got: {got(key)}"
+            )
+        check_pattern(key)
+        return str(key), None
     kind = key.partition(":")[0] if isinstance(key, str) else ""
     if kind == "tenant" and tenants:
         by_service = settings.tier_scope == "service"
@@ -224,9 +239,9 @@ def _known_keys(reader: Reader) -> Iterator[str]:
     """
     keys = reader.keys
     for table in (keys.changes, keys.queue_limits):
-        # A field is `pause KEY`, `override KEY`, `key KEY`, `queue QUEUE` or `moved QUEUE`.
+        # A field is `pause KEY`, `override KEY` or `key KEY`, or it is of a queue.
         fields = (field.partition(" ") for field, _ in reader.pairs("HSCAN", table, NAMES_COUNT))
-        yield from (key for kind, _, key in fields if kind not in ("queue", "moved"))
+        yield from (key for kind, _, key in fields if kind in ("pause", "override", "key"))
     tables = [("ZSCAN", keys.cool_downs), ("HSCAN", keys.waiting_at)]
     for queue, _ in reader.pairs("HSCAN", keys.waiting, NAMES_COUNT):
         tables += [("ZSCAN", keys.of(kind, queue)) for kind in ("active", "blocked")]

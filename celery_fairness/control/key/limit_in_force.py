@@ -44,6 +44,7 @@ class LimitReason(Value):
         since: Start of a pause, or None if unknown.
         by: Operator who paused or overrode the key, or "" if unknown.
         why: The operator's reason, or why the tier is unknown, or "" if there is none.
+        pattern: The pattern of an override that was set for many keys, or "".
         pause_of: The tenant's key, if all services of the tenant are paused and this key is of one
             service, or "" if not.
     """
@@ -55,6 +56,7 @@ class LimitReason(Value):
     since: datetime | None = None
     by: str = ""
     why: str = ""
+    pattern: str = ""
     pause_of: str = ""
 
     @property
@@ -77,7 +79,7 @@ class LimitReason(Value):
         if self.kind in _TEXTS:
             return _TEXTS[self.kind]
         of_all = f"paused with all services of its tenant ({self.pause_of})"
-        what = of_all if self.pause_of else self.kind
+        what = of_all if self.pause_of else f"{self.kind} {self.pattern}".strip()
         ends = {"paused": "it is resumed", "override": "it is cleared"}.get(self.kind, "")
         until = ends if self.until is None else time_text(self.until)
         since = f"since {time_text(self.since)}" if self.since else ""
@@ -143,6 +145,7 @@ def limit_in_force(
                 until=override.expires_at,
                 by=override.by or "",
                 why=override.reason or "",
+                pattern=override.pattern or "",
             )
         )
     if own is not None:

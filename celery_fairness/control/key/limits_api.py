@@ -188,7 +188,10 @@ class LimitsApi:
         given stays as the tasks declare it. A later override replaces this one.
 
         Args:
-            key: As for :meth:`inspect`.
+            key: As for :meth:`inspect`. A pattern such as ``api.*`` holds for each key that begins
+                so, and each has the numbers for itself. The override of a key itself goes before
+                that of a pattern, and a longer pattern before a shorter one. ``*`` holds for limits
+                whose tasks bring no number.
             numbers: ``concurrency``, ``rate`` and ``throttle``, as in
                 :class:`~celery_fairness.RateLimitPolicy`. None is unlimited, and concurrency 0
                 pauses. Running tasks above it go on, and nothing starts until fewer run.
@@ -207,7 +210,7 @@ class LimitsApi:
         if for_seconds is not None and until is not None:
             raise ValueError("expected for_seconds or until, got: both")
         details = {"reason": reason, "by": by}
-        name, _ = self._changed(key, of_all=False)
+        name, _ = self._changed(key, of_all=False, patterns=True)
         self._stops.override(
             name,
             numbers,
@@ -220,15 +223,19 @@ class LimitsApi:
 
     def clear_override(self, key: str) -> bool:
         """End an override; return whether there was one. Errors as for :meth:`override`."""
-        return self._stops.clear(find_key(self._installation, key)[0])
+        return self._stops.clear(find_key(self._installation, key, patterns=True)[0])
 
-    def _changed(self, key: Any, *, tenants: bool = True, of_all: bool = True) -> tuple[str, bool]:
+    def _changed(
+        self, key: Any, *, tenants: bool = True, of_all: bool = True, patterns: bool = False
+    ) -> tuple[str, bool]:
         """Return a key that is about to change, as Redis stores it, and whether it was known.
 
         If it is a queue's key, claims look at it from now on. Arguments as for
         :func:`~celery_fairness.control.key.queue_keys.find_key`.
         """
-        name, queue = find_key(self._installation, key, tenants=tenants, of_all=of_all)
+        name, queue = find_key(
+            self._installation, key, tenants=tenants, of_all=of_all, patterns=patterns
+        )
         known = self.is_known(key)
         if queue:
             self._queues.make_known(queue)

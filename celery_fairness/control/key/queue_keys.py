@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_fairness.config.key_patterns import ANY, is_pattern
 from celery_fairness.config.queue_limits import KNOWN, PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.installation.installation import Installation
@@ -12,16 +13,26 @@ from celery_fairness.errors import PolicyInvalid, got
 
 
 def find_key(
-    installation: Installation, key: Any, *, tenants: bool = True, of_all: bool = True
+    installation: Installation,
+    key: Any,
+    *,
+    tenants: bool = True,
+    of_all: bool = True,
+    patterns: bool = False,
 ) -> tuple[str, str]:
     """Return a key in its form in Redis, and the queue that it belongs to, or "".
 
     Arguments and errors as for :func:`typed_key` and :meth:`QueueKeys.find`.
     """
     queue = ""
-    if isinstance(key, str) and key.startswith(PREFIX):
+    if isinstance(key, str) and key.startswith(PREFIX) and not is_pattern(key):
         key, queue = QueueKeys(installation).find(key)
-    return typed_key(key, installation.settings, tenants=tenants, of_all=of_all)[0], queue
+    name, _ = typed_key(
+        key, installation.settings, tenants=tenants, of_all=of_all, patterns=patterns
+    )
+    if is_pattern(name) and name.startswith(PREFIX):
+        QueueKeys(installation).expect_parts(name)
+    return name, queue
 
 
 def override_key(installation: Installation, key: str) -> str:
@@ -30,7 +41,7 @@ def override_key(installation: Installation, key: str) -> str:
     Raises:
         PolicyInvalid: No worker would check its queue. Other errors as for :func:`find_key`.
     """
-    name, queue = find_key(installation, key, of_all=False)
+    name, queue = find_key(installation, key, of_all=False, patterns=True)
     if queue:
         QueueKeys(installation).expect_checked(queue)
     return name
@@ -84,6 +95,16 @@ class QueueKeys:
             f"{got(key)}; a queue is known once it has a limit: "
             "celery -A APP fairness queue limit QUEUE --global-limit unlimited"
         )
+
+    def expect_parts(self, pattern: str) -> None:
+        """Raise ``ValueError`` if a pattern is not that of the partitions of a known queue."""
+        key = pattern.removesuffix(ANY)
+        rows = self._limiter.queue_rows().values()
+        if not any(row.part_limit and key.startswith(f"{row.key}:") for row in rows):
+            raise ValueError(
+                "key: expected a pattern of the partitions of a queue that has some, such as "
+                f"'{PREFIX}emails:*', got: {got(pattern)}"
+            )
 
     def queue_of(self, key: str) -> str:
         """Return the known queue that has this name or this key; "" if there is none."""

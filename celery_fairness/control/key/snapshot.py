@@ -184,6 +184,8 @@ def _holds(key: str, answer: Mapping[str, Any], now_ms: int) -> KeyHolds:
 def _override(row: Mapping[str, Any]) -> Override:
     values: dict[str, Any] = json.loads(row["notes"]) if row["notes"] else {}
     values |= shown_numbers("override", read_numbers(row["numbers"]))
+    if "pattern" in row:
+        values["pattern"] = row["pattern"]
     ends_ms = row.get("ends_ms")
     return Override(expires_at=None if ends_ms is None else at_ms(ends_ms), **values)
 

@@ -107,7 +107,9 @@ class Stops:
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""
-        had = "override" in self._installation.limiter.look(key)
+        found = self._installation.limiter.look(key).get("override")
+        # That of a pattern stays.
+        had = found is not None and "pattern" not in found
         args = calls.override_args(key, "", 0, None, "", *self._rules)
         self._installation.reader.call(calls.OVERRIDE, args)
         return had

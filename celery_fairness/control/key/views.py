@@ -84,11 +84,14 @@ class Override(values_of("override", Value)):  # type: ignore[misc]  # mypy cann
         expires_at: Time when it ends. None if it lasts until it is cleared.
         reason: The operator's reason.
         by: Name of the operator.
+        pattern: The pattern that it has been set for, such as ``api.*``. None, and absent from the
+            dump, if it has been set for the key itself.
     """
 
     expires_at: datetime | None
     reason: str | None = None
     by: str | None = None
+    pattern: str | None = None
 
     @property
     def numbers(self) -> dict[str, Any]:

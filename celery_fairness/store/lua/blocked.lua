@@ -26,8 +26,9 @@ end
 
 function Blocked.mark_exhausted(ctx, queue, limit, rules)
   local closed = Config.stopped_ms(ctx, limit, rules) > 0 and Blocked.PAUSED or Blocked.CLOSED
+  local version = limit.version or 0
   -- Parked tasks of several queues wait in one, so the version of all numbers stands for that of each queue.
-  local version = limit.version and Promotions.is_parked(queue) and Config.queues_version(ctx) or limit.version or 0
+  if ctx.looks_again or limit.version and Promotions.is_parked(queue) then version = Config.queues_version(ctx) end
   closed = closed - version / Blocked.VERSIONS
   redis.call("ZADD", ctx.prefix .. Keys.AVAILABLE .. queue, string.format("%.17g", closed), limit.name)
 end

@@ -47,7 +47,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "has_overrides", "expiring",
     "parked", "has_backoff", "traced", "ranked", "run_times", "schema", USED, "version",
-    "tenant_published", "checked", "unique", "paced")
+    "tenant_published", "checked", "unique", "paced", "has_patterns", "looks_again")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], has_overrides = kept[5], expiring = kept[6], parked = kept[7], has_backoff = kept[8],
@@ -55,6 +55,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
     version = tonumber(kept[14] or 0), tenant_published = kept[15], checked = kept[16],
     unique = kept[17] or false, paced = kept[18],
   }
+  ctx.has_patterns, ctx.looks_again = kept[19], kept[20]
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, flags, nil end
   local seen = tonumber(kept[2])

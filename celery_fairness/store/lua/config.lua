@@ -177,14 +177,18 @@ end
   - The text of an override is `NUMBERS DETAILS` (numbers.lua). No function reads the details.
 ]]
 
--- Returns when a person's change of a key ends (math.huge if only a person ends it), and its text. It returns nil if
--- there is none now.
-function Config.change_of(ctx, what, key, rules)
-  local row = redis.call("HGET", ctx.prefix .. Keys.CHANGES, what .. " " .. key)
+-- Returns when the change of a row ends (math.huge if only a person ends it), and its text. It returns nil if there is
+-- none now.
+local function read_change(row, rules)
   if not row then return nil end
   local ends, text = string.match(row, "^(%d*) (.*)$")
   ends = tonumber(ends) or math.huge
   if ends > rules.now then return ends, text end
+end
+
+-- Returns a person's change of a key as read_change does.
+function Config.change_of(ctx, what, key, rules)
+  return read_change(redis.call("HGET", ctx.prefix .. Keys.CHANGES, what .. " " .. key), rules)
 end
 
 -- `ends_ms` and `text` are as `changes` holds them.
@@ -207,16 +211,69 @@ function Config.paused_ms(ctx, key, rules)
   return ends and ends - rules.now or 0, text
 end
 
--- Returns the numbers that people set for a key as a text, and their end and details. It returns nil if nobody changed
--- them.
-function Config.override_of(ctx, key, rules)
-  local ends, text = Config.change_of(ctx, "override", key, rules)
+-- Returns the numbers of a row as a text, and their end and details. It returns nil if there are none now.
+local function read_override(row, rules)
+  local ends, text = read_change(row, rules)
   if not ends then return nil end
   local numbers, details = string.match(text, "^(%S*) (.*)$")
   return {numbers = numbers, ends_ms = ends < math.huge and ends or nil, notes = details}
 end
 
--- Puts the numbers that people set in the place of a limit's own. `other` is as override_of returns it.
+-- Returns the numbers that people set for a key itself, as read_override does.
+function Config.override_of(ctx, key, rules)
+  return read_override(redis.call("HGET", ctx.prefix .. Keys.CHANGES, "override " .. key), rules)
+end
+
+--[[
+  patterns: the key of an override may end in `*`. Each key that the pattern matches then has the numbers for itself.
+
+  A pattern ends behind one of the separators, or it is `*` alone. The override of a key itself goes before those of its
+  patterns, and a longer pattern before a shorter one. The pattern `*` holds for limits without numbers of their own, and
+  for no key of a queue or a tenant.
+
+  If any override has a pattern, `has_patterns` is in the clock. No table lists the keys of a pattern. So when a pattern
+  changes, `queue_limits` gets the present version of the numbers of queues by `look QUEUE`, for each queue with a closed
+  limit. Claims look again at the limits of such a queue that were closed by an older version (Pick.check_again). While any
+  such note is there, `looks_again` is in the clock, and each limit that closes stores the version.
+]]
+local SEPARATOR = "[.:-]()"
+-- A key has at most this many patterns beside `*`. A longer pattern is rejected where people set it.
+local PATTERNS_AT_MOST = 7
+local ANY = "*"
+
+function Config.is_pattern(key)
+  return string.sub(key, -1) == "*"
+end
+
+-- Returns the patterns of a key, the longest first. `is_bare` is true if `*` may be one of them.
+function Config.patterns_of(key, is_bare)
+  local found = {is_bare and not string.find(key, "^queue:") and not string.find(key, "^tenant:") and ANY or nil}
+  local count = 0
+  for behind in string.gmatch(key, SEPARATOR) do
+    count = count + 1
+    if count > PATTERNS_AT_MOST then break end
+    table.insert(found, 1, string.sub(key, 1, behind - 1) .. ANY)
+  end
+  return found
+end
+
+-- Returns the numbers that people set for a limit, as read_override does. If they have a pattern, `pattern` has it.
+function Config.override_of_limit(ctx, limit, rules)
+  if not ctx.has_patterns then return Config.override_of(ctx, limit.key, rules) end
+  local patterns = Config.patterns_of(limit.key, limit.is_bare)
+  local fields = {"override " .. limit.key}
+  for index = 1, #patterns do fields[index + 1] = "override " .. patterns[index] end
+  local rows = redis.call("HMGET", ctx.prefix .. Keys.CHANGES, unpack(fields))
+  for index = 1, #rows do
+    local other = read_override(rows[index], rules)
+    if other then
+      other.pattern = patterns[index - 1]
+      return other
+    end
+  end
+end
+
+-- Puts the numbers that people set in the place of a limit's own. `other` is as override_of_limit returns it.
 function Config.replace(limit, other)
   if other then Numbers.replace(limit, other.numbers) end
 end
@@ -247,7 +304,7 @@ function Config.note_overrides(ctx)
   if redis.call("EXISTS", ctx.prefix .. Keys.CHANGES) == 1 then
     redis.call("HSET", ctx.prefix .. Keys.CLOCK, "has_overrides", 1)
   else
-    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "has_overrides")
+    redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "has_overrides", "has_patterns")
   end
 end
 

@@ -131,12 +131,12 @@ end
 ]]
 
 -- Reads a limit from its spec or its name. A name lacks the size of the numbers. `has` are the numbers that the limit
--- shares with its key. `asks` is true if the newest numbers of its key hold for it.
+-- shares with its key. `asks` is true if the newest numbers of its key hold for it. `is_bare` is true if it has no number.
 function Limits.read_limit(spec)
   local key, numbers, flags = string.match(spec, "^([^|]*)|([^|]*)|?(%l*)$")
   local flag, has = string.sub(flags, 2), Numbers.read(Numbers.shared(numbers))
   return Numbers.set({spec = spec, name = Limits.name_of(spec), key = key, on_limit = string.sub(flags, 1, 1),
-    private = flag == "p", of_queue = numbers == "q", has = has, asks = flag ~= "g" and next(has) ~= nil}, numbers)
+    private = flag == "p", of_queue = numbers == "q", is_bare = numbers == "", has = has, asks = flag ~= "g" and next(has) ~= nil}, numbers)
 end
 
 -- Gives a limit the newest numbers of its key, for each kind of number that the limit has.
@@ -158,7 +158,7 @@ function Limits.set_numbers(ctx, limit, rules)
   if limit.is_checked then return limit end
   limit.is_checked = true
   Limits.set_own_numbers(ctx, limit)
-  Config.replace(limit, Config.has_overrides(ctx) and Config.override_of(ctx, limit.key, rules))
+  Config.replace(limit, Config.has_overrides(ctx) and Config.override_of_limit(ctx, limit, rules))
   local known = ctx.memo.limits
   if known then known[limit.spec] = limit end
   return limit

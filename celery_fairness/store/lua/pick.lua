@@ -250,17 +250,24 @@ function Pick.with_queue_limit(ctx, queue, limits)
   return limits == "" and row.spec or limits .. "," .. row.spec
 end
 
--- Looks at partitions of queues that were found closed by older numbers. It looks at most `most` times per
--- queue and reason. Returns whether there may be more.
+-- Looks at the limits of queues that were found closed by older numbers of the queue, or before a pattern changed. It
+-- looks at most `most` times per queue and reason. Returns whether there may be more.
 function Pick.check_again(ctx, queues, rules, most)
   local more = false
   for index = 1, #queues do
-    local row = Config.queue_row(ctx, queues[index])
+    local queue = queues[index]
+    local row = Config.queue_row(ctx, queue)
     local version = row and row.version or rules.promotes and Config.queues_version(ctx)
+    local changed = ctx.looks_again and redis.call("HGET", ctx.prefix .. Keys.QUEUE_LIMITS, "look " .. queue)
+    if changed then version = math.max(version or 0, changed) end
+    -- A limit that is neither a partition's nor was closed since a pattern changed has no version.
+    local to, left = changed and "" or "(", false
     for closed = version and Blocked.PAUSED or 0, Blocked.CLOSED do
       local older = string.format("(%.17g", closed - version / Blocked.VERSIONS)
-      more = Blocked.check_again(ctx, queues[index], older, "(" .. closed, rules, most) == most or more
+      left = Blocked.check_again(ctx, queue, older, to .. closed, rules, most) == most or left
     end
+    if changed and not left then Wake.has_looked(ctx, queue) end
+    more = more or left
   end
   return more
 end

@@ -142,6 +142,7 @@ end
 -- replaces its numbers.
 function Snapshot.check(ctx, found, limit, reason, rules)
   local own = limit.concurrency
+  found.override = found.override or Config.override_of_limit(ctx, limit, rules)
   Config.replace(limit, found.override)
   found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
   found.local_limit, found.on_limit = limit.local_limit, limit.on_limit

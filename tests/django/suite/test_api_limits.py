@@ -328,6 +328,27 @@ def test_the_reset_of_a_pause_is_its_end(api, stripe, fairness):
     assert 590 < resets <= 602
 
 
+def test_a_pattern_of_keys_is_overridden(api, stripe):
+    put = api("PUT", "rate-limits/stripe-*", {"concurrency": 2, "reason": "a sale"})
+    assert (put.status, put.json["key"], put.json["override"]["concurrency"]) == (
+        200,
+        "stripe-*",
+        2,
+    )
+    found = api("GET", f"rate-limits/{stripe}").json
+    assert (found["concurrency"]["limit"], found["override"]["pattern"]) == (2, "stripe-*")
+    # The key has no override of its own.
+    assert api("DELETE", f"rate-limits/{stripe}/override").status == 404
+    assert api("DELETE", "rate-limits/stripe-*/override").status == 204
+    assert "override" not in api("GET", f"rate-limits/{stripe}").json
+
+
+def test_a_pattern_of_tenants_is_rejected(api):
+    put = api("PUT", "rate-limits/tenant:*", {"concurrency": 2})
+    assert "tier of tenants" in put.content.decode()
+    assert put.status in (400, 404, 409)
+
+
 def test_a_key_without_a_number_has_no_headers(api):
     put = api("PUT", "rate-limits/maps", {"concurrency": None})
     assert "X-RateLimit-Limit" not in put.headers

@@ -119,6 +119,15 @@ def test_a_key_cools_down_and_comes_back(client, claiming):
     assert [entry[2].partition(",")[0] for entry in history()] == ["Cool down", "End cool-down"]
 
 
+def test_the_page_of_a_pattern_ends_its_override_and_stops_nothing(client, claiming):
+    claiming.limits.override("api.*", concurrency=0)
+    page = client.get(url("limitkey_change", "api.*")).text
+    assert 'value="clear_override"' in page
+    assert 'value="pause"' not in page
+    page = do(client, "limitkey_change", "api.*", action="clear_override", reason="it is over")
+    assert "api.*: its own numbers hold again" in page
+
+
 def test_a_cool_down_without_a_time_is_not_done_and_the_history_says_so(client, claiming):
     page = do(client, "limitkey_change", "api", action="cool_down", reason="429")
     assert "A cool-down needs a time" in page

@@ -338,6 +338,19 @@ def test_a_row_that_cannot_be_published_is_logged_once(fairness, caplog):
         call_command("publish")
 
 
+def test_an_override_of_a_pattern_is_a_row_and_replaces_none_of_a_key(fairness):
+    row = make_override("api.*", "3")
+    assert fairness.limits.inspect("api.*").limit == 3
+    # The key has the same number by the pattern, and has a row of its own all the same.
+    make_override("api.stripe", "3")
+    assert fairness.limits.inspect("api.stripe").override.pattern is None
+    row.delete()
+    assert fairness.limits.inspect("api.stripe").limit == 3
+    with pytest.raises(NotFound):
+        fairness.limits.inspect("api.*")
+    assert pending() == []
+
+
 def test_the_whole_queue_and_its_partitions_have_columns_of_their_own(wire, redis_url):
     fairness = wire(redis_url, queues={"emails": {"by_kind": True, "partition": {"rate": "5/s"}}})
     publish_queues(parts_of(fairness).limiter, fairness.settings.queues)

@@ -125,6 +125,8 @@ def test_a_form_names_the_field_of_a_limit_out_of_bounds(make, field, value):
         (override, "key", "a b"),
         (override, "key", "tenant:"),
         (override, "key", "{tenant}"),
+        (override, "key", "api*"),
+        (override, "key", "tenant:*"),
     ],
 )
 def test_a_form_rejects_what_only_the_package_can_read(make, field, value):

@@ -28,7 +28,7 @@ end
 -- Returns for each kind of key the checks of the key as a whole and of each of its rows.
 function Check.kinds()
   return {
-    changes = {whole = Check.needs("has_overrides")},
+    changes = {whole = Check.needs("has_overrides"), row = Waits.change, scan = "HSCAN"},
     expires = {whole = Check.needs("expiring")},
     tenant = {whole = Check.needs("tenant_published")},
     running = {row = Rows.running, scan = "HSCAN"},
@@ -104,8 +104,13 @@ end
 
 -- Returns whether a pause or an override of a key has ended that the next claim still has to end.
 function Check.is_over(it, key)
-  local ends = redis.call("ZMSCORE", it.ctx.prefix .. Keys.CHANGES_END, "pause " .. key, "override " .. key)
-  return math.min(tonumber(ends[1] or math.huge), tonumber(ends[2] or math.huge)) <= it.rules.now
+  local changes, patterns = {"pause " .. key, "override " .. key}, Config.patterns_of(key, true)
+  for index = 1, #patterns do changes[#changes + 1] = "override " .. patterns[index] end
+  local ends = redis.call("ZMSCORE", it.ctx.prefix .. Keys.CHANGES_END, unpack(changes))
+  for index = 1, #changes do
+    if tonumber(ends[index] or math.huge) <= it.rules.now then return true end
+  end
+  return false
 end
 
 function Check.call(keys, args, repairs)

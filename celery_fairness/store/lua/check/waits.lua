@@ -100,6 +100,8 @@ end
 function Waits.is_left_exhausted(it, queue, name, looked)
   local ctx, key = it.ctx, string.match(name, "^[^|]*")
   if redis.call("ZSCORE", ctx.prefix .. Keys.TIMERS, key) then return end
+  -- The next claim of the queue looks at it.
+  if redis.call("HEXISTS", ctx.prefix .. Keys.QUEUE_LIMITS, "look " .. queue) == 1 then return end
   if Waits.is_looked_at(it, key) or Check.is_over(it, key) then return end
   local limit = Waits.limit_of_first(it, queue, name)
   -- Claims check a partition again that was found closed by older numbers of its queue.
@@ -145,7 +147,13 @@ function Waits.window(it, key)
   end)
 end
 
+-- Without its flag no call reads the override of a pattern.
+function Waits.change(it, _, field)
+  if string.find(field, "^override ") and Config.is_pattern(field) then Check.flag(it, "has_patterns") end
+end
+
 function Waits.queue(it, _, field)
+  if string.find(field, "^look ") then return Check.flag(it, "looks_again") end
   local limits, queue = it.ctx.prefix .. Keys.QUEUE_LIMITS, string.match(field, "^queue (.*)$")
   local text = queue and redis.call("HGET", limits, field)
   if not text then return end

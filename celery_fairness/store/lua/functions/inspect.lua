@@ -172,9 +172,11 @@ end
 -- Returns whether any table has something of a key.
 local function is_used(ctx, key, answer, queue, logical)
   local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.KEY_EXPIRY, " " .. key) or 0)
+  -- A pattern holds for keys that nobody has seen.
+  local override = answer.override and not answer.override.pattern or nil
   local counted = answer.held + answer.ended_unswept + answer.waiting_count + (answer.delayed_count or 0)
   return counted > 0 or known_until > logical or answer.published == true or queue ~= false
-    or (answer.override or answer.pause or answer.cool_ms) ~= nil
+    or (override or answer.pause or answer.cool_ms) ~= nil
     or redis.call("EXISTS", ctx.prefix .. Keys.WINDOW .. key, ctx.prefix .. Keys.WAITERS .. key) > 0
 end
 
@@ -193,6 +195,7 @@ register_json("inspect", {"no-writes"}, function(ctx, wanted)
     Snapshot.add_tier(ctx, answer, string.match(tenant_key, ":(.*)$"), wanted.tier, rules)
   end
   local limit, reason = own_numbers(ctx, wanted.app, answer, of_leases)
+  limit.is_bare = Numbers.write(limit) == ""
   Snapshot.check(ctx, answer, limit, reason, rules)
   local window = Rates.read(ctx, limit.key)
   answer.rate, answer.throttle = nearest_rate(window, limit, logical), throttle_of(window, limit, logical)

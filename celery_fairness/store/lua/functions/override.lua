@@ -4,7 +4,7 @@
   Tasks that run continue. If a task that waits at the key may start now, the next claim finds it.
 
   The argument is a JSON object:
-  key          of the limits, or of a tenant
+  key          of the limits, or of a tenant, or a pattern
   numbers      as numbers.lua has them, or "" clears them
   lasts_ms     for how long from now; if it is 0, ends_ms has the end
   ends_ms      server time at which they end; absent for no end
@@ -24,6 +24,7 @@ register_json("override", {"allow-oom"}, function(ctx, wanted)
   if numbers ~= "" then
     local ends = ends_ms and string.format("%.0f", ends_ms) or ""
     Config.set_change(ctx, "override", key, ends, numbers .. " " .. wanted.details)
+    if Config.is_pattern(key) then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "has_patterns", 1) end
     Events.write_event(ctx, "fairness.override_set", "key", key, "numbers", numbers)
   elseif Config.end_change(ctx, "override", key) then
     Events.write_event(ctx, "fairness.override_ended", "key", key)
