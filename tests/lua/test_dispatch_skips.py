@@ -143,7 +143,7 @@ def test_who_passes_nothing_over_pays_nothing_for_it(dispatch, commands):
         return ran
 
     usual = cost()
-    assert usual["hget"] == 3, "the ring's time, and the head and the message of the task"
+    assert usual["hget"] == 4, "the ring's time twice, and the head and the message of the task"
     assert cost(never=("z",)) == usual
 
 

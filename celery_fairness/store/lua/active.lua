@@ -98,24 +98,24 @@ function Active.enter_from(ctx, queue, key, from, finish)
 end
 
 -- Removes a tenant that has nothing waiting any more. Its finish stays in `debts` while it is a debt. If the
--- tenant was charged, the caller passes its `finish` and the queue's virtual time.
-function Active.leave(ctx, queue, key, finish, virtual)
+-- tenant was charged, the caller passes its `finish`.
+function Active.leave(ctx, queue, key, finish)
   local active_key, blocked_key = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.BLOCKED .. queue
   finish = finish or redis.call("ZSCORE", active_key, key) or redis.call("ZSCORE", blocked_key, key)
   if redis.call("ZREM", active_key, key) == 0 then redis.call("ZREM", blocked_key, key) end
-  if tonumber(finish) > (virtual or Active.virtual_time(ctx, queue)) then
+  if tonumber(finish) > Active.virtual_time(ctx, queue) then
     redis.call("ZADD", ctx.prefix .. Keys.DEBTS .. queue, finish, key)
   end
   Priorities.rank_again(ctx, queue, key)
 end
 
 -- Moves the virtual time on to the last tenant of `debts`, because no tenant competes for the free room.
-function Active.forget_debts(ctx, queue, virtual)
+function Active.forget_debts(ctx, queue)
   local out = ctx.prefix .. Keys.DEBTS .. queue
   local greatest = redis.call("ZRANGE", out, -1, -1, "WITHSCORES")[2]
   if not greatest then return end
   redis.call("UNLINK", out)
-  if tonumber(greatest) > (virtual or Active.virtual_time(ctx, queue)) then
+  if tonumber(greatest) > Active.virtual_time(ctx, queue) then
     redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue, greatest)
   end
 end
@@ -127,7 +127,7 @@ local CLEAR_AT_MOST = 4
 -- moved it nor added a debt, because then at most older debts are left to clear. `wanted` is true if the claim wanted
 -- more tasks and no tenant may start anything.
 function Active.clear_debts(ctx, queue, virtual, tasks, wanted)
-  if wanted then return Active.forget_debts(ctx, queue, virtual) end
+  if wanted then return Active.forget_debts(ctx, queue) end
   if not virtual then return end
   local out = ctx.prefix .. Keys.DEBTS .. queue
   local passed = redis.call("ZRANGEBYSCORE", out, "-inf", virtual, "LIMIT", 0, CLEAR_AT_MOST * tasks)

