@@ -127,6 +127,16 @@ def test_a_rate_and_a_throttle_of_a_queue_say_when_it_opens(shop):
     assert len(shop.claim()[0]) == 1
 
 
+def test_a_task_that_was_claimed_before_the_limit_gives_back_no_start_of_it(shop):
+    shop.at(0)
+    shop.put("a", times=3)
+    assert shop.claim(1)[0] == [1]
+    shop.limit_queue(rate=((1, 1_000),))
+    assert shop.claim(1)[0] == [2]
+    shop.end_one(0, Verdict.HEAD, begun=False)
+    assert shop.claim(1) == ([], 1_000)
+
+
 def test_s32_the_queue_s_limit_and_the_task_s_both_hold(shop):
     shop.limit_queue(concurrency=2)
     shop.put("a", API, times=3)

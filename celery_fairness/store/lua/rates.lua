@@ -305,7 +305,11 @@ end
 function Rates.give_starts_back(ctx, task, row, rules)
   local at = tonumber(string.match(row.since, "^@(%d+)"))
   if row.state ~= "claimed" or not at then return end
-  local specs = rules.limited and Pick.with_queue_limit(ctx, task.queue, task.limits) or ""
+  local specs, of_queue = rules.limited and task.limits or "", rules.limited and Config.queue_row(ctx, task.queue)
+  -- A task that was claimed before its queue had a limit has counted no start there.
+  if of_queue and string.find("," .. row.keys .. ",", "," .. of_queue.key .. ",", 1, true) then
+    specs = Pick.with_queue_limit(ctx, task.queue, task.limits)
+  end
   local tenant = rules.paced and Tenants.state_of(ctx, task, rules) or {}
   local limits = Tenants.counting(tenant, Limits.limits_now(ctx, specs, rules))
   for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
