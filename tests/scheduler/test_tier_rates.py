@@ -211,6 +211,21 @@ def test_a_limit_of_the_key_of_the_tenant_counts_a_start_once(rated):
     assert rated.claim()[0] == []
 
 
+@pytest.mark.parametrize(
+    ("tier", "own"), [(Rate(5, 20), ((2, 3_000),)), (Rate(2, 3), ((5, 20_000),))]
+)
+def test_a_limit_of_the_key_of_the_tenant_counts_each_start_in_both_windows(shop, tier, own):
+    shop.tiers(Tier("free", None, rate=tier))
+    shop.put("a", Limit("tenant:a", rate=own), times=9, tier="free")
+    numbers = []
+    for now in (0, 3_001, 6_002, 9_003):
+        shop.at(now)
+        numbers.append(started(shop))
+        shop.end()
+    # The window of 3 s is full first, and then that of 20 s.
+    assert numbers == [2, 2, 1, 0]
+
+
 def test_tasks_with_limits_count_at_the_rate_of_their_tenant_too(rated):
     rated.put("a", Limit("x", concurrency=5), times=2, tier="free")
     rated.put("a", times=2, tier="free")
