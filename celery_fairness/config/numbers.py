@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, create_model
 
 from celery_fairness.config.fields import Rule, collect, number, unknown_problems, whole
-from celery_fairness.config.rates import Rate, Window
+from celery_fairness.config.rates import MAX_RATE_LIMIT, Rate, Window
 from celery_fairness.errors import PolicyInvalid, ProblemsError, got
 from celery_fairness.util.durations import iso_duration, parse_count, seconds
 
@@ -37,6 +37,8 @@ MAX_WAITING = 1_000_000_000
 UNLIMITED, NO_LIMIT = "unlimited", "-"
 #: The placeholder for the value of any number.
 SIZE = "#"
+#: The beginning of the path of an argument.
+ARGUMENT = "args."
 
 
 class Kind(ABC):
@@ -248,6 +250,48 @@ class Spacing(Starts):
         return None if widest is None else (widest,)
 
 
+class Amount(Kind):
+    """How much one task takes of a number: a whole number, or the argument that has it.
+
+    A limit has the number itself, and none if it is 1.
+
+    Attributes:
+        amount: The valid numbers.
+    """
+
+    name, none = "amount", "1"
+    answer = int | None
+
+    def __init__(self, most: int) -> None:
+        self.amount = whole(1, most)
+        self.typed = f"{self.amount.expected}, or an argument such as 'args.size'"
+        self.rule = Rule(
+            f"{self.typed}, or None ({self.none})",
+            lambda value: value is None or is_argument(value) or self.amount.accepts(value),
+        )
+
+    def read(self, name: str, value: Any) -> Any:
+        """See :class:`Kind`."""
+        return self.rule.read(name, value)
+
+    def read_typed(self, name: str, text: str) -> Any:
+        """See :class:`Kind`."""
+        return self.rule.read(name, int(text) if text.isascii() and text.isdigit() else text)
+
+    def merged(self, values: Iterable[Any]) -> Any:
+        """Return the largest of values, because a task takes as much of a key as its limits say."""
+        largest = max((each for each in values if type(each) is int), default=1)
+        return largest if largest > 1 else None
+
+
+def is_argument(value: Any) -> bool:
+    """Return whether an amount is the path of an argument, such as ``args.size``."""
+    if not isinstance(value, str) or not value.startswith(ARGUMENT):
+        return False
+    first, *steps = value.removeprefix(ARGUMENT).split(".")
+    return first.isidentifier() and all(steps)
+
+
 def _is_rate(value: Any) -> bool:
     try:
         Rate.parse(value)
@@ -272,6 +316,8 @@ class Number:
         help: What it means, as a sentence. None, 0 and the form of a value are the kind's.
         example: A text that a person may type.
         phrase: A value of it in the text of a limit, such as ``3 at once``.
+        taken_of: The number of the key of which one task takes so much. "" if it is a number of
+            the key itself.
     """
 
     name: str
@@ -280,6 +326,7 @@ class Number:
     help: str
     example: str
     phrase: str = "{}"
+    taken_of: str = ""
 
 
 COUNT: Final = Count(0, MAX_CONCURRENCY, zero="pause")
@@ -300,6 +347,8 @@ NUMBERS: Final = {
         Number("weight", "W", Share(MAX_WEIGHT), "Share among waiting tenants.", "2"),
         Number("max_waiting", "M", WAITING, "Most waiting tasks of one tenant on fairredis.",
                "10000"),
+        Number("units", "U", Amount(MAX_RATE_LIMIT), "What one task's start counts at the rate.",
+               "500", "takes {}", taken_of="rate"),
     )
 }  # fmt: skip
 
@@ -317,7 +366,12 @@ HOLDERS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     # These numbers decide whether a task of the tenant starts.
     "tenant": {"concurrency": "concurrency", "rate": "rate", "throttle": "throttle"},
-    "policy": {"concurrency": "concurrency", "rate": "rate", "throttle": "throttle"},
+    "policy": {
+        "concurrency": "concurrency",
+        "rate": "rate",
+        "throttle": "throttle",
+        "units": "units",
+    },
     "queue": {
         "global_limit": "concurrency",
         "local_limit": "local_limit",
@@ -400,9 +454,12 @@ def placeholders(text: str) -> str:
     """Return a text of numbers with ``#`` in place of each value.
 
     A concurrency of 0 stays, because it stops only the tasks that have it, not all of the key.
+    What one task takes is left out, because it is no number of the key.
     """
     parts = (
-        part if part == STOPPED else part[0] + SIZE for part in (text.split(";") if text else ())
+        part if part == STOPPED else part[0] + SIZE
+        for part in (text.split(";") if text else ())
+        if part[0] not in AMOUNTS
     )
     return ";".join(parts)
 
@@ -483,5 +540,11 @@ def numbers_text(values: Mapping[str, Any]) -> str:
     )
 
 
+#: The valid numbers of what one task takes.
+AMOUNTS_OF_TASKS: Final = {
+    name: each.kind.amount for name, each in NUMBERS.items() if isinstance(each.kind, Amount)
+}
+#: The letters of what one task takes.
+AMOUNTS: Final = "".join(each.letter for each in NUMBERS.values() if each.taken_of)
 #: The text of a concurrency of 0.
 STOPPED: Final = NUMBERS["concurrency"].letter + "0"

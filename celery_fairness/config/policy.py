@@ -10,14 +10,14 @@ Invariant: an invalid policy is an error that names all of its problems. It neve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from celery_fairness.config.fields import collect, one_of, unknown_problems
 from celery_fairness.config.key_templates import KEY_EXPECTED, KeyTemplate, Missing
 from celery_fairness.config.limit_spec import ACTIONS, Limit, OnLimit
-from celery_fairness.config.numbers import NUMBERS, has_numbers_of, numbers_of
+from celery_fairness.config.numbers import ARGUMENT, NUMBERS, has_numbers_of, numbers_of
 from celery_fairness.config.rates import RateLike
 from celery_fairness.errors import PolicyInvalid, got
 
@@ -47,6 +47,9 @@ class RateLimitPolicy:
         rate: Starts in any window of a period, given in a form that :meth:`Rate.parse` reads. The
             attribute is a :class:`Rate` or None.
         throttle: Starts in a period, evenly spaced, likewise.
+        units: How much of the rate the start of one task takes, 1 to 10^9, or the argument
+            that has this number, such as ``args.estimate``. None is 1. If the number of an
+            argument is above the rate, the task takes all of it.
         on_limit: The action for a task over the limit. ``wait``: it waits. ``reschedule``: it is
             tried again when a start is expected. ``drop``: it does not run, and its result is
             ``RateLimitDropped``.
@@ -63,6 +66,7 @@ class RateLimitPolicy:
     throttle: RateLike | None = None
     on_limit: OnLimit = "wait"
     missing: Missing = "error"
+    units: int | str | None = None
     template: KeyTemplate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,10 +77,20 @@ class RateLimitPolicy:
             for name, number in _NUMBERS.items()
         }
         problems += ON_LIMIT.problems("on_limit", self.on_limit)
+        problems += [] if problems else _amount_problems(numbers)
         if template is None or problems:
             raise PolicyInvalid(*problems)
         for name, value in {**numbers, "key": template.text, "template": template}.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def amounts(self) -> dict[str, str]:
+        """The arguments that say how much one task takes: the path of each by its number."""
+        return {
+            name: value.removeprefix(ARGUMENT)
+            for name, number in _NUMBERS.items()
+            if number.taken_of and isinstance(value := getattr(self, name), str)
+        }
 
     @classmethod
     def from_ojs(cls, obj: Any, *, templates: bool = False, where: str = "") -> Self:
@@ -86,7 +100,7 @@ class RateLimitPolicy:
             obj: ``{"key", "concurrency", "rate": {"limit", "period"}, "throttle": {...},
                 "on_limit"}``, where null means absent. Or a job that has such an object as
                 ``rate_limit``, at its top or in its ``options``.
-            templates: Accept fields in the key, and the field ``missing``.
+            templates: Accept fields in the key, arguments as amounts, and the field ``missing``.
             where: The object's place, for messages, such as ``limits[0]``. "" means the spec's own
                 name.
 
@@ -112,7 +126,19 @@ class RateLimitPolicy:
         for name, number in _NUMBERS.items():
             if name in given:
                 given[name] = collect(problems, number.kind.read_ojs, name, given[name])
+                if number.taken_of and isinstance(given[name], str) and not templates:
+                    problems.append(f"{name}: expected a whole number, got: {got(given[name])}")
+        # The argument of one task may have more than the number of the key.
+        amounts = {
+            name: given.pop(name)
+            for name, number in _NUMBERS.items()
+            if not templates and number.taken_of and name in given
+        }
         policy = collect(problems, lambda: cls(**{"key": None, **given}))
+        for name, taken in amounts.items() if policy is not None else ():
+            if getattr(policy, of := _NUMBERS[name].taken_of) is None:
+                problems.append(_lacks(name, of))
+            object.__setattr__(policy, name, taken)
         if policy is None or problems:
             raise PolicyInvalid(*(_with_place(where, problem) for problem in problems))
         return policy
@@ -160,8 +186,8 @@ def merge(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     """Return one limit for each key, private ones first, sorted by key.
 
     It has the strictest of each number: the smallest count, every window that no other window
-    implies, and the widest spacing. Its action is the first of ``drop``, ``reschedule`` and
-    ``wait``. The result does not depend on the order of ``limits``.
+    implies, the widest spacing, and the largest amount. Its action is the first of ``drop``,
+    ``reschedule`` and ``wait``. The result does not depend on the order of ``limits``.
     """
     by_key: dict[str, list[Limit]] = {}
     for limit in limits:
@@ -190,6 +216,26 @@ def _strictest(key: str, limits: list[Limit]) -> Limit:
         private=any(limit.private for limit in limits),
         **numbers,
     )
+
+
+def _amount_problems(numbers: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong between how much a task takes and the number that it takes it of."""
+    for name, number in _NUMBERS.items():
+        taken = numbers[name]
+        if not number.taken_of or taken is None:
+            continue
+        whole = numbers[number.taken_of]
+        if whole is None:
+            yield _lacks(name, number.taken_of)
+        elif isinstance(taken, int) and taken > (most := getattr(whole, "limit", whole)):
+            yield (
+                f"{name}: expected at most the {number.taken_of} of the policy, {most}, "
+                f"got: {taken}"
+            )
+
+
+def _lacks(name: str, taken_of: str) -> str:
+    return f"{name}: expected a {taken_of} in the same policy, got: none"
 
 
 def _with_place(where: str, problem: str) -> str:

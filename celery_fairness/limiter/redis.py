@@ -33,6 +33,7 @@ from celery_fairness.config.tenants import id_part, key_part
 from celery_fairness.config.tiers import Tier, read_tier, tier_numbers, write_tier
 from celery_fairness.limiter.types import (
     Admitted,
+    Counted,
     HeldLease,
     Job,
     KeyLeases,
@@ -268,6 +269,11 @@ class Limiter:
     def begin_soon(self, lease: str, verdict: Verdict, epoch: int) -> None:
         """Store that the body of a claimed task begins, without waiting for the answer."""
         self._notes.send(calls.BEGIN, calls.begin_args(lease, verdict, epoch, self._now_text()))
+
+    def used(self, lease: str, key: str, units: int) -> Counted:
+        """Correct the start of a task by the units of a rate that its body has used."""
+        args = calls.used_args(lease, key, units, self._rules, self._now_text())
+        return Counted(int(self._call(calls.USED, args)))
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         """Replace the successor of ``rejected`` by a copy with ``next_serial``.

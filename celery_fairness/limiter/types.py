@@ -164,6 +164,14 @@ class Rejected:
     action: str = "wait"
 
 
+class Counted(enum.IntEnum):
+    """What a report of used units found: COUNTED, ENDED (no such lease now), or OTHER_KEY."""
+
+    COUNTED = 1
+    ENDED = 0
+    OTHER_KEY = -1
+
+
 class Parking(enum.Enum):
     """The result of parking a task."""
 

@@ -15,8 +15,18 @@ from typing import Any, TypeVar
 from celery_fairness.config.fields import collect
 from celery_fairness.config.key_templates import KeyValues
 from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.numbers import AMOUNTS_OF_TASKS, ARGUMENT
 from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, check_keys, merge
-from celery_fairness.errors import HeaderInvalid, OnError, PolicyInvalid, got, raise_it
+from celery_fairness.errors import (
+    HeaderInvalid,
+    KeyInvalid,
+    KeyMissing,
+    OnError,
+    PolicyInvalid,
+    ProblemsError,
+    got,
+    raise_it,
+)
 
 T = TypeVar("T")
 
@@ -65,15 +75,35 @@ def _read_policy(value: Any, where: str) -> RateLimitPolicy:
 
 
 def to_wire(policy: RateLimitPolicy, values: KeyValues) -> dict[str, Any]:
-    """Return a policy as a message carries it, with the key of one task.
+    """Return a policy as a message carries it, with the key and the amounts of one task.
 
     Raises:
-        KeyMissing: A field of the key has no value.
-        KeyInvalid: A value cannot stand in a key.
+        KeyMissing: A field of the key, or an amount, has no value.
+        KeyInvalid: A value cannot stand in a key, or is no amount.
     """
     key, private = policy.template.resolve(values)
     ojs = policy.to_ojs(key)
+    for name, path in policy.amounts.items():
+        ojs[name] = _amount(policy, name, path, values)
     return {**ojs, "private": True} if private else ojs
+
+
+def _amount(policy: RateLimitPolicy, name: str, path: str, values: KeyValues) -> int:
+    """Return how much one task takes of a key, from its argument at ``path``."""
+    field = f"{ARGUMENT}{path}"
+    try:
+        value = values.argument(path)
+    except Exception as error:
+        problem = f"expected a value, got: {type(error).__name__}: {error}"
+        raise KeyInvalid(problem[:500], values.task, policy.key, field) from error
+    if value is None and policy.missing == "empty":
+        return 1
+    if value is None:
+        raise KeyMissing(values.task, policy.key, field)
+    try:
+        return int(AMOUNTS_OF_TASKS[name].read(name, value))
+    except ProblemsError as error:
+        raise KeyInvalid(error.problems[0], values.task, policy.key, field) from None
 
 
 def no_list(value: Any) -> HeaderInvalid:

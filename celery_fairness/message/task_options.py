@@ -7,7 +7,7 @@ and not a task without a tenant or without one of its limits.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -149,18 +149,29 @@ class TenantSource:
 
 
 def argument_sources(
-    task: str, templates: Iterable[KeyTemplate], body: Callable[..., Any], option: str = FIELD
+    task: str, named: Iterable[tuple[str, str]], body: Callable[..., Any], option: str = FIELD
 ) -> dict[str, ArgumentSource]:
-    """Return a reader for each argument in the keys of an option of a task, by its path.
+    """Return a reader for each argument that an option of a task names, by its path.
+
+    ``named`` has the path of each argument, and where the option names it.
 
     Raises:
-        TaskDeclarationError: A field ``{args.NAME}`` names no parameter of the task.
+        TaskDeclarationError: A path names no parameter of the task.
     """
-    return {
-        path: ArgumentSource(task, path, body, option, f"key {template.text!r}: ")
-        for template in templates
-        for path in template.arguments
-    }
+    return {path: ArgumentSource(task, path, body, option, f"{where}: ") for path, where in named}
+
+
+def arguments_of(template: KeyTemplate) -> Iterator[tuple[str, str]]:
+    """Yield the path of each argument in a key, and where it is."""
+    for path in template.arguments:
+        yield path, f"key {template.text!r}"
+
+
+def _arguments(policy: RateLimitPolicy) -> Iterator[tuple[str, str]]:
+    """Yield the path of each argument that a policy names, and where it names it."""
+    yield from arguments_of(policy.template)
+    for name, path in policy.amounts.items():
+        yield path, f"key {policy.key!r}: {name}"
 
 
 class LimitSource:
@@ -271,14 +282,15 @@ class LimitSource:
         return made
 
     def _sources_of(self, policies: Iterable[RateLimitPolicy]) -> dict[str, ArgumentSource]:
-        templates = [each.template for each in policies]
         if self._body is not None:
-            return argument_sources(self._task, templates, self._body)
-        for template in templates:
-            if template.arguments:
+            named = (each for policy in policies for each in _arguments(policy))
+            return argument_sources(self._task, named, self._body)
+        for policy in policies:
+            if policy.template.arguments or policy.amounts:
+                kind = "keys" if policy.template.arguments else "amounts"
                 raise PolicyInvalid(
-                    f"task {self._task}: limits: expected keys without arguments, as this process "
-                    f"does not know the task's parameters, got: {got(template.text)}"
+                    f"task {self._task}: limits: expected {kind} without arguments, as this "
+                    f"process does not know the task's parameters, got: {got(policy.key)}"
                 )
         return {}
 

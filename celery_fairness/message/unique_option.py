@@ -15,7 +15,7 @@ from celery_fairness.errors import (
     raise_it,
 )
 from celery_fairness.message.headers import extended
-from celery_fairness.message.task_options import argument_sources
+from celery_fairness.message.task_options import argument_sources, arguments_of
 from celery_fairness.message.unique import (
     DROP,
     EXISTING,
@@ -69,7 +69,7 @@ class UniqueSource:
             self._template = KeyTemplate(option)
         except PolicyInvalid as error:
             self._check(FIELD, list(error.problems))
-        arguments = argument_sources(task, [self._template], body, FIELD)
+        arguments = argument_sources(task, arguments_of(self._template), body, FIELD)
         self._read = partial(_argument, arguments)
 
     def _check(self, option: str, problems: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ ADOPT = "adopt"
 CLAIM = "claim"
 SETTLE = "settle"
 BEGIN = "begin"
+USED = "used"
 QUARANTINE = "quarantine"
 PURGE = "purge"
 SIZE = "size"
@@ -221,6 +222,11 @@ def begin_args(
 ) -> list[str]:
     """Return the arguments of a begin of a lease that its process holds in ``epoch``."""
     return [lease, verdict.value, _or_empty(epoch), now_text]
+
+
+def used_args(lease: str, key: str, units: int, rules: Rules, now_text: str = "") -> list[str]:
+    """Return the arguments of a report of the units that a body has used."""
+    return [*rules_args(rules), now_text, lease, key, str(units)]
 
 
 def read_settle(answer: Sequence[Any]) -> list[Settled]:

@@ -27,7 +27,7 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
-from celery_fairness.config.numbers import NUMBERS
+from celery_fairness.config.numbers import AMOUNTS, NUMBERS
 from celery_fairness.errors import FairnessError
 
 #: The beginning of a library's name.
@@ -196,7 +196,11 @@ def _numbers() -> str:
         for each in NUMBERS.values()
     )
     order = ", ".join(f'"{each.letter}"' for each in NUMBERS.values())
-    return f"local BY_LETTER, ORDER = {{{rows}}}, {{{order}}}\n"
+    amounts = ", ".join(f"{each.name} = true" for each in NUMBERS.values() if each.taken_of)
+    return (
+        f"local BY_LETTER, ORDER = {{{rows}}}, {{{order}}}\n"
+        f'local AMOUNTS, AMOUNT_LETTERS = {{{amounts}}}, "[{AMOUNTS}]"\n'
+    )
 
 
 def _files(folder: Traversable) -> dict[str, Traversable]:

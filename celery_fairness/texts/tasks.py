@@ -13,6 +13,7 @@ import click
 from celery_fairness.config.numbers import numbers_text
 from celery_fairness.control.key.limit_in_force import time_text
 from celery_fairness.control.task.views import (
+    Amount,
     Blocker,
     DeadLetterPage,
     Explanation,
@@ -184,12 +185,29 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
     reasons = by.in_force.reasons if by.in_force is not None else ()
     is_shown = reasons and (reasons[0].by_people or (reasons[0].kind == "tier" and by.counted))
     why = f"; {reasons[0].text}" if is_shown else ""
+    if by.amount is not None:
+        why = f"; {_amount_text(by.amount)}{why}"
     found = [Sentence(printable(f"blocked by {by.key}: {by.reason}, {held}{soon}{why}"), "notice")]
     for caller in by.callers:
         text = f"{printable(caller)}, which called it, holds a slot of {by.key}"
         found.append(Sentence(f"{text}: if that waits for its result, neither ends", "danger"))
     yield from found[:-1]
     yield found[-1]._replace(holders=by.holders)
+
+
+def _amount_text(amount: Amount) -> str:
+    """Return what a task needs of a key, and for whom the key saves it."""
+    text = f"needs {amount.needs} of {amount.of}, {amount.free} free"
+    if not amount.saves:
+        return text
+    if not amount.saved_for:
+        return f"{text}; the key saves for it"
+    most = (
+        ""
+        if amount.saved_seconds is None
+        else f", for at most {seconds_text(amount.saved_seconds)}"
+    )
+    return f"{text}; the key saves {amount.saves} for {amount.saved_for}{most}"
 
 
 def dead_lines(page: DeadLetterPage) -> list[str]:

@@ -43,6 +43,11 @@ class Attempt:
         self._limiter = limiter
         self._begun = False
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether it holds a slot that has not ended."""
+        return self._lease is not None
+
     def begin(self, task: Any) -> bool:
         """Return whether this call of ``task`` is the attempt's body.
 

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.reference.limits import (
@@ -102,12 +102,43 @@ class Entitlement(NamedTuple):
     counts: Limit | None
 
 
+class Saved(NamedTuple):
+    """What a key saves for the first task that waits at a place.
+
+    Attributes:
+        units: Of its rate.
+        ends: Logical time after which it saves nothing, if the task has not started.
+        keys: All that save for the task, with commas between them.
+        name: Of the limit at which the task waits.
+        tenant: The key of the task's tenant.
+        queue: Of the task.
+    """
+
+    units: int
+    ends: int
+    keys: str
+    name: str
+    tenant: str
+    queue: str
+
+
+def read_saved(text: str) -> Saved:
+    """Read what a key saves, as the server stores it."""
+    units, ends, keys, name, tenant, queue = text.split(" ", 5)
+    return Saved(int(units), int(ends), keys, name, tenant, queue)
+
+
 @dataclass
 class Other:
-    """A lease whose task is not in Redis: its keys, and the logical time of its end."""
+    """A lease whose task is not in Redis: its keys, and the logical times of its end and begin.
+
+    ``units`` has by key what its task takes, if that is known and not 1.
+    """
 
     keys: frozenset[str]
     ends: int
+    since: int
+    units: dict[str, int] = field(default_factory=dict)
 
 
 @functools.cache
@@ -135,7 +166,8 @@ class Admission:
         epoch: When this memory began.
         claimed: The keys of each lease of a claim.
         others: Leases whose task is not in Redis: of gates, and those that were registered again.
-        reservations: By key, the promotions that reserve a start, with their ends.
+        reservations: By key, the promotions that reserve a start, with their ends and units.
+        saved: What keys saved before the last call, and after it.
         logs: By key, the starts that rates and throttles count.
     """
 
@@ -148,7 +180,8 @@ class Admission:
         self._seen = 0
         self.claimed: dict[str, tuple[str, ...]] = {}
         self.others: dict[str, Other] = {}
-        self.reservations: dict[str, dict[str, int]] = defaultdict(dict)
+        self.reservations: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+        self.saved: tuple[Mapping[str, Saved], Mapping[str, Saved]] = ({}, {})
         self.logs: dict[str, StartLog] = {}
         #: Tiers or numbers have changed since the last claim. The next claim of any queue looks.
         self.is_changed = False
@@ -253,11 +286,58 @@ class Admission:
         claimed = sum(key in keys for keys in self.claimed.values())
         return claimed + sum(key in other.keys for other in self.others.values())
 
-    def reserved(self, key: str) -> int:
-        """Return how many starts of a key are reserved for tasks on their way to a gate."""
-        return sum(end > self.time for end in self.reservations[key].values())
+    def reserved(self, key: str) -> tuple[int, int]:
+        """Return how many starts and units of a key are reserved for tasks on the way to a gate."""
+        units = [units for end, units in self.reservations[key].values() if end > self.time]
+        return len(units), sum(units)
 
-    def closed_ms(self, limit: Limit, rules: Any, early: bool = False) -> tuple[float, float]:
+    def saved_for_others(self, limit: Limit, task: tuple[str, str]) -> tuple[int, int]:
+        """Return the units that a key may save for other tasks than this, and for how long.
+
+        A call may have begun or ended a saving, so those before and after it count.
+
+        Args:
+            limit: Of the task.
+            task: The key of its tenant, and its queue.
+        """
+        records = [saved[limit.key] for saved in self.saved if limit.key in saved]
+        own = (*task, limit.units)
+        others = [x for x in records if (x.tenant, x.queue, x.units) != own and x.ends > self.time]
+        most = max((x.units for x in others), default=0)
+        return most, max((x.ends - self.time for x in others), default=0)
+
+    def is_passed(self, limit: Limit, queue: str | None) -> bool:
+        """Return whether a start with this limit takes units that its key saves for another place.
+
+        The key saved them before the call and goes on after it.
+
+        Args:
+            limit: With the numbers that judge it.
+            queue: Of the task, in which it may be before the one for which the key saves. None if
+                it waited in none.
+        """
+        before, after = (saved.get(limit.key) for saved in self.saved)
+        if before is None or after is None or before.ends <= self.time:
+            return False
+        if before[3:] != after[3:] or before.queue == queue:
+            return False
+        log, ahead = self.logs.get(limit.key) or StartLog(), self.reserved(limit.key)[1]
+        return any(
+            log.rate_wait_ms(
+                (most - ahead, period_ms),
+                self.time,
+                min(limit.units, most) + min(before.units, after.units, most),
+            )
+            for most, period_ms in limit.rates
+        )
+
+    def closed_ms(
+        self,
+        limit: Limit,
+        rules: Any,
+        early: bool = False,
+        beside: tuple[str, str] | None = None,
+    ) -> tuple[float, float]:
         """Return how long a limit allows no start, and when a task may be tried again.
 
         - A hold stops every start, even if limits are not enforced.
@@ -269,6 +349,7 @@ class Admission:
             limit: With the numbers that judge it.
             rules: Of the worker.
             early: The task has a way before it, so a throttle may be a little early.
+            beside: The tenant's key and the queue of a task that leaves what keys save for others.
         """
         hold = self.hold_ms(limit)
         if hold == NEVER or rules.enforcement != "on":
@@ -276,31 +357,46 @@ class Admission:
         wait, again = 0.0, 0.0
         if limit.concurrency is not None and self.held(limit.key) >= limit.concurrency:
             wait, again = NEVER, AGAIN_MS
-        pace = self.pace_ms(limit, early)
+        pace = self.pace_ms(limit, early, beside)
         wait, again = max(wait, pace), max(again, pace)
         return max(wait, hold), hold or again
 
-    def pace_ms(self, limit: Limit, early: bool = False) -> float:
+    def pace_ms(
+        self, limit: Limit, early: bool = False, beside: tuple[str, str] | None = None
+    ) -> float:
         """Return how long the rates and the throttle of a limit allow no start."""
-        log, ahead = self.logs.get(limit.key), self.reserved(limit.key)
-        if not log and not ahead:
+        ahead, ahead_units = self.reserved(limit.key)
+        saved, saved_ms = self.saved_for_others(limit, beside) if beside else (0, 0)
+        log = self.logs.get(limit.key)
+        if not log and not ahead and not saved:
             return 0
-        waits = [(log or StartLog()).throttle_wait_ms(limit, self.time, ahead, early)]
+        log = log or StartLog()
+        waits: list[float] = [log.throttle_wait_ms(limit, self.time, ahead, early)]
         for starts, period_ms in limit.rates:
+            # A task that takes more than the rate takes all of it.
+            free, units = (starts - ahead_units, period_ms), min(limit.units, starts)
+            window = log.rate_wait_ms(free, self.time, units)
             # If all starts of a window are reserved, the first of them may be now.
-            window = min(AGAIN_MS, period_ms)
-            if ahead < starts:
-                window = log.rate_wait_ms((starts - ahead, period_ms), self.time) if log else 0
+            window = min(AGAIN_MS, period_ms) if window == NEVER else window
+            if saved:
+                both = log.rate_wait_ms(free, self.time, units + min(saved, starts))
+                window = max(window, min(both, saved_ms))
             waits.append(window)
         return max(waits)
 
-    def rejection(self, words: str, rules: Any, early: bool = False) -> Rejected | None:
+    def rejection(
+        self,
+        words: str,
+        rules: Any,
+        early: bool = False,
+        beside: tuple[str, str] | None = None,
+    ) -> Rejected | None:
         """Return why no task with these limits may start now, or None if all limits allow it.
 
         `drop` wins, then `reschedule`, then `wait`. A hold never drops.
         """
         limits = [self.numbers(limit) for limit in read_limits(words)]
-        closed = [(limit, *self.closed_ms(limit, rules, early)) for limit in limits]
+        closed = [(limit, *self.closed_ms(limit, rules, early, beside)) for limit in limits]
         closed = [each for each in closed if each[1] > 0]
         if not closed:
             return None
@@ -402,7 +498,7 @@ class Admission:
         """A promoted task reserves a start of each rate and throttle."""
         for limit in self._counting(words, tenant):
             if limit.rates or limit.throttle:
-                self.reservations[limit.key][name] = ends
+                self.reservations[limit.key][name] = ends, limit.units
 
     def end_reservations(self, name: str) -> None:
         """A promotion ends."""
@@ -415,6 +511,11 @@ class Admission:
             log = self.logs.get(limit.key)
             if log and not log.give_back(limit, at):
                 del self.logs[limit.key]
+
+    def correct(self, key: str, at: int, more: int) -> None:
+        """A start of a time counts so many units more, or fewer."""
+        if log := self.logs.get(key):
+            log.correct(at, more, self.time)
 
     def forget_starts(self) -> None:
         """A log in which no start is young enough to matter is forgotten."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.reference.admission import NEVER, keys_of, whole_key, word_of
 from tests.reference.events import EXCEEDED, RELEASED, Event
-from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits
+from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits, units_of
 from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed
 from tests.reference.order import Rounds
@@ -51,6 +51,8 @@ class Claim:
         promotes: It is the claim of a promoter: what it takes is published, and starts later.
         lets_all: It does so for a worker that enforces nothing, and takes what is stopped too.
         exact: The bounds of a call cannot have cut this claim short.
+        takes_several: Keys of which a task takes several units. If a key ends to save for it, the
+            next claim looks at the others. The key may also begin and end to save in this claim.
         given: The tasks that it was given so far.
         held: By key, the slots that its process holds.
     """
@@ -75,6 +77,9 @@ class Claim:
         self.skips = bool(self.is_local or passing.never or passing.once)
         self.exact = True
         self.expired = expired
+        self.takes_several = {
+            key for queue in self.queues for x in state.waiting(queue) for key in units_of(x.limits)
+        }
         self.given: list[Task] = []
         self.starts: Counter[tuple[str, str, str]] = Counter()
         self._dropped: list[Task] = []
@@ -131,25 +136,38 @@ class Claim:
             rejected = self._rejection(task, self.promotes)
             is_right = eta_ms is None or rejected is None or rejected.action != DROP
             require(is_right, "drop wins over reschedule", tag=task.tag, rejected=rejected)
-            self._again[task.tag] = {limit.key: again for limit, again in self._closed(task)}
+            self._again[task.tag] = {
+                limit.key: again for limit, again in self._closed(task, beside=False)
+            }
         for task, eta_ms in acted:
             self.state.leave(task, "" if eta_ms is None else "delayed")
         return acted
 
-    def _rejection(self, task: Task, early: bool = False) -> Any:
-        """Return why the limits of a task let it not start now. A promotion may be early."""
-        return None if self.lets_all else self.admission.rejection(task.limits, self.rules, early)
+    def _rejection(self, task: Task, early: bool = False, beside: bool = False) -> Any:
+        """Return why the limits of a task let it not start now. A promotion may be early.
+
+        With ``beside`` it leaves what keys may save for others.
+        """
+        if self.lets_all:
+            return None
+        place = task.waiter if beside else None
+        return self.admission.rejection(task.limits, self.rules, early, place)
 
     def _is_tenant_open(self, task: Task) -> bool:
         return self.lets_all or self.state.is_tenant_open(task, self.rules, self.promotes)
 
-    def _closed(self, task: Task) -> list[tuple[Limit, float]]:
-        """Return the limits that reject a task, each with the time of the next try."""
+    def _closed(self, task: Task, beside: bool = True) -> list[tuple[Limit, float]]:
+        """Return the limits that reject a task, each with the time of the next try.
+
+        With ``beside``, those that save for another task are among them.
+        """
         whole = self.admission.whole(task.queue)
         words = ",".join(filter(None, (whole and word_of(whole), task.limits)))
         limits = [self.admission.numbers(limit) for limit in read_limits(words)]
+        place = task.waiter if beside else None
         closed = [
-            (limit, *self.admission.closed_ms(limit, self.rules, self.promotes)) for limit in limits
+            (limit, *self.admission.closed_ms(limit, self.rules, self.promotes, place))
+            for limit in limits
         ]
         return [] if self.lets_all else [(x, again) for x, wait, again in closed if wait > 0]
 
@@ -230,7 +248,8 @@ class Claim:
         for task in heads.values():
             kind = (task.key, task.limits)
             if kind not in closed:
-                closed[kind] = not self._is_tenant_open(task) or bool(self._rejection(task))
+                is_open = self._is_tenant_open(task) and not self._rejection(task, beside=True)
+                closed[kind] = not is_open
         return [task for task in heads.values() if not closed[task.key, task.limits]]
 
     def check_start(self, claimed: Any, owner: str, rounds: Rounds) -> None:
@@ -268,6 +287,7 @@ class Claim:
         require(not rejected, rule, tag=tag, limits=limits, rejected=rejected)
         is_expired = 0 < task.expires_ms <= self.state.now
         require(not is_expired, "no task starts after its expiry", tag=tag)
+        self._check_saving(task)
         self._check_head(task)
         heads = self.heads(task.queue)
         if self.exact:
@@ -276,6 +296,16 @@ class Claim:
         has_turn = rounds.accept(task.queue, self._check_over, self._may_leave_turn)
         require(has_turn, "a process takes no more of a queue than its share", queue=task.queue)
         self._start(task, claimed.lease, owner, limits)
+
+    def _check_saving(self, task: Task) -> None:
+        """A task leaves what a key saves for the first task of another place."""
+        if self.rules.enforcement != "on":
+            return
+        limits = read_limits(task.limits)
+        for limit in map(self.admission.numbers, limits):
+            is_passed = self.admission.is_passed(limit, task.queue)
+            rule = "a task leaves what a key saves for another one"
+            require(not is_passed, rule, tag=task.tag, limit=limit, saved=self.admission.saved)
 
     def _check_head(self, task: Task) -> None:
         """A lane is first in, first out, and its names keep a common order."""
@@ -294,6 +324,9 @@ class Claim:
         mine = turns.start(task.key)
         for other in heads:
             if other.lane in self.state.blocked or other is task:
+                continue
+            if self.takes_several.intersection(x.key for x in read_limits(other.limits)):
+                # A key may have saved for another task until now.
                 continue
             facts = {"given": task.tag, "before": other.tag}
             if other.key == task.key:
@@ -378,7 +411,8 @@ class Claim:
         tier = self.state.tier_of(task, rules)
         ends = self.state.time + rules.lease_ms
         keys = keys_of(task.key, limits)
-        lease = Lease(name, task, owner, ends, self.state.time, keys)
+        units = units_of(limits)
+        lease = Lease(name, task, owner, ends, self.state.time, keys, units=units)
         self.state.leave(task, "leased")
         self.state.leases[name] = lease
         # If its worker has registered it again, it counts at the keys of both.
@@ -428,6 +462,9 @@ class Claim:
                 return True
         # A limit of a task may have the key of a tenant's tier.
         closed = [limit for limit, _ in self._closed(task) if limit.key == key]
+        if key in self.takes_several:
+            limits = map(self.admission.numbers, read_limits(task.limits))
+            closed += [limit for limit in limits if limit.key == key and limit.rates]
         return any(strategy in self._strategies(limit, fields["limit"]) for limit in closed)
 
     def check_statistics(self, seen: Observed) -> None:
@@ -448,7 +485,7 @@ class Claim:
         left = [x for x in self.state.tasks.values() if x.place in places]
         if any(x.key == key and not self.state.is_tenant_open(x, self.rules) for x in left):
             return True
-        return any(
+        return key in self.takes_several or any(
             limit.key == key for task in (*left, *self._dropped) for limit, _ in self._closed(task)
         )
 
@@ -483,7 +520,8 @@ class Claim:
         require(0 <= sleep_ms <= longest, "a sleep is short", sleep_ms=sleep_ms, longest=longest)
         weight = sum(self._weight(each) for each in self.given)
         is_short = given < want and weight < self.state.budget.taken
-        looked = sleep_ms > 0 or (given > 0 and self.exact and is_short)
+        is_done = given > 0 and self.exact and is_short and not self.takes_several
+        looked = sleep_ms > 0 or is_done
         closed = [queue for queue in self.queues if self._is_closed(queue)]
         # A queue whose room is used up is not looked at, nor are the places that are passed over.
         rooms = self.passing.rooms if not self.passing.lends else {}
@@ -529,7 +567,7 @@ class Claim:
             for task in self.state.waiting(queue):
                 if not self.takes(task):
                     continue
-                rejected = self._rejection(task)
+                rejected = self._rejection(task, beside=True)
                 waits = [each.wait_ms for each in (whole, rejected) if each]
                 if not self._is_tenant_open(task):
                     waits.append(self.state.tenant_closed_ms(task, self.rules))
@@ -554,12 +592,14 @@ class Claim:
 
     def note_blocked(self) -> None:
         """A claim may have met each lane that a limit rejects now."""
-        rejects: dict[str, bool] = {}
+        rejects: dict[tuple[str, Any], bool] = {}
         for queue in self.queues:
             for task in self.state.waiting(queue):
-                if task.limits not in rejects:
-                    rejects[task.limits] = bool(self.admission.rejection(task.limits, self.rules))
-                if rejects[task.limits]:
+                kind = (task.limits, task.waiter)
+                if kind not in rejects:
+                    rejected = self.admission.rejection(task.limits, self.rules, beside=task.waiter)
+                    rejects[kind] = rejected is not None
+                if rejects[kind]:
                     self.state.blocked.add(task.lane)
 
 

@@ -8,9 +8,10 @@ because it judges the package.
 from __future__ import annotations
 
 import functools
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, NamedTuple
 
 #: ``(starts, period_ms)``.
@@ -35,6 +36,7 @@ class Limit(NamedTuple):
         private: The key contains the tenant.
         of: ``q`` for a partition of a queue, ``g`` for a queue as a whole, otherwise "".
         local: Leases at once in one process, for a limit of a queue.
+        units: What a start of the task counts at the rates.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Limit(NamedTuple):
     private: bool = False
     of: str = ""
     local: int | None = None
+    units: int = 1
 
     @property
     def interval_ms(self) -> float:
@@ -79,7 +82,14 @@ def _read_limit(word: str) -> Limit:
         flags[0],
         flags[1:] == "p",
         "q" if text == "q" else flags[1:].strip("p"),
+        units=int(by_letter.get("U", 1)),
     )
+
+
+@functools.cache
+def without_units(words: str) -> str:
+    """Return limits without what one task takes: tasks that differ by this share a lane."""
+    return re.sub(r"([|;])U\d+;?", r"\1", words)
 
 
 def one_per_key(limits: tuple[Limit, ...]) -> list[Limit]:
@@ -90,8 +100,14 @@ def one_per_key(limits: tuple[Limit, ...]) -> list[Limit]:
         if one is not limit:
             rates = one.rates if one.rates == limit.rates else one.rates + limit.rates
             wider = limit if limit.interval_ms > one.interval_ms else one
-            joined[limit.key] = one._replace(rates=rates, throttle=wider.throttle)
+            units = max(one.units, limit.units)
+            joined[limit.key] = one._replace(rates=rates, throttle=wider.throttle, units=units)
     return list(joined.values())
+
+
+def units_of(words: str) -> dict[str, int]:
+    """Return by key what a task with these limits takes, if that is not 1."""
+    return {x.key: x.units for x in one_per_key(read_limits(words)) if x.units > 1}
 
 
 @dataclass
@@ -99,27 +115,35 @@ class StartLog:
     """The starts of one key by the logical clock.
 
     Attributes:
-        windows: By period, the times of the starts that were in the window at the last start.
+        windows: By period, the times of the starts that were in the window at the last start, with
+            the units that count for each time.
         ideal: When the last start should have been, by the throttle. None if there was none.
         forgotten_at: When the log is forgotten.
     """
 
-    windows: dict[int, list[int]] = field(default_factory=dict)
+    windows: dict[int, dict[int, int]] = field(default_factory=dict)
     ideal: float | None = None
     forgotten_at: int = 0
 
-    def known(self, period_ms: int) -> list[int]:
+    def known(self, period_ms: int) -> dict[int, int]:
         """Return the starts of a period. A period that is new has those of the longest one."""
-        return self.windows.get(period_ms) or self.windows.get(max(self.windows, default=0), [])
+        return self.windows.get(period_ms) or self.windows.get(max(self.windows, default=0), {})
 
-    def rate_wait_ms(self, window: Window, time: int) -> int:
-        """Return how long one more start does not fit into a window.
+    def rate_wait_ms(self, window: Window, time: int, units: int = 1) -> float:
+        """Return how long a start of so many units does not fit into a window.
 
         Two starts may be up to 1 ms nearer than their whole milliseconds show.
         """
-        starts, period_ms = window
-        inside = [at for at in self.known(period_ms) if at + period_ms + 1 > time]
-        return 0 if len(inside) < starts else inside[-starts] + period_ms + 1 - time
+        most, period_ms = window
+        inside = {at: n for at, n in self.known(period_ms).items() if at + period_ms + 1 > time}
+        if units > most:
+            return math.inf
+        wait, left = 0, sum(inside.values())
+        for at, counted in sorted(inside.items()):
+            if left + units <= most:
+                break
+            wait, left = at + period_ms + 1 - time, left - counted
+        return wait
 
     def throttle_wait_ms(self, limit: Limit, time: int, ahead: int, early: bool) -> float:
         """Return how long the spacing keeps the next start, behind so many reserved ones.
@@ -147,9 +171,11 @@ class StartLog:
         periods = own | ({longest} if limit.rates else set(self.windows))
         known = {each: self.known(each) for each in periods}
         self.windows = {
-            each: [at for at in starts if at + each + 1 > time] + [time]
+            each: {at: n for at, n in starts.items() if at + each + 1 > time}
             for each, starts in known.items()
         }
+        for starts in self.windows.values():
+            starts[time] = starts.get(time, 0) + limit.units
         self.forgotten_at = time + max(LOG_KEPT_MS, longest)
 
     def give_back(self, limit: Limit, at: int) -> bool:
@@ -158,14 +184,29 @@ class StartLog:
             return True
         for starts in self.windows.values():
             if at in starts:
-                starts.remove(at)
+                starts[at] = max(0, starts[at] - limit.units)
+                if not starts[at]:
+                    del starts[at]
         self.windows = {each: starts for each, starts in self.windows.items() if starts}
         assert self.ideal is not None
         interval = limit.interval_ms
-        latest = max(max(self.windows.get(each, [0])) for each in {0, *_periods_of(limit)})
+        latest = max(max(self.windows.get(each, {0: 0})) for each in {0, *_periods_of(limit)})
         ideal = max(self.ideal - interval, latest - max(1, interval / 10))
         self.ideal = min(self.ideal, ideal)
         return bool(self.windows)
+
+    def correct(self, at: int, more: int, time: int) -> None:
+        """A start of a time counts so many units more, or fewer. Outside of a window, from now."""
+        for period_ms, starts in self.windows.items():
+            if at in starts and at + period_ms + 1 > time:
+                starts[at] = max(0, starts[at] + more)
+            elif more > 0:
+                known = {x: n for x, n in starts.items() if x + period_ms + 1 > time}
+                known[time] = known.get(time, 0) + more
+                self.windows[period_ms] = known
+        if more > 0 and self.windows:
+            forgotten_at = time + max(LOG_KEPT_MS, max(self.windows))
+            self.forgotten_at = max(self.forgotten_at, forgotten_at)
 
 
 def _periods_of(limit: Limit) -> set[int]:
@@ -175,6 +216,6 @@ def _periods_of(limit: Limit) -> set[int]:
     """
     periods = {period_ms for _, period_ms in limit.rates}
     if limit.throttle:
-        own = ceil(limit.interval_ms * min(100, limit.throttle[0]))
+        own = math.ceil(limit.interval_ms * min(100, limit.throttle[0]))
         periods |= {own} if own > max(periods, default=0) else set()
     return periods

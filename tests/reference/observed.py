@@ -50,6 +50,7 @@ class Observed(NamedTuple):
         outcomes: Outcomes that no worker has written, by the tag of the task.
         bells: Queues for which a wake-up is set.
         cooled: Keys of the cool-downs that are stored.
+        saving: What keys save for a task, by key.
         events: The events of tasks since the last look, if they are observed.
         rejections: What was added since to the counts of rejections, by strategy and key.
         minute: What was added since to the counts of the minute.
@@ -62,6 +63,7 @@ class Observed(NamedTuple):
     outcomes: dict[str, Outcome]
     bells: frozenset[str]
     cooled: frozenset[str] = frozenset()
+    saving: Mapping[str, str] = {}
     events: tuple[Event, ...] = ()
     rejections: Mapping[str, int] = {}
     minute: Mapping[str, int] = {}
@@ -93,6 +95,7 @@ class Observer:
         pipeline.hgetall(f"{self.prefix}running")
         pipeline.zrange(f"{self.prefix}outcomes", 0, -1)
         pipeline.zrange(f"{self.prefix}cool_downs", 0, -1)
+        pipeline.hgetall(f"{self.prefix}virtual_times")
         for queue in self.queues:
             pipeline.zrange(f"{self.prefix}scheduled:{queue}", 0, -1, withscores=True)
             pipeline.exists(f"{self.prefix}wakeup:{queue}", f"{self.prefix}wakeup_leftover:{queue}")
@@ -104,7 +107,8 @@ class Observer:
 
     def read(self, answers: Sequence[Any]) -> Observed:
         """Read the answers to these commands."""
-        heads, running, ended, cooled, *rest = answers
+        heads, running, ended, cooled, times, *rest = answers
+        saving = {name[7:]: text for name, text in times.items() if name.startswith("saving ")}
         rows, minute, rejections = [], {}, {}
         others = {name for name, row in running.items() if row.split(" ")[2].startswith("held")}
         claimed = [(tag, row) for tag, row in running.items() if tag not in others]
@@ -128,6 +132,7 @@ class Observer:
             outcomes,
             frozenset(bells),
             frozenset(cooled),
+            saving,
             tuple(read_events(rows)),
             self._added("rejections", rejections),
             self._added(self._minute, minute),

@@ -33,6 +33,10 @@ LIMITS = (
     Limit("y", concurrency=0),
     Limit("z", rate=((3, 1_000),)),
     Limit("z", rate=((2, 500), (4, 5_000))),
+    Limit("z", rate=((3, 1_000),), units=2),
+    Limit("u", rate=((5, 2_000),)),
+    *(Limit("u", rate=((5, 2_000),), units=units) for units in (2, 3, 5, 9)),
+    Limit("v", rate=((4, 1_000),), units=3),
     Limit("t", throttle=((3, 1_000),)),
     Limit("m", concurrency=2, rate=((5, 2_000),), throttle=((10, 1_000),)),
     Limit("none"),
@@ -117,6 +121,7 @@ def scene(seed: int) -> Scene:
         "claim": 8.0,
         "settle": 8.0,
         "begin": 2.0,
+        "used": 1.0,
         "next_outcome": 1.0,
         "advance": 3.0,
         "lapse": 1.0,
@@ -284,6 +289,14 @@ def _begin(scene: Scene, random: Random) -> Operation:
     return random.randrange(1000), verdict, random.choice(["now", "now", "before"])
 
 
+def _used(scene: Scene, random: Random) -> Operation:
+    return (
+        random.randrange(1000),
+        random.choice(["u", "u", "z", "x"]),
+        random.choice([0, 1, 2, 4, 7]),
+    )
+
+
 def _ends(random: Random) -> tuple[tuple[int, Verdict], ...]:
     ran = [Verdict.DONE, Verdict.FAILED, Verdict.RETRIED]
     verdicts = ran + [Verdict.BEGUN] * 2 + [each for each in Verdict if each not in ran[1:]]
@@ -444,6 +457,7 @@ _MAKERS = {
     "claim": _claim,
     "settle": _settle,
     "begin": _begin,
+    "used": _used,
     "next_outcome": _next_outcome,
     "lapse": _renew,
     "renew": _renew,

@@ -28,6 +28,7 @@ from tests.reference.admission import (
     Other,
     QueueLimit,
     is_pattern,
+    read_saved,
     whole_key,
     word_of,
 )
@@ -219,6 +220,26 @@ class Reference:
         """Whether the bounds of a call are those of production, so that few tasks are no crowd."""
         return bool(self.budget.moves >= 64 and self.budget.unit_bytes >= 16_384)
 
+    def note_saving(self, saving: Mapping[str, str]) -> None:
+        """A call has been made. What keys save from now on counts for it too."""
+        records = {key: read_saved(text) for key, text in saving.items()}
+        self.admission.saved = self.admission.saved[1], records
+
+    def _check_saving(self) -> None:
+        """A key begins to save only for a task that waits and takes several units."""
+        before, after = self.admission.saved
+        for key, saved in after.items():
+            takes = {
+                limit.units
+                for task in self.waiting(saved.queue, saved.tenant)
+                for limit in read_limits(task.limits)
+                if limit.key == key
+            }
+            of_keys = [after.get(each, saved).units for each in saved.keys.split(",")]
+            is_right = saved.units in takes and max(of_keys) > 1
+            rule = "a key saves for a task that waits"
+            require(before.get(key) == saved or is_right, rule, key=key, saved=saved, takes=takes)
+
     def finish(self, seen: Observed, is_rejected: Callable[[Event], bool] | None = None) -> None:
         """Invariant 2: a task is at every instant in exactly one place."""
         by_place = defaultdict(set)
@@ -264,6 +285,7 @@ class Reference:
             for key, (task, since) in self.unique.items()
             if self.tasks.get(task.tag) is task and task.place != "dead"
         }
+        self._check_saving()
         self.admission.end_cool_downs(seen.cooled)
         self.book.check(seen.events, is_rejected or (lambda event: False))
         # Gates end leases between the calls of claims.
@@ -431,6 +453,22 @@ class Reference:
         elif name not in self.admission.others and epoch == self.admission.epoch:
             expected = self._settle_late(name, verdict, seen)
         require(answer == expected, "a body begins while its lease lives", expected=expected)
+        self.finish(seen)
+
+    def used(
+        self, name: str, key: str, units: int, rules: Any, answer: int, seen: Observed
+    ) -> None:
+        """A body reports its units of a key: its start counts them in place of the estimate."""
+        self.admission.tick(rules.lease_ms)
+        lease = self.leases.get(name) or self.admission.others.get(name)
+        if isinstance(lease, Lease) and lease.is_promotion:
+            lease = None
+        keys = () if lease is None else self.admission.claimed.get(name, lease.keys)
+        expected = 0 if lease is None else 1 if key in keys else -1
+        require(answer == expected, "a report counts while its lease lives", expected=expected)
+        if answer == 1 and lease is not None:
+            self.admission.correct(key, lease.since, units - lease.units.get(key, 1))
+            lease.units[key] = units
         self.finish(seen)
 
     def _note_begin(self, lease: Lease, verdict: str) -> None:
@@ -715,7 +753,7 @@ class Reference:
                 continue
             missing.append(place)
             if lost:
-                others[name] = Other(frozenset(keys_text.split(",")), ends)
+                others[name] = Other(frozenset(keys_text.split(",")), ends, self.time)
         expected = (self.admission.epoch, missing)
         require(answer == expected, "a renewal lists what is gone", expected=expected, got=answer)
         self.end_leases(rules, seen, ENDED_AT_MOST)

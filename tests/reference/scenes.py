@@ -49,6 +49,10 @@ GATE_LIMITS = (
     "m|C2;R5/2000;T10/1000|w",
     "one|R1/4000|d,x|C2|w",
     "queue:q_default:1|q|w,queue:q_default|q|w",
+    "u|R5/2000|w",
+    "u|R5/2000;U3|w",
+    "u|R5/2000;U4|w,x|C2|w",
+    "u|R5/2000;U9|w",
 )
 
 

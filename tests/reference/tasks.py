@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.reference.admission import SYSTEM
+from tests.reference.limits import without_units
 from tests.reference.order import Span
 
 #: A charge is at least and at most this, for every cost and weight.
@@ -73,8 +74,13 @@ class Task:
 
     @property
     def lane(self) -> tuple[str, str, int, str]:
-        """Tasks of one lane are first in, first out."""
-        return self.queue, self.key, self.rank, self.limits
+        """Tasks of one lane are first in, first out, however much each of them takes."""
+        return self.queue, self.key, self.rank, without_units(self.limits)
+
+    @property
+    def waiter(self) -> tuple[str, str]:
+        """What a key saves for this task, it saves for another one with the same tenant there."""
+        return self.key, self.queue
 
 
 class Unique(NamedTuple):
@@ -121,6 +127,7 @@ class Lease:
         state: ``claimed``, ``begun`` or ``acked``. A promotion is ``promoted``, or ``sent`` when
             its broker has the copy.
         keys: Every key once, the tenant's first.
+        units: By key, what its body has reported.
     """
 
     name: str
@@ -131,6 +138,7 @@ class Lease:
     keys: tuple[str, ...]
     state: str = "claimed"
     charge: Charge | None = None
+    units: dict[str, int] = field(default_factory=dict)
 
     @property
     def is_promotion(self) -> bool:

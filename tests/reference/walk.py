@@ -148,6 +148,7 @@ class Walk:
             load(self.client.execute_command, self.library)
             return self.call(function, args, owner)
         self.seen = self.observer.read(seen)
+        self.reference.note_saving(self.seen.saving)
         return self.answer
 
     def forget(self) -> None:
@@ -279,6 +280,15 @@ class Walk:
             args = calls.begin_args(task.lease, verdict, epoch, str(self.now))
             answer = int(self.call(calls.BEGIN, args))
             self.reference.begin(task.lease, verdict.value, epoch, answer, self.seen)
+
+    def do_used(self, number, key, units):
+        """A body reports how many units it has used of a key, of its task or of another one."""
+        if task := self.pick(number):
+            rules, key = self.rules(), key.replace("*", task.key.split(":")[-1])
+            args = calls.used_args(task.lease, key, units, rules, str(self.now))
+            self.reference.used(
+                task.lease, key, units, rules, int(self.call(calls.USED, args)), self.seen
+            )
 
     def do_next_outcome(self, enforcement, writes):
         """A worker takes an outcome and writes its result, or dies before that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from typing import Any
 
@@ -14,13 +15,19 @@ from celery_fairness.control.key.inspector import Inspector
 from celery_fairness.control.key.queue_keys import QueueKeys, find_key
 from celery_fairness.control.key.stops import Stops, ends_ms, lasts_ms, person
 from celery_fairness.control.key.views import ChangedHolds, Inspection, InspectionPage
-from celery_fairness.errors import NotFound, TenantInvalid
+from celery_fairness.errors import LimiterUnavailable, NotFound, TenantInvalid, got
+from celery_fairness.limiter.current_lease import current_lease
+from celery_fairness.limiter.types import Counted
 from celery_fairness.util.retry_after import wait_after, wait_until
 
 #: As the Open Job Spec's routes have them (10.3).
 PAGE_LENGTH, LONGEST_PAGE = 20, 100
 #: The numbers of pages.
 PAGES = whole(1, 1_000_000)
+#: The units that a body may report.
+USED = whole(0, 1_000_000_000)
+
+logger = logging.getLogger("celery_fairness")
 
 
 class LimitsApi:
@@ -224,6 +231,41 @@ class LimitsApi:
     def clear_override(self, key: str) -> bool:
         """End an override; return whether there was one. Errors as for :meth:`override`."""
         return self._stops.clear(find_key(self._installation, key, patterns=True)[0])
+
+    def used(self, key: str, units: int) -> bool:
+        """Report how many units of a rate the running task has used, in place of its estimate.
+
+        Call it in the body, in the thread or greenlet that runs the body. The start of the task
+        then counts ``units``, and not the ``units`` of its policy. Fewer are free for other tasks
+        at once. More may take the rate above its number, and later tasks wait until they have left
+        the window. A later report replaces this one. A task that dies keeps its last number.
+
+        A call that the body waits for should not fail for a report. So if Redis does not answer,
+        a warning is logged, and the start keeps its number.
+
+        Args:
+            key: The key of a limit of the task, such as ``openai:tokens``.
+            units: What it has used until now, 0 to 1,000,000,000.
+
+        Returns:
+            Whether the start was corrected. False outside of a worker, for example in a test that
+            calls the body, and if the lease of the task has ended.
+
+        Raises:
+            ValueError: The task has no limit of this key, or the number is out of range.
+        """
+        USED.read("units", units)
+        lease = current_lease()
+        if not lease:
+            return False
+        try:
+            counted = self._installation.limiter.used(lease, key, units)
+        except LimiterUnavailable as error:
+            logger.warning("the use of %d units of %s is not counted: %s", units, key, error)
+            return False
+        if counted is Counted.OTHER_KEY:
+            raise ValueError(f"key: expected that of a limit of the running task, got: {got(key)}")
+        return counted is Counted.COUNTED
 
     def _changed(
         self, key: Any, *, tenants: bool = True, of_all: bool = True, patterns: bool = False

@@ -31,6 +31,22 @@ from celery_fairness.util.timestamps import at_ms
 UNCHANGED = "-"
 
 
+class Saving(NamedTuple):
+    """What a key saves for the first task that waits there.
+
+    Attributes:
+        units: What it saves of its rate.
+        tenant: Key of the tenant of that task.
+        is_own: Whether the task of the snapshot waits at the same place.
+        ends_ms: Time until the saving ends, if that task has not started.
+    """
+
+    units: int
+    tenant: str
+    is_own: bool
+    ends_ms: int
+
+
 class KeyState(NamedTuple):
     """The state of a key, as a snapshot has it.
 
@@ -50,6 +66,7 @@ class KeyState(NamedTuple):
             many started until then, the oldest first. Only ``explain`` returns them.
         ideal_ms: Logical time of the last start by the throttle, or None if it has not started
             anything. Only ``explain`` returns it.
+        saving: What the key saves for a task, or None.
     """
 
     key: str
@@ -63,6 +80,7 @@ class KeyState(NamedTuple):
     override: Override | None
     started: tuple[tuple[tuple[int, int], ...], ...] = ()
     ideal_ms: float | None = None
+    saving: Saving | None = None
 
 
 def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> KeyState:
@@ -93,6 +111,7 @@ def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> Key
         override=override,
         started=tuple(tuple(map(tuple, each)) for each in answer.get("started", ())),
         ideal_ms=answer.get("ideal"),
+        saving=Saving(**answer["saving"]) if "saving" in answer else None,
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from celery_fairness.config.numbers import NUMBERS
 from celery_fairness.control.key.snapshot import KeyState, read_state
-from celery_fairness.control.task.views import Blocker, TaskLimit
-from celery_fairness.util.durations import milliseconds
+from celery_fairness.control.task.views import Amount, Blocker, TaskLimit
+from celery_fairness.util.durations import milliseconds, seconds
 from celery_fairness.util.timestamps import at_ms
 
 _RATE: Final = NUMBERS["rate"].kind
@@ -59,6 +59,7 @@ class CheckedLimit(NamedTuple):
                 in_force=state.in_force,
                 opens_at=self._opens_at(),
                 counted=self._counted() if self.blocked_by == "rate" else "",
+                amount=_amount(state) if self.blocked_by == "rate" else None,
             )
         if self.local_held is not None:
             yield Blocker(
@@ -78,6 +79,21 @@ class CheckedLimit(NamedTuple):
             if started >= window[0]:
                 return f"{started} of {_RATE.show((window,))}"
         return ""
+
+
+def _amount(state: KeyState) -> Amount | None:
+    """Return what the task takes of the window that has the least room for it."""
+    units, saving = state.limit["units"] or 1, state.saving
+    windows = zip(state.limit["rate"] or (), state.started, strict=True)
+    rooms = [(rate - sum(n for _, n in started), rate) for (rate, _), started in windows]
+    if not rooms or (units == 1 and saving is None):
+        return None
+    free, rate = min(rooms, key=lambda room: room[0] - min(units, room[1]))
+    needs = min(units, rate)
+    if saving is None:
+        return Amount(needs, rate, free)
+    saved_for = "" if saving.is_own else saving.tenant
+    return Amount(needs, rate, free, saving.units, saved_for, seconds(saving.ends_ms))
 
 
 def read_limits_of(answer: Mapping[str, Any]) -> tuple[CheckedLimit, ...]:

@@ -216,15 +216,17 @@ def _seconds_until(
 def _wait_for_rates(state: KeyState, before: int, logical: float) -> float:
     """Return the seconds until the rates and the throttle of a limit allow a start; 0 is now.
 
-    Tasks that go ``before`` are expected to start as soon as they may.
+    Tasks that go ``before`` are expected to start as soon as they may, and to take as many units.
     """
     limit, waits_ms = state.limit, [0.0]
     for (starts, period_ms), started in zip(limit["rate"] or (), state.started, strict=True):
         # A window allows a start when the start that is ``starts`` places earlier has left it. That
         # may be a task that goes before and has not started yet, so count whole periods (rounds)
         # until it is one that has.
-        rounds = max(0, ceil((before + 1 - starts) / starts))
-        leaves = sum(number for _, number in started) + before + 1 - starts - rounds * starts
+        units = min(limit["units"] or 1, starts)
+        needed = (before + 1) * units
+        rounds = max(0, ceil((needed - starts) / starts))
+        leaves = sum(number for _, number in started) + needed - starts - rounds * starts
         wait_ms: float = rounds * period_ms
         for at, number in started:
             if leaves > 0:

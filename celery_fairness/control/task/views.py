@@ -182,6 +182,27 @@ class TaskLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class Amount:
+    """What a task takes of a number that blocks it.
+
+    Attributes:
+        needs: How much it takes, at most all of the number.
+        of: The number of the key.
+        free: How much is free now. Less than 0 if more was used than the number allows.
+        saves: How much the key saves for the first task that waits there. 0 if it saves nothing.
+        saved_for: Key of the tenant of that task. "" if it is this task, or one that waits with it.
+        saved_seconds: Time after which the saving ends, if that task has not started.
+    """
+
+    needs: int
+    of: int
+    free: int
+    saves: int = 0
+    saved_for: str = ""
+    saved_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Blocker:
     """A limit that keeps a task from starting.
 
@@ -204,6 +225,8 @@ class Blocker:
         opens_at: When it is available by itself, by the server's clock, or None as above.
         counted: The starts in the full window of a rate, such as ``100 of 100/PT1H``. "" if no
             window is full.
+        amount: What the task takes of the number that blocks it. None if it takes 1 and the key
+            saves nothing.
     """
 
     key: str
@@ -217,6 +240,7 @@ class Blocker:
     in_force: LimitInForce | None = None
     opens_at: datetime | None = None
     counted: str = ""
+    amount: Amount | None = None
 
 
 class Explanation(Value):

@@ -30,12 +30,15 @@ function Backlog.begin(ctx, wanted)
   return {ctx = ctx, rules = rules, tenant_states = {}, taken = {}, lanes = 0}
 end
 
--- Returns how many tasks the rate and the throttle of a limit let start from now on, if they let one start.
+-- Returns how many tasks the rate and the throttle of a limit let start from now on, if they let one start. Each task takes
+-- as many units as the first one.
 local function pace_room(ctx, limit, rules)
   local room, window = math.huge, limit.rate ~= "" and Rates.read(ctx, limit.key)
   for starts, period_ms in Rates.windows_of(limit.rate) do
-    room = math.min(room, starts - Promotions.reserved(ctx, limit.key, rules)
-      - Rates.count_in(window, starts, period_ms, rules.logical))
+    local _, reserved = Promotions.reserved(ctx, limit.key, rules)
+    local saved = Saving.of_others(ctx, limit.key, rules) or 0
+    local units = starts - reserved - saved - Rates.count_in(window, starts, period_ms, rules.logical)
+    room = math.min(room, math.floor(units / math.min(limit.units or 1, starts)))
   end
   if limit.throttle ~= "" then room = math.min(room, 1) end
   return room
@@ -77,6 +80,7 @@ local function share_of(it, tasks, tenant_state, limits)
   for index = 1, #limits do
     local limit = limits[index]
     if not limit.room then limit.room, limit.room_why = room_of(it.ctx, limit, it.rules) end
+    -- The tasks that go before may take other amounts, so this is an estimate.
     local left = math.max(0, limit.room - (it.taken[limit.key] or 0))
     if left < most then
       most, reason = left, REASONS[limit.room_why] or string.sub(limit.key, 1, 6) == "queue:" and "queue" or "limit"
@@ -166,7 +170,7 @@ function Backlog.tenant_row(it, queue, key)
   for index = 1, #lanes do
     local lane = lanes[index]
     local tasks = index == #lanes and left or math.min(left, Lanes.length_of(ctx, queue, key, lane))
-    local specs = Pick.with_queue_limit(ctx, queue, Lanes.limits_of(lane))
+    local specs = Pick.with_queue_limit(ctx, queue, Lanes.first_limits(ctx, queue, key, lane))
     local starts, reason = share_of(it, tasks, tenant_state, Limits.limits_now(ctx, specs, rules))
     left = left - tasks
     add(it, found, {queue = queue, key = key, lane = lane, index = 0}, "ready", starts)

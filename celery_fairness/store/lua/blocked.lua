@@ -76,9 +76,8 @@ function Blocked.unregister(ctx, queue, group, name)
   end
 end
 
--- Enters the key of a limit in `timers` if time alone opens the limit.
-function Blocked.set_timer(ctx, limit, rules)
-  local wait = Limits.wait_ms(ctx, limit, rules)
+-- Enters the key of a limit in `timers` if time alone opens the limit. `wait` is as Limits.wait_ms returns it.
+function Blocked.set_timer(ctx, limit, rules, wait)
   if wait > 0 and wait < math.huge then
     redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", rules.logical + wait, limit.key)
   end
@@ -103,7 +102,7 @@ function Blocked.enter_group(ctx, queue, group, key, limit, rules)
     redis.call("ZADD", members, string.format("%.17g", tag), key)
     Blocked.order_group(ctx, queue, group, name or limit.name)
   end
-  if not name then Blocked.set_timer(ctx, limit, rules) end
+  if not name then Blocked.set_timer(ctx, limit, rules, limit.opens_ms) end
 end
 
 -- Removes a tenant that has no lane in a group any more.
@@ -117,14 +116,18 @@ function Blocked.leave_group(ctx, queue, group, key)
     redis.call("HDEL", ctx.prefix .. Keys.GROUPS .. queue, group)
     Blocked.unregister(ctx, queue, group, name)
   end
+  Saving.left(ctx, name, key, queue)
 end
 
-function Blocked.move_group(ctx, queue, group, limit, rules)
+-- The group of a turn waits at another limit from now on.
+function Blocked.move_group(ctx, turn, group, limit, rules)
+  local queue = turn.queue
   local name = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
   Blocked.unregister(ctx, queue, group, name)
   Blocked.register(ctx, queue, group, limit, rules)
   Blocked.order_group(ctx, queue, group, limit.name)
-  Blocked.set_timer(ctx, limit, rules)
+  Blocked.set_timer(ctx, limit, rules, limit.opens_ms)
+  if name ~= limit.name then Saving.left(ctx, name, turn.key, queue) end
 end
 
 -- Sets the tag of the tenant whose turn it is in its group.
@@ -182,7 +185,7 @@ function Blocked.block(ctx, turn, limit, rules, budget)
   local before, class = Lanes.group_of(ctx, queue, key, lane), Lanes.class_of(lane)
   local group = limit.private and Lanes.own_group(key, class) or Lanes.shared_of(class)
   if before == group then
-    Blocked.move_group(ctx, queue, group, limit, rules)
+    Blocked.move_group(ctx, turn, group, limit, rules)
   else
     redis.call("ZADD", ctx.prefix .. Keys.BLOCKED_CLASSES .. key .. " " .. queue, limit.private and 1 or 0, class)
     Blocked.charge_moves(budget, Blocked.move_class(ctx, queue, key, class, Lanes.order_name(key, before, queue),
@@ -238,11 +241,12 @@ function Blocked.spend_move(budget)
   return true
 end
 
--- Returns the lane that is next at a limit, or nil if there is none.
+-- Returns the lane that is next at a limit, and the key of its tenant, or nil if there is none.
 function Blocked.first_lane(ctx, queue, name)
   local group = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. name .. " " .. queue, 0, 0)[1]
   local key = group and redis.call("ZRANGE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, 0, 0)[1]
-  return key and Lanes.first_lane(ctx, queue, key, group)
+  if not key then return nil end
+  return Lanes.first_lane(ctx, queue, key, group), key
 end
 
 -- Returns whether a tenant waits in `queue` at a limit that may be open, and is due before `tag`.
@@ -311,10 +315,11 @@ function Blocked.wait_on(ctx, turn, rejected, rules, budget)
   Blocked.block_by_limit(ctx, turn, rejected, rules)
   if rejected.name == turn.name then
     Blocked.mark_exhausted(ctx, turn.queue, rejected, rules)
-    Blocked.set_timer(ctx, rejected, rules)
+    Blocked.set_timer(ctx, rejected, rules, rejected.opens_ms)
   else
     Blocked.block(ctx, turn, rejected, rules, budget)
   end
+  Saving.note_rejection(ctx, turn, rejected, rules, budget.queues)
 end
 
 -- Looks at the tenant whose turn it is in a group. `turn` has the queue, the group, the limit at which the group waits
@@ -335,11 +340,16 @@ function Blocked.check_group(ctx, turn, rules, budget, skips)
   end
   turn.lane, turn.others = lane, other ~= nil
   local ready = Lanes.first_lane(ctx, queue, key)
-  local rejected = Limits.check(ctx, Lanes.limits_of(lane), rules)
-  if rejected and not rejected.action then
+  turn.specs = Lanes.first_limits(ctx, queue, key, lane)
+  local rejected = Limits.check(ctx, turn.specs, rules, Saving.place_of(name, queue))
+  -- A task that only its units keep back would keep others back, so the rest is checked too.
+  if rejected and not rejected.action and not rejected.by_units then
     return Blocked.move(budget, Blocked.wait_on, ctx, turn, rejected, rules, budget)
   end
   turn.verdict = Tenants.check(ctx, key, rules, queue)
+  if rejected and not rejected.action and turn.verdict.open then
+    return Blocked.move(budget, Blocked.wait_on, ctx, turn, rejected, rules, budget)
+  end
   if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not turn.verdict.open
     or not Blocked.may_take(ctx, lane, skips) then
     return Blocked.move(budget, Blocked.unblock, ctx, turn, budget)

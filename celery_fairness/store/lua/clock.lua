@@ -11,7 +11,7 @@
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
   It returns logical, now and epoch (all ms), the other fields of the hash `clock`, and seen. The value of seen is in
-  ms, and nil if there was no clock.
+  ms, and nil if there was no clock. It notes in `ctx.several` whether a task has taken several units of a key.
 ]]
 -- The version of the table layout of an installation. Tables with another number belong to another version of
 -- the library.
@@ -27,12 +27,12 @@ function Clock.check_schema(schema)
   end
 end
 
--- Returns whether claims have requested the highest rank of a queue. It is for calls that read nothing else of
--- the clock.
-function Clock.ranked(ctx)
-  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema")
+-- Notes in the context whether claims have requested the highest rank of a queue, and whether a task has taken several
+-- units. It is for calls that read nothing else of the clock.
+function Clock.read_context(ctx)
+  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several")
   Clock.check_schema(kept[2])
-  return kept[1]
+  ctx.ranked, ctx.several = kept[1], kept[3]
 end
 
 -- Returns the server's time in ms. `frozen_ms` is as for read_clock.
@@ -47,7 +47,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "has_overrides", "expiring",
     "parked", "has_backoff", "traced", "ranked", "run_times", "schema", USED, "version",
-    "tenant_published", "checked", "unique", "paced", "has_patterns", "looks_again")
+    "tenant_published", "checked", "unique", "paced", "has_patterns", "looks_again", "several")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], has_overrides = kept[5], expiring = kept[6], parked = kept[7], has_backoff = kept[8],
@@ -55,7 +55,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
     version = tonumber(kept[14] or 0), tenant_published = kept[15], checked = kept[16],
     unique = kept[17] or false, paced = kept[18],
   }
-  ctx.has_patterns, ctx.looks_again = kept[19], kept[20]
+  ctx.has_patterns, ctx.looks_again, ctx.several = kept[19], kept[20], kept[21]
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, flags, nil end
   local seen = tonumber(kept[2])
@@ -93,6 +93,13 @@ function Clock.tick(ctx, lease_ms, frozen_ms)
       "epoch", string.format("%.0f", epoch))
   end
   return logical, now, epoch, flags
+end
+
+-- A task takes several units, so from now on calls read what keys save and what promotions reserve.
+function Clock.note_several(ctx)
+  if ctx.several then return end
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "several", 1)
+  ctx.several = "1"
 end
 
 -- A task without a valid tenant has come.

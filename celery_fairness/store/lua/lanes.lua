@@ -5,7 +5,8 @@
   This module also counts them: `waiting` counts by queue, and `tenant_state:KEY` by tenant and queue.
 
   A lane is named `CLASS NAME`. Its class is `RANK`, or `RANK,LIMITS` if its tasks have limits beside the tier's. A
-  limit that rejects a lane rejects all lanes of its class.
+  limit that rejects a lane rejects all lanes of its class. LIMITS has "#" in the place of each amount, because each task
+  may take another one. The first task of the lane has the amounts by which claims check the lane.
 
   A lane stands in `ready:KEY QUEUE`, or in `blocked_lanes:KEY GROUP QUEUE` if its class is blocked. The order is by rank, then
   by the sequence number of the first task at the last note. So the tasks of one rank go in the order of their
@@ -13,7 +14,8 @@
 ]]
 
 function Lanes.lane_of(task)
-  return (task.limits == "" and task.rank or task.rank .. "," .. task.limits) .. " " .. task.name
+  if task.limits == "" then return task.rank .. " " .. task.name end
+  return task.rank .. "," .. Numbers.without_amounts(task.limits) .. " " .. task.name
 end
 
 function Lanes.class_of(lane)
@@ -61,6 +63,15 @@ end
 function Lanes.first_of(ctx, queue, key, lane)
   local first = redis.call("ZRANGE", ctx.prefix .. Lanes.tags_name(key, lane, queue), 0, 0, "WITHSCORES")
   return first[1], tonumber(first[2])
+end
+
+-- Returns the limits of a lane as its first task has them, with its amounts.
+function Lanes.first_limits(ctx, queue, key, lane)
+  local limits = Lanes.limits_of(lane)
+  if not string.find(limits, "#", 1, true) then return limits end
+  local tag = Lanes.first_of(ctx, queue, key, lane)
+  local task = tag and Tasks.read(ctx, tag)
+  return task and task.limits or limits
 end
 
 -- Returns the first lane of a tenant that is ready, or that is blocked in a group.

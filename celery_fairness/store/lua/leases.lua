@@ -25,6 +25,7 @@ end
 -- - keys: those in which it counts, with commas between them
 -- - limits: those of the task, "" if they are not known
 -- - task: its id, its name and its queue
+-- - amounts: those of its limits by key as texts, or nil
 -- - ends_at: the logical time at which the lease ends, as a text
 --
 -- Returns false if the lease is held already.
@@ -39,8 +40,8 @@ function Leases.hold(ctx, held, rules)
   end
   if redis.call("ZADD", ctx.prefix .. Keys.ENDS, "NX", held.ends_at, lease) == 0 then return false end
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
-    since = Start.since_now(ctx, rules, task.name), keys = keys, charge = held.limits, name = task.name, id = task.id,
-    queue = task.queue}
+    since = Start.since_now(ctx, rules, task.name), keys = keys, amounts = held.amounts, charge = held.limits,
+    name = task.name, id = task.id, queue = task.queue}
   for key in string.gmatch(keys, "[^,]+") do Slots.take(ctx, key, lease, rules) end
   Tasks.write_running(ctx, lease, row)
   WorkerLimit.count(ctx, row, 1)
@@ -66,7 +67,7 @@ function Leases.end_lease(ctx, lease, field, row, rules, at)
   redis.call("HDEL", ctx.prefix .. Keys.RUNNING, field)
   redis.call("ZREM", ctx.prefix .. Keys.ENDS, lease)
   for key in string.gmatch(row.keys, "[^,]+") do Slots.give(ctx, key, lease) end
-  if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row.keys) end
+  if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row) end
   if rules.has_backoff then Backoff.note_end(ctx, row, at or rules.logical) end
   Leases.freed(ctx, row.keys)
 end
@@ -158,6 +159,15 @@ function Leases.charge_shared(ctx, limit_key, key, virtual, amount)
   return start + amount
 end
 
+-- Returns the amounts of a task by key as texts, with those of a limit, or nil if each is 1.
+function Leases.add_amounts(amounts, limit)
+  local text = Numbers.amounts_of(limit)
+  if not text then return amounts end
+  amounts = amounts or {}
+  amounts[limit.key] = text
+  return amounts
+end
+
 -- Returns whether one of these limits counts starts. If three keys have no rate, one question for all of them saves 2.4 %
 -- of a claim of one.
 local function any_counts(ctx, limits)
@@ -200,6 +210,7 @@ function Leases.take_limits(ctx, task, lease, rules, amount, verdict)
   for index = 1, #limits do
     local limit = limits[index]
     Slots.take(ctx, limit.key, lease, rules)
+    task.amounts = Leases.add_amounts(task.amounts, limit)
     Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then
       task.due_at[limit.key] = Leases.charge_shared(ctx, limit.key, task.key, virtual[index], amount)

@@ -20,20 +20,26 @@ local EARLY, EARLY_MS = 0.1, 10
 -- A promotion may end at any moment, so a limit whose starts are all reserved is looked at again after this time.
 local RESERVED_MS = 1000
 
--- Returns three results:
+-- `place` is the place at which the task waits, or nil: a key saves units for one place (saving.lua). Returns four results:
 -- - the time until the rate and the throttle of a limit let one more task start: 0 if they let it start now
 -- - the reason: "rate" or "throttle"
 -- - the number that is used up
-function Limits.pace_ms(ctx, limit, rules)
+-- - whether only the units that the task takes close the limit, so that it may be open for another task
+function Limits.pace_ms(ctx, limit, rules, place)
   if limit.rate == "" and limit.throttle == "" then return 0 end
   local wait, why, number, logical = 0, nil, nil, rules.logical
-  local ahead = Promotions.reserved(ctx, limit.key, rules)
+  local ahead, ahead_units = Promotions.reserved(ctx, limit.key, rules)
   local window = Rates.read(ctx, limit.key)
-  if not window.ideal and ahead == 0 then return 0 end
+  local saved, saved_ms = Saving.of_others(ctx, limit.key, rules, place)
+  if not window.ideal and ahead == 0 and not saved then return 0 end
   for starts, period_ms in Rates.windows_of(limit.rate) do
-    local rate = math.min(RESERVED_MS, period_ms)
-    if ahead < starts then
-      rate = Rates.rate_wait_ms(Rates.text_for(window, period_ms), starts - ahead, period_ms, logical)
+    -- A task that takes more than the rate takes all of it.
+    local text, units = Rates.text_for(window, period_ms), math.min(limit.units or 1, starts)
+    local most = starts - ahead_units
+    local rate = Rates.rate_wait_ms(text, most, period_ms, logical, units) or math.min(RESERVED_MS, period_ms)
+    if saved then
+      local beside = Rates.rate_wait_ms(text, most, period_ms, logical, units + math.min(saved, starts))
+      rate = math.max(rate, math.min(beside or math.huge, saved_ms))
     end
     if rate > 0 and not why then why, number = "rate", starts end
     wait = math.max(wait, rate)
@@ -45,15 +51,16 @@ function Limits.pace_ms(ctx, limit, rules)
     if throttle > 0 and not why then why, number = "throttle", starts end
     wait = math.max(wait, throttle)
   end
-  return wait, why, number
+  return wait, why, number, why == "rate" and limit.units ~= nil and not saved
 end
 
--- Returns four results:
+-- `place` is as for pace_ms. Returns five results:
 -- - the time for which a limit is closed: 0 if it is open, math.huge if only another event opens it
 -- - the time after which a task that is tried again comes, if the limit is closed
 -- - the reason: "paused", "cools", "full", "rate" or "throttle"
 -- - the number that is used up, if the reason is one of the last three
-function Limits.wait_ms(ctx, limit, rules)
+-- - whether only the units that the task takes close the limit, so that it may be open for another task
+function Limits.wait_ms(ctx, limit, rules, place)
   if rules.lets_all_start then return 0 end
   local stopped = Config.stopped_ms(ctx, limit, rules)
   if stopped > 0 then
@@ -61,11 +68,11 @@ function Limits.wait_ms(ctx, limit, rules)
     return stopped, again, Config.is_paused(ctx, limit, rules) and "paused" or "cools"
   end
   if rules.enforcement ~= "on" then return 0 end
-  local wait, why, number = Limits.pace_ms(ctx, limit, rules)
+  local wait, why, number, is_by_units = Limits.pace_ms(ctx, limit, rules, place)
   if limit.concurrency and not Slots.fits(ctx, limit.key, limit.concurrency) then
     return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), "full", limit.concurrency
   end
-  return wait, wait, why, number
+  return wait, wait, why, number, is_by_units
 end
 
 -- Writes why a limit is closed, over everything that this call wrote there before.
@@ -75,8 +82,10 @@ function Limits.note_rejection(limit, action, by, again_ms, why, longest)
   return limit
 end
 
--- Returns the first closed limit, or nil if all limits are open. The limit gets these fields:
--- - closes, number: the reason and the number, as wait_ms returns them
+-- Returns the first closed limit, or nil if all limits are open. A limit that only the units of the task close comes after
+-- all others, because other tasks that wait there would wait for this task. `place` is as for wait_ms. The limit gets these
+-- fields:
+-- - closes, number, opens_ms, by_units: the reason, the number, the time, and whether only units close it (wait_ms)
 -- - why: the number or the stop that closes the limit in `says`, or the first closed limit
 -- - again_ms: the time after which all limits may be open
 -- - longest_ms: the time for which the closed limits stay closed
@@ -85,15 +94,19 @@ end
 -- - action: "d" to drop the task, or "r" to try it again
 -- - by: the key of the limit that demands the action
 -- - says: that limit
-function Limits.check(ctx, specs, rules)
+function Limits.check(ctx, specs, rules, place)
   local limits, at = Limits.limits_now(ctx, specs, rules), nil
-  local action, by, why, again_ms, longest = nil, nil, nil, 0, 0
+  local action, by, why, again_ms, longest, by_units = nil, nil, nil, 0, 0, nil
   for index = 1, #limits do
     local limit = limits[index]
-    local wait, again, closes, number = Limits.wait_ms(ctx, limit, rules)
+    local wait, again, closes, number, is_by_units = Limits.wait_ms(ctx, limit, rules, place)
     if wait > 0 then
-      limit.closes, limit.number = closes, number
-      at, why = at or limit, why or closes
+      limit.closes, limit.number, limit.opens_ms, limit.by_units = closes, number, wait, is_by_units
+      if is_by_units then
+        by_units = by_units or limit
+      else
+        at, why = at or limit, why or closes
+      end
       again_ms, longest = math.max(again_ms, again), math.max(longest, wait)
       local says, is_stopped = limit.on_limit, closes == "paused" or closes == "cools"
       if not is_stopped and (says == "r" and not action or says == "d" and action ~= "d") then
@@ -101,6 +114,7 @@ function Limits.check(ctx, specs, rules)
       end
     end
   end
+  at, why = at or by_units, why or by_units and by_units.closes
   return at and Limits.note_rejection(at, action, by, again_ms, why, longest)
 end
 

@@ -7,6 +7,9 @@
   `BY_LETTER` and `ORDER` are of that table: the name and the kind of each number, and the letters in order. Starts in
   windows and a spacing are texts in Lua, STARTS/PERIOD_MS with + between several. A limit that lacks one of these has
   "". The other kinds are numbers, or nil.
+
+  An amount says how much one task takes of a number. It is of the task, and the key has none. `AMOUNTS` has the names of
+  the amounts, and `AMOUNT_LETTERS` is a pattern of their letters.
 ]]
 
 local IS_TEXT = {starts = true, spacing = true}
@@ -64,7 +67,7 @@ function Numbers.use(limit, has, text)
   end
 end
 
--- Gives a limit the stricter of its numbers and those of another limit.
+-- Gives a limit the stricter of its numbers and those of another limit, and the larger of their amounts.
 function Numbers.tighten(limit, other)
   for index = 1, #ORDER do
     local number = BY_LETTER[ORDER[index]]
@@ -75,6 +78,8 @@ function Numbers.tighten(limit, other)
       -- Nothing is stricter than its own.
     elseif kind == "starts" then
       limit[name] = one .. "+" .. two
+    elseif kind == "amount" then
+      limit[name] = math.max(one, two)
     elseif kind == "spacing" then
       if Rates.interval_of(two) > Rates.interval_of(one) then limit[name] = two end
     else
@@ -117,16 +122,38 @@ function Numbers.newest(own, known, is_new)
   return Numbers.write(old)
 end
 
--- Returns a text with "#" in the place of each value. A concurrency of 0 stays as it is: it stops the tasks that declare
--- it, and no other tasks of the key.
+-- Returns a text without amounts.
+function Numbers.of_key(text)
+  if not string.find(text, AMOUNT_LETTERS) then return text end
+  return (string.gsub(string.gsub(text, ";?" .. AMOUNT_LETTERS .. "[^;]*", ""), "^;", ""))
+end
+
+-- Returns limits of a task with "#" in the place of each amount.
+function Numbers.without_amounts(specs)
+  if not string.find(specs, "[|;]" .. AMOUNT_LETTERS .. "%d") then return specs end
+  return (string.gsub(specs, "([|;]" .. AMOUNT_LETTERS .. ")%d+", "%1#"))
+end
+
+-- Returns the amounts of a limit as a text, or nil if each is 1.
+function Numbers.amounts_of(limit)
+  local parts = {}
+  for index = 1, #ORDER do
+    local name = BY_LETTER[ORDER[index]].name
+    if AMOUNTS[name] and limit[name] then parts[#parts + 1] = ORDER[index] .. Rates.int_text(limit[name]) end
+  end
+  return #parts > 0 and table.concat(parts, ";") or nil
+end
+
+-- Returns a text with "#" in the place of each value, and without amounts. A concurrency of 0 stays as it is: it stops
+-- the tasks that declare it, and no other tasks of the key.
 function Numbers.shape(text)
-  return (string.gsub(text, "(%u)([^;]+)", function(letter, value)
+  return (string.gsub(Numbers.of_key(text), "(%u)([^;]+)", function(letter, value)
     if letter == "C" and value == "0" then return nil end
     return letter .. "#"
   end))
 end
 
--- Returns a text without a concurrency of 0.
+-- Returns the numbers of a text that a task shares with its key: without a concurrency of 0, and without amounts.
 function Numbers.shared(text)
-  return (string.gsub(text, "^C0;?", ""))
+  return (string.gsub(Numbers.of_key(text), "^C0;?", ""))
 end

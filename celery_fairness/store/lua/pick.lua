@@ -35,7 +35,7 @@ function Pick.check_tenant(ctx, turn, rules, budget, skips)
     end
   end
   turn.lane, turn.others = lane, others
-  local verdict, limits = Tenants.check(ctx, key, rules, queue), Lanes.limits_of(lane)
+  local verdict, limits = Tenants.check(ctx, key, rules, queue), Lanes.first_limits(ctx, queue, key, lane)
   local rejected = limits ~= "" and verdict.open and Limits.check(ctx, limits, rules)
   if verdict.open and not rejected then
     turn.verdict = verdict
@@ -47,6 +47,8 @@ function Pick.check_tenant(ctx, turn, rules, budget, skips)
   elseif rejected then
     Blocked.block_by_limit(ctx, turn, rejected, rules)
     Blocked.block(ctx, turn, rejected, rules, budget)
+    turn.specs = limits
+    Saving.note_rejection(ctx, turn, rejected, rules, budget.queues)
   else
     Events.report_blocked(ctx, queue, key, lane, verdict, rules)
     Tenants.block(ctx, queue, key, turn.start, verdict, rules)

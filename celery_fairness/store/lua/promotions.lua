@@ -8,7 +8,8 @@
   call.
 
   A promotion is no start. So it counts no start, and writes no event. `reserved:KEY` has the leases that reserve a
-  start of a rate or a throttle of the key, with their ends. A promotion is never renewed, because a broker that
+  start of a rate or a throttle of the key, with their ends. If the start takes several units, the lease is followed by
+  `*UNITS`. A promotion is never renewed, because a broker that
   does not answer would keep its slots for ever.
 ]]
 
@@ -29,22 +30,38 @@ function Promotions.is_promotion(row)
   return row.state == "promoted" or row.state == "sent"
 end
 
+local function reservation_of(lease, units)
+  return units and lease .. "*" .. Rates.int_text(units) or lease
+end
+
 -- A promoted task reserves a start of a limit.
 function Promotions.reserve(ctx, limit, lease, rules)
   if limit.rate == "" and limit.throttle == "" then return end
+  if limit.units then Clock.note_several(ctx) end
   local reserved = ctx.prefix .. Keys.RESERVED .. limit.key
   redis.call("ZREMRANGEBYSCORE", reserved, "-inf", rules.logical)
-  redis.call("ZADD", reserved, rules.ends_at, lease)
+  redis.call("ZADD", reserved, rules.ends_at, reservation_of(lease, limit.units))
 end
 
--- Returns how many starts of a key are reserved.
+-- Returns how many starts of a key are reserved, and how many units they take.
 function Promotions.reserved(ctx, key, rules)
-  if not rules.parked then return 0 end
-  return redis.call("ZCOUNT", ctx.prefix .. Keys.RESERVED .. key, "(" .. Rates.int_text(rules.logical), "+inf")
+  if not rules.parked then return 0, 0 end
+  local reserved, after = ctx.prefix .. Keys.RESERVED .. key, "(" .. Rates.int_text(rules.logical)
+  if not ctx.several then
+    local count = redis.call("ZCOUNT", reserved, after, "+inf")
+    return count, count
+  end
+  local all, units = redis.call("ZRANGEBYSCORE", reserved, after, "+inf"), 0
+  for index = 1, #all do units = units + (tonumber(string.match(all[index], "%*(%d+)$")) or 1) end
+  return #all, units
 end
 
-function Promotions.release(ctx, lease, keys)
-  for key in string.gmatch(keys, "[^,]+") do redis.call("ZREM", ctx.prefix .. Keys.RESERVED .. key, lease) end
+-- A promotion reserves no start any more. `row` is that of its lease.
+function Promotions.release(ctx, lease, row)
+  for key in string.gmatch(row.keys, "[^,]+") do
+    local amounts = row.amounts and row.amounts[key]
+    redis.call("ZREM", ctx.prefix .. Keys.RESERVED .. key, reservation_of(lease, amounts and Numbers.read(amounts).units))
+  end
 end
 
 -- Records the outcome of a promotion:

@@ -1,13 +1,14 @@
 --[[
   rates: the starts under a key, in one text for each period of its rates.
 
-  `window:KEY` has by PERIOD_MS the text `SUM AT UNITS|AT:UNITS,…`. An entry counts UNITS starts, and AT is the logical
-  time of the last one. The newest entry stands before the bar, and the others follow, the oldest first. SUM is that of
+  `window:KEY` has by PERIOD_MS the text `SUM AT UNITS|AT:UNITS,…`. An entry counts UNITS, and AT is the logical time of
+  the last start that it has. A start counts 1, or the units that its task takes. The newest entry stands before the bar, and the others follow, the oldest first. SUM is that of
   all entries.
 
   Up to a rate of EXACT, each start has an entry. Above, the starts within one part of the period share an entry, and
-  leave the window with the last of them. So no window ever has more starts than the rate, and a text has at most
-  PARTS + 2 entries. If no call enforces the rate, it has up to EXACT more.
+  leave the window with the last of them. So no window ever has more units than the rate, and a text has at most
+  PARTS + 2 entries. If no call enforces the rate, it has up to EXACT more. A task that takes more than the rate counts in
+  full, and so does what a body reports (correct).
 
   A period that is new for a key begins with the entries of the longest known period. So an override still counts what
   started before it.
@@ -73,10 +74,11 @@ local function entries_now(text, period_ms, logical)
   return tonumber(sum), tonumber(at), tonumber(units), from
 end
 
--- Returns the time until one more start fits into a window.
-function Rates.rate_wait_ms(text, starts, period_ms, logical)
+-- Returns the time until `units` more fit into a window of at most `most` units. Returns nil if they never fit.
+function Rates.rate_wait_ms(text, most, period_ms, logical, units)
+  if units > most then return nil end
   local sum, at, _, from = entries_now(text, period_ms, logical)
-  local over = sum + 1 - starts
+  local over = sum + units - most
   if over <= 0 then return 0 end
   for older_at, units in string.gmatch(string.sub(text, from), "(%d+):(%d+),") do
     over = over - units
@@ -85,13 +87,13 @@ function Rates.rate_wait_ms(text, starts, period_ms, logical)
   return at + period_ms + 1 - logical
 end
 
--- Returns how many starts a window of `period_ms` has that ends now. Also returns the time until it has fewer, or fewer
+-- Returns how many units a window of `period_ms` has that ends now. Also returns the time until it has fewer, or fewer
 -- than `starts`.
 function Rates.count_in(window, starts, period_ms, logical)
   local text = Rates.text_for(window, period_ms)
   local sum = entries_now(text, period_ms, logical)
   if sum == 0 then return 0, 0 end
-  return sum, Rates.rate_wait_ms(text, math.min(starts, sum), period_ms, logical)
+  return sum, Rates.rate_wait_ms(text, math.min(starts, sum), period_ms, logical, 1)
 end
 
 -- Returns the entries of a text as {AT, UNITS}, the oldest first.
@@ -134,29 +136,35 @@ local function is_same_part(one, other, period_ms)
   return math.floor(one * PARTS / period_ms) == math.floor(other * PARTS / period_ms)
 end
 
--- Returns a text with one more start. `starts` is the rate, nil if it is not known.
-local function add_start(text, starts, period_ms, logical)
+-- Returns a text with one more start, which counts `more` units. `starts` is the rate, nil if it is not known.
+local function add_start(text, starts, period_ms, logical, more)
   local sum, at, units, from = entries_now(text, period_ms, logical)
-  if not at then return "1 " .. Rates.int_text(logical) .. " 1|" end
-  local begin, older = sum + 1 .. " " .. Rates.int_text(logical) .. " ", string.sub(text, from)
+  if not at then return more .. " " .. Rates.int_text(logical) .. " " .. more .. "|" end
+  local begin, older = sum + more .. " " .. Rates.int_text(logical) .. " ", string.sub(text, from)
   if (sum >= EXACT or starts and starts > EXACT) and is_same_part(at, logical, period_ms) then
-    return begin .. units + 1 .. "|" .. older
+    return begin .. units + more .. "|" .. older
   end
-  return begin .. "1|" .. older .. Rates.int_text(at) .. ":" .. units .. ","
+  return begin .. more .. "|" .. older .. Rates.int_text(at) .. ":" .. units .. ","
 end
 
--- Takes a start out of the entry that counts it. Returns the text, and whether an entry counted the start. The text is
--- nil if it has no entry left.
-local function take_back(text, starts, period_ms, start)
+-- Adds units to the entry that counts a start, or takes them out of it if `more` is negative. Starts of one time may have
+-- an entry each, and it does not matter which of them changes. Returns the text, and whether an entry counts the start. An
+-- entry without units stays if `stays`. The text is nil if no entry is left.
+local function change_start(text, starts, period_ms, start, more, stays)
   local entries, left, found = entries_of(text), {}, nil
   for index = 1, #entries do
     local at, units = entries[index][1], entries[index][2]
+    local is_its = at == start
     if found == nil and at >= start then
       local is_shared = units > 1 or starts and starts > EXACT
-      found = at == start or is_shared and is_same_part(at, start, period_ms) or false
-      if found then units = units - 1 end
+      is_its = is_its or is_shared and is_same_part(at, start, period_ms)
+      found = is_its or false
     end
-    if units > 0 then left[#left + 1] = {at, units} end
+    if is_its and more ~= 0 then
+      local changed = math.max(0, units + more)
+      units, more = changed, more - (changed - units)
+    end
+    if units > 0 or stays then left[#left + 1] = {at, units} end
   end
   return text_of(left), found
 end
@@ -220,11 +228,11 @@ function Rates.count_start(ctx, limit, rules)
   window.ideal, window.longest = next_ideal, longest
   local fields, gone = {"ideal", string.format("%.17g", next_ideal)}, {}
   -- The field `asked` shows people the numbers by which a call checked the start. Those of a tier are known without it.
-  if not limit.of_tier then fields[3], fields[4] = "asked", Numbers.write(limit) end
+  if not limit.of_tier then fields[3], fields[4] = "asked", Numbers.write(limit, AMOUNTS) end
   for period_ms, text in pairs(texts) do
     -- A limit without a rate may have the key of one that has a rate.
     if counted[period_ms] or limit.rate == "" or period_ms == longest then
-      texts[period_ms] = add_start(text, counted[period_ms], period_ms, logical)
+      texts[period_ms] = add_start(text, counted[period_ms], period_ms, logical, limit.units or 1)
       fields[#fields + 1] = Rates.int_text(period_ms)
       fields[#fields + 1] = texts[period_ms]
     else
@@ -277,7 +285,7 @@ function Rates.give_start_back(ctx, limit, start)
   local window, counted, fields, gone = Rates.read(ctx, limit.key), counted_windows(limit), {}, {}
   local is_known = false
   for period_ms, text in pairs(window.texts) do
-    local left, found = take_back(text, counted[period_ms], period_ms, start)
+    local left, found = change_start(text, counted[period_ms], period_ms, start, -(limit.units or 1))
     window.texts[period_ms], is_known = left, is_known or found
     if left then
       fields[#fields + 1] = Rates.int_text(period_ms)
@@ -313,4 +321,26 @@ function Rates.give_starts_back(ctx, task, row, rules)
   local tenant = rules.paced and Tenants.state_of(ctx, task, rules) or {}
   local limits = Tenants.counting(tenant, Limits.limits_now(ctx, specs, rules))
   for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
+end
+
+--[[
+  correct: a body reports how many units it has used, in place of the estimate with which it started.
+]]
+
+-- A start of a key at a logical time counts `more` units more, or fewer if `more` is negative. If the start has left a
+-- window, more units count from now on, because they are used now. Fewer change nothing there.
+function Rates.correct(ctx, key, start, more, rules)
+  local window, window_key = Rates.read(ctx, key), ctx.prefix .. Keys.WINDOW .. key
+  local longest = window.longest
+  for period_ms, text in pairs(window.texts) do
+    local new, found = text, false
+    if start + period_ms + 1 > rules.logical then
+      new, found = change_start(text, nil, period_ms, start, more, true)
+    end
+    if not found and more > 0 then new = add_start(text, nil, period_ms, rules.logical, more) end
+    redis.call("HSET", window_key, Rates.int_text(period_ms), new)
+  end
+  if longest and more > 0 then
+    redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, "GT", rules.logical + math.max(REMEMBERED_MS, longest), key)
+  end
 end

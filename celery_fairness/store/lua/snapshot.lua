@@ -133,18 +133,25 @@ local function blocked_by(ctx, limit, own, found, rules)
   end
   if stops > 0 then return "paused", stops < math.huge and math.max(stops, cool_ms) or nil end
   if cool_ms > 0 then return "cool-down", cool_ms end
-  local wait, _, why = Limits.wait_ms(ctx, limit, rules)
+  local wait, _, why = Limits.wait_ms(ctx, limit, rules, limit.place)
   if why == "full" then return "concurrency", nil end
   return why, why and wait
 end
 
--- Adds the numbers of a limit of the key, the reason for its concurrency, and why it lets no task start. An override
--- replaces its numbers.
+-- Returns what a key saves, whether it is for the place of the limit, and for how long at most.
+local function saving_of(ctx, limit, rules)
+  local saved = ctx.several and Saving.of(ctx, limit.key)
+  if not saved or saved.ends <= rules.logical then return nil end
+  return {units = saved.units, tenant = saved.tenant, is_own = saved.place == limit.place, ends_ms = saved.ends - rules.logical}
+end
+
+-- Adds the numbers of a limit of the key, the reason for its concurrency, why it lets no task start, and what the key
+-- saves. An override replaces its numbers. `limit.place` is the place at which the task waits, or nil.
 function Snapshot.check(ctx, found, limit, reason, rules)
   local own = limit.concurrency
   found.override = found.override or Config.override_of_limit(ctx, limit, rules)
   Config.replace(limit, found.override)
   found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
   found.local_limit, found.on_limit = limit.local_limit, limit.on_limit
-  found.numbers, found.reason = Numbers.write(limit), reason
+  found.numbers, found.reason, found.saving = Numbers.write(limit), reason, saving_of(ctx, limit, rules)
 end

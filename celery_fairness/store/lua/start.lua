@@ -45,7 +45,7 @@ function Start.lease_task(ctx, found, task, expected, charge, rules)
   if redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
   Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner,
     state = rules.promotes and "promoted" or "claimed", since = Start.since_now(ctx, rules, task.name), keys = keys,
-    charge = charge, name = task.name, id = task.id, queue = ""})
+    amounts = task.amounts, charge = charge, name = task.name, id = task.id, queue = ""})
   return lease, Tasks.message_of(ctx, task.tag)
 end
 
@@ -58,6 +58,7 @@ end
 function Start.start(ctx, found, rules, budget)
   local queue, key, group, start = found.queue, found.key, found.group, found.start
   found.waiting = found.verdict.waiting
+  local keys = Saving.started(ctx, found)
   local tag, is_last = Lanes.pop(ctx, found)
   local task = tag and Tasks.read(ctx, tag)
   if not task then
@@ -70,6 +71,7 @@ function Start.start(ctx, found, rules, budget)
     Lanes.task_left(ctx, found)
     Lanes.leave_active(ctx, queue, key)
     Schedule.expire(ctx, task, rules)
+    Saving.look_again(ctx, keys)
     budget.over = true
     return nil
   end

@@ -165,24 +165,43 @@ end
   - ATTEMPT.NONCE ends the name of its lease.
   - STATE is claimed, begun or acked, and promoted or sent of a parked task (promotions.lua). Any other lease whose
     task is not here is held. SINCE is when the lease began (start.lua).
-  - KEYS are those in which its lease counts, with commas between them. The tenant's comes first.
+  - KEYS are those in which its lease counts, with commas between them. The tenant's comes first. If the task takes more
+    than one of a key, the key is followed by `*` and the amounts (numbers.lua).
   - CHARGE is what its tenant was charged, if its end corrects that (start.lua), otherwise "". If the task is not
     here, it is the limits of the task.
   - NAME and ID are those of the head. So a call that receives a usual end does not read the head.
   - QUEUE is that of a task that is not here, otherwise "".
 ]]
 
+-- Returns the keys of a row as its text has them. `amounts` is nil if the task takes one of each.
+local function keys_with(keys, amounts)
+  if not amounts then return keys end
+  return (string.gsub(keys, "[^,]+", function(key) return amounts[key] and key .. "*" .. amounts[key] end))
+end
+
+-- Returns the keys of a text, and the amounts by key as texts, or nil if there are none.
+local function keys_without(text)
+  if not string.find(text, "*", 1, true) then return text, nil end
+  local amounts = {}
+  local keys = string.gsub(text, "([^,*]+)%*([^,]*)", function(key, numbers)
+    amounts[key] = numbers
+    return key
+  end)
+  return keys, amounts
+end
+
 function Tasks.write_running(ctx, field, row)
   redis.call("HSET", ctx.prefix .. Keys.RUNNING, field,
-    row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " " .. row.keys .. " " .. row.charge
-      .. " " .. row.name .. " " .. row.id .. " " .. row.queue)
+    row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " "
+      .. keys_with(row.keys, row.amounts) .. " " .. row.charge .. " " .. row.name .. " " .. row.id .. " " .. row.queue)
 end
 
 function Tasks.read_row(text)
   local attempt, nonce, owner, state, since, keys, charge, name, id, queue = string.match(text,
     "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*) (%S*) (%S*) (.*)$")
-  return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = keys, charge = charge,
-    name = name, id = id, queue = queue}
+  local plain, amounts = keys_without(keys)
+  return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = plain, amounts = amounts,
+    charge = charge, name = name, id = id, queue = queue}
 end
 
 -- Returns only the owner and the state of a row.

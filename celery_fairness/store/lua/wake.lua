@@ -35,6 +35,7 @@ function Wake.check_waiters(ctx, key, rules, left)
   if left > looked then
     redis.call("ZADD", ctx.prefix .. Keys.TIMERS, rules.logical, left - looked .. " " .. key)
   end
+  local saved = Saving.look(ctx, key, rules)
   for _ = 1, looked do
     local both = redis.call("LMOVE", waited, waited, "LEFT", "RIGHT")
     local name, queue = string.match(both, "^(%S+) (.*)$")
@@ -43,13 +44,14 @@ function Wake.check_waiters(ctx, key, rules, left)
     if not opened then
       Stats.count_lost(ctx)
     elseif tonumber(opened) < 0 then
-      local limit = Limits.limit_now(ctx, name, rules)
-      if Limits.wait_ms(ctx, limit, rules) == 0 then
+      local limit = Saving.limit_at(saved, Limits.limit_now(ctx, name, rules), both)
+      local wait = Limits.wait_ms(ctx, limit, rules, both)
+      if wait == 0 then
         redis.call("ZADD", candidates, rules.logical, name)
         Active.wake_worker(ctx, queue)
       else
         Blocked.mark_exhausted(ctx, queue, limit, rules)
-        Blocked.set_timer(ctx, limit, rules)
+        Blocked.set_timer(ctx, limit, rules, wait)
       end
     end
   end

@@ -23,6 +23,7 @@ from billiard.einfo import ExceptionInfo
 from celery import _state, current_app
 
 from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.limiter.current_lease import running
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.scheduler.lease_table import Held
 from celery_fairness.scheduler.types import Verdict
@@ -129,7 +130,8 @@ def begin_and_trace(begin: Begin, trace: Callable[..., Any], *args: Any, **optio
     app: Any = vars(_state)["default_app"] or current_app
     fairness = find(app)
     if fairness is None or fairness.begins.may_begin(begin):
-        return trace(*args, **options)
+        with running(begin.lease):
+            return trace(*args, **options)
     try:
         raise LeaseEnded
     except LeaseEnded:

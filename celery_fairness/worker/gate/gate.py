@@ -28,6 +28,7 @@ from celery.exceptions import Ignore, Reject
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import Reserved
 from celery_fairness.errors import LimiterUnavailable, PublishFailed, RateLimitDropped
+from celery_fairness.limiter.current_lease import running
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.limiter.types import (
@@ -206,7 +207,8 @@ class Gate:
                 return self._send_back(task, context(), asked, outcome)
             token = current_attempt.set(outcome)
             try:
-                return tracer(uuid, args, kwargs, request)
+                with running(lease.id if outcome.has_lease else ""):
+                    return tracer(uuid, args, kwargs, request)
             finally:
                 outcome.end()
                 self._ended(lease)

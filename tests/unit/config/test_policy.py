@@ -482,3 +482,50 @@ def test_D01_two_policies_of_a_job_that_differ_are_an_error():
 def test_D01_a_policy_of_a_job_that_is_wrong_is_named():
     (problem,) = problems_of(RateLimitPolicy.from_ojs, {"rate_limit": 5})
     assert problem == "rate_limit: expected an object, got: 5"
+
+
+AMOUNT = "a whole number from 1 to 1000000000, or an argument such as 'args.size', or None (1)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"units": 0}, f"units: expected {AMOUNT}, got: 0"),
+        ({"units": "estimate"}, f"units: expected {AMOUNT}, got: 'estimate'"),
+        ({"units": 101}, "units: expected at most the rate of the policy, 100, got: 101"),
+        ({"units": 5, "rate": None}, "units: expected a rate in the same policy, got: none"),
+        ({"units": "args.n", "rate": None}, "units: expected a rate in the same policy, got: none"),
+    ],
+)
+def test_units_that_are_no_amount_of_the_rate_are_a_problem(fields, problem):
+    given = {"rate": "100/m", **fields}
+    assert problems_of(lambda: RateLimitPolicy("tokens", **given)) == (problem,)
+
+
+def test_an_amount_may_be_an_argument_and_travels_in_a_canvas():
+    policy = RateLimitPolicy("tokens", rate="100/m", units="args.order.size")
+    assert policy.amounts == {"units": "order.size"}
+    assert read_policies([loads(dumps(policy))]) == (policy,)
+    # A process that declares it does not know the number of a task.
+    assert policy.limit() == Limit("tokens", rate=((100, 60_000),))
+
+
+def test_a_message_has_the_number_of_its_task_and_not_an_argument():
+    ojs = {"key": "tokens", "rate": {"limit": 100, "period": "PT1M"}}
+    policy = RateLimitPolicy.from_ojs({**ojs, "units": 5_000})
+    assert policy.limit() == Limit("tokens", rate=((100, 60_000),), units=5_000)
+    assert problems_of(RateLimitPolicy.from_ojs, {**ojs, "units": "args.n"}) == (
+        "units: expected a whole number, got: 'args.n'",
+    )
+    assert problems_of(RateLimitPolicy.from_ojs, {"key": "tokens", "units": 5}) == (
+        "units: expected a rate in the same policy, got: none",
+    )
+
+
+def test_units_are_no_number_of_the_key_and_the_larger_ones_count():
+    limits = [RateLimitPolicy("tokens", rate="100/m", units=units).limit() for units in (2, 9, 1)]
+    (merged,) = merge(limits)
+    assert merged.text == "tokens|R100/60000;U9|w"
+    assert [each.name for each in (*limits, merged)] == ["tokens|R#"] * 4
+    # A start that takes 1 has no text of its own.
+    assert limits[2].text == "tokens|R100/60000|w"

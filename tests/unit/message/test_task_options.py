@@ -9,11 +9,20 @@ from types import SimpleNamespace
 import pytest
 
 from celery_fairness.config.key_templates import KeyTemplate, KeyValues
-from celery_fairness.errors import KeyInvalid, TaskDeclarationError, TenantInvalid
+from celery_fairness.config.policy import RateLimitPolicy
+from celery_fairness.errors import (
+    KeyInvalid,
+    KeyMissing,
+    PolicyInvalid,
+    TaskDeclarationError,
+    TenantInvalid,
+)
 from celery_fairness.message.task_options import (
     ArgumentSource,
+    LimitSource,
     TenantSource,
     argument_sources,
+    arguments_of,
     check_service,
 )
 
@@ -259,14 +268,14 @@ def by_customer(order, region="eu"):
     ],
 )
 def test_a_key_reads_arguments_as_a_tenant_does(args, kwargs, key):
-    templates = [CUSTOMER, KeyTemplate("r:{args.region}")]
-    sources = argument_sources("shop.t", templates, by_customer)
+    named = [*arguments_of(CUSTOMER), *arguments_of(KeyTemplate("r:{args.region}"))]
+    sources = argument_sources("shop.t", named, by_customer)
     values = KeyValues("shop.t", argument=lambda path: sources[path].read(args, kwargs))
     assert CUSTOMER.resolve(values) == (key, False)
 
 
 def test_a_key_whose_path_leads_nowhere_is_an_error_that_names_task_key_and_field():
-    sources = argument_sources("shop.t", [CUSTOMER], by_customer)
+    sources = argument_sources("shop.t", arguments_of(CUSTOMER), by_customer)
     with pytest.raises(KeyInvalid) as caught:
         CUSTOMER.resolve(
             KeyValues("shop.t", argument=lambda path: sources[path].read(("text",), {}))
@@ -283,8 +292,68 @@ def test_a_key_whose_path_leads_nowhere_is_an_error_that_names_task_key_and_fiel
 )
 def test_a_key_of_a_parameter_that_is_not_there_is_an_error_that_names_those_that_are(body, names):
     with pytest.raises(TaskDeclarationError) as caught:
-        argument_sources("shop.t", [KeyTemplate("c:{args.custmer.id}")], body)
+        argument_sources("shop.t", arguments_of(KeyTemplate("c:{args.custmer.id}")), body)
     assert str(caught.value) == (
         "task shop.t: option 'limits': key 'c:{args.custmer.id}': "
         f"expected one of the task's parameters ({names}), got: 'custmer'"
     )
+
+
+def with_estimate(prompt, estimate=None):
+    pass
+
+
+TOKENS = RateLimitPolicy("tokens", rate="100/m", units="args.estimate")
+
+
+def limits_of(option, *args, **kwargs):
+    header = LimitSource("shop.t", option, with_estimate).of(
+        None, {"v": 1}, args, kwargs, lambda: None
+    )
+    return header["limits"]
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [(("p", 7), {}), (("p",), {"estimate": 7})])
+def test_a_limit_takes_the_units_that_an_argument_has(args, kwargs):
+    (limit,) = limits_of([TOKENS], *args, **kwargs)
+    assert limit["units"] == 7
+
+
+def test_an_argument_may_have_more_units_than_the_rate():
+    (limit,) = limits_of([TOKENS], "p", 101)
+    assert limit["units"] == 101
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "7", 1_000_000_001])
+def test_an_argument_that_is_no_amount_is_an_error_that_names_key_and_field(value):
+    with pytest.raises(KeyInvalid) as caught:
+        limits_of([TOKENS], "p", value)
+    assert str(caught.value) == (
+        "task shop.t: key 'tokens': {args.estimate}: units: expected a whole number from 1 to "
+        f"1000000000, got: {value!r}"
+    )
+
+
+def test_without_a_value_a_task_has_no_units_or_one():
+    with pytest.raises(KeyMissing):
+        limits_of([TOKENS], "p")
+    empty = RateLimitPolicy("tokens", rate="100/m", units="args.estimate", missing="empty")
+    (limit,) = limits_of([empty], "p")
+    assert limit["units"] == 1
+
+
+def test_an_amount_of_a_parameter_that_is_not_there_is_an_error_at_the_declaration():
+    with pytest.raises(TaskDeclarationError) as caught:
+        LimitSource(
+            "shop.t", [RateLimitPolicy("t", rate="9/m", units="args.estimat")], with_estimate
+        )
+    assert str(caught.value) == (
+        "task shop.t: option 'limits': key 't': units: expected one of the task's parameters "
+        "(prompt, estimate), got: 'estimat'"
+    )
+
+
+def test_a_process_that_does_not_know_the_task_sends_no_amount_from_an_argument():
+    with pytest.raises(PolicyInvalid) as caught:
+        LimitSource("shop.t", (), None).of([TOKENS], {"v": 1}, (), {}, lambda: None)
+    assert "expected amounts without arguments" in str(caught.value)

@@ -51,6 +51,7 @@ function Check.kinds()
     available = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
     unique = {row = Rows.unique, scan = "HSCAN"},
     window = {whole = Waits.window},
+    virtual_times = {row = Waits.saving, scan = "HSCAN"},
     queue_limits = {whole = Check.needs("limited"), row = Waits.queue, scan = "HSCAN"},
   }
 end

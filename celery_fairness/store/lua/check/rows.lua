@@ -43,12 +43,13 @@ function Rows.is_lost(it, tag, lease, row)
   end
 end
 
-function Rows.reserved(it, key, lease)
+function Rows.reserved(it, key, reservation)
+  local lease = string.match(reservation, "^[^*]*")
   local reserved, row = it.ctx.prefix .. Keys.RESERVED .. key, Tasks.read_running(it.ctx, lease)
   if row and Promotions.is_promotion(row) and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
-  if not redis.call("ZSCORE", reserved, lease) then return end
+  if not redis.call("ZSCORE", reserved, reservation) then return end
   Check.found(it, "start_without_promotion", Keys.RESERVED .. key, lease, function()
-    redis.call("ZREM", reserved, lease)
+    redis.call("ZREM", reserved, reservation)
     Wake.wake_waiters(it.ctx, key, it.rules)
   end)
 end

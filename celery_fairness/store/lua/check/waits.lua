@@ -80,9 +80,9 @@ end
 -- Returns the limit at which the first task waits, as a claim checks it.
 function Waits.limit_of_first(it, queue, name)
   local ctx = it.ctx
-  local lane = Blocked.first_lane(ctx, queue, name)
+  local lane, key = Blocked.first_lane(ctx, queue, name)
   if not lane then return end
-  for spec in string.gmatch(Lanes.limits_of(lane), "[^,]+") do
+  for spec in string.gmatch(Lanes.first_limits(ctx, queue, key, lane), "[^,]+") do
     if Limits.name_of(spec) == name then return Limits.limit_now(ctx, spec, it.rules) end
   end
 end
@@ -110,7 +110,7 @@ function Waits.is_left_exhausted(it, queue, name, looked)
   end
   -- The end of a lease opens a full limit, even if the limit cools down too.
   local is_full = limit.concurrency and not Slots.fits(ctx, limit.key, limit.concurrency)
-  return not is_full and Limits.wait_ms(ctx, limit, it.rules) < math.huge
+  return not is_full and Limits.wait_ms(ctx, limit, it.rules, Saving.place_of(name, queue)) < math.huge
 end
 
 function Waits.limit(it, queue, name)
@@ -126,6 +126,18 @@ function Waits.limit(it, queue, name)
       Wake.wake_waiters(ctx, string.match(name, "^[^|]*"), it.rules)
     end)
   end
+end
+
+-- A key saves for a place at which tasks wait.
+function Waits.saving(it, _, field)
+  local ctx, key = it.ctx, string.match(field, "^saving (.*)$")
+  local saved = key and Saving.of(ctx, key)
+  if saved then Check.flag(it, "several") end
+  if not saved or redis.call("EXISTS", ctx.prefix .. Keys.GROUPS_AT .. saved.place) == 1 then return end
+  Check.found(it, "saving_without_task", "virtual_times", field, function()
+    redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, field)
+    Wake.wake_waiters(ctx, key, it.rules)
+  end)
 end
 
 -- Each text of a window begins with the sum of its entries.

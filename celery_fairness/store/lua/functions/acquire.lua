@@ -71,6 +71,8 @@ local function acquire(keys, args)
 
   rules.parked = flags.parked
   local promoted_keys = memory.seq and Promotions.arrive(ctx, of_worker, message, serial)
+  -- The promotion has reserved what its task takes.
+  rules.was_promoted = promoted_keys and true
   if promoted_keys then held = Slots.held(ctx, key) end
   local counts, closed = ctx.prefix .. Keys.COUNTERS, nil
   local full = enforcement ~= "off" and Slots.free(limit, held) == 0
@@ -133,7 +135,10 @@ local function acquire(keys, args)
 
   local its_keys = Tasks.keys_of(key ~= "" and key or Tasks.SYSTEM, specs)
   local ends_at = Rates.int_text(rules.logical + of_worker.lease_ms)
-  local held_lease = {lease = lease, keys = its_keys, limits = specs, task = job or Leases.UNKNOWN, ends_at = ends_at}
+  local amounts
+  for index = 1, #limits do amounts = Leases.add_amounts(amounts, limits[index]) end
+  local held_lease = {lease = lease, keys = its_keys, limits = specs, amounts = amounts, task = job or Leases.UNKNOWN,
+    ends_at = ends_at}
   if not Leases.hold(ctx, held_lease, rules) then return starts end
   if memory.since and job then Stats.count_parked(ctx, rules, memory) end
   Events.emit_admitted(ctx, job, memory)

@@ -156,6 +156,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     local last_answer = number .. " " .. table.concat(leases, " ")
     redis.call("SET", ctx.prefix .. Keys.LAST_ANSWER .. owner, last_answer, "PX", 2 * rules.lease_ms)
   end
+  if Saving.look_now(ctx, rules) then budget.over = true end
   for index = 1, #budget.queues do
     local queue = budget.queues[index]
     local nobody = Active.wake_next(ctx, queue, rules.limited, budget.exhausted[queue])

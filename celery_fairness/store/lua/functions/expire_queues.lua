@@ -18,7 +18,7 @@
 ]]
 register("expire_queues", {"allow-oom"}, function(keys, args)
   local ctx, frozen_ms, declared = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2]
-  ctx.ranked = Clock.ranked(ctx)
+  Clock.read_context(ctx)
   local now = Clock.server_now(frozen_ms)
   local unused = ctx.prefix .. Keys.QUEUE_EXPIRY
 

@@ -313,6 +313,7 @@ local function add_limits(it, answer)
   end
   for index = 1, #specs do
     local limit, reason = Snapshot.limit_of_task(ctx, specs[index])
+    limit.place = it.place
     if row and index == #specs then limit.local_limit = row.whole.local_limit end
     add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", rules), limit, reason)
   end
@@ -340,6 +341,8 @@ end
 local function add_place(it, answer, scope)
   local task = it.task
   it.group, it.left, it.positions = Lanes.group_of(it.ctx, task.queue, task.key, Lanes.lane_of(task)), 0, 1
+  local name = it.group and redis.call("HGET", it.ctx.prefix .. Keys.GROUPS .. task.queue, it.group)
+  it.place = name and Saving.place_of(name, task.queue)
   for _ in string.gmatch(task.limits, "[^,]+") do it.positions = it.positions + 1 end
   local of_class, all, is_least = count_older(it)
   answer.in_lane, answer.is_least, answer.tenants_ahead = of_class, is_least or nil, count_active(it, scope)

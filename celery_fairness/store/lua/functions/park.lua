@@ -50,9 +50,11 @@ register("park", {}, function(keys, args)
     limits = {}}
   local lane = Lanes.lane_of(task)
   if task.limits == "" or Lanes.group_of(ctx, queue, task.key, lane) then return 1 end
-  local rejected = Limits.check(ctx, task.limits, rules)
+  local rejected = Limits.check(ctx, Lanes.first_limits(ctx, queue, task.key, lane), rules)
   if rejected and not rejected.action then
     Blocked.block(ctx, {queue = queue, key = task.key, lane = lane}, rejected, rules, {moves = 0})
+    -- The next claim looks at the limit, and may save units for the task.
+    if rejected.by_units then Saving.look_again(ctx, {rejected.key}) end
     Active.wake_next(ctx, queue, true, false)
   end
   return 1

@@ -7,7 +7,7 @@
 ]]
 register("purge", {"allow-oom"}, function(keys, args)
   local ctx, queue = {prefix = keys[1], memo = {}, result = {}}, args[1]
-  ctx.ranked = Clock.ranked(ctx)
+  Clock.read_context(ctx)
 
   return Lanes.forget_waiting(ctx, queue)
 end)

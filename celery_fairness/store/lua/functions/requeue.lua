@@ -8,7 +8,7 @@
 ]]
 register("requeue", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1], memo = {}, result = {}}
-  ctx.ranked = Clock.ranked(ctx)
+  Clock.read_context(ctx)
 
   local task = Tasks.read(ctx, args[1])
   if not task or redis.call("ZREM", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) == 0 then return 0 end

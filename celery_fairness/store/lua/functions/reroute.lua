@@ -12,7 +12,7 @@
 ]]
 register("reroute", {"allow-oom"}, function(keys, args)
   local ctx, target = {prefix = keys[1], memo = {}, result = {}}, args[1]
-  ctx.ranked = Clock.ranked(ctx)
+  Clock.read_context(ctx)
 
   local function move(tag, part)
     local task = Tasks.read(ctx, tag)
