@@ -302,6 +302,9 @@ class KeyHolds(Value):
         paused_by: The person who paused it. "" if it is not known.
         pause_of: The paused key if it is another one: the key of all services of the tenant.
         cools_until: The end of the cool-down, by the server's clock. None if there is none.
+        reported_left: How many more starts are free, as an API has reported. None if no report
+            holds.
+        reported_until: Until when that holds, by the server's clock. None likewise.
     """
 
     key: str
@@ -313,6 +316,8 @@ class KeyHolds(Value):
     paused_by: str = ""
     pause_of: str = ""
     cools_until: datetime | None = None
+    reported_left: int | None = None
+    reported_until: datetime | None = None
 
     @property
     def on_hold(self) -> bool:

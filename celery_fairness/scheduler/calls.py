@@ -55,6 +55,7 @@ ENDS_FIRST = -2
 NEXT_OUTCOME = "next_outcome"
 STOP = "stop"
 OVERRIDE = "override"
+REPORT = "report"
 SET_QUEUE_LIMIT = "set_queue_limit"
 CANCEL = "cancel"
 REQUEUE = "requeue"
@@ -380,6 +381,22 @@ def read_stop(answer: bytes | str) -> Stopped:
         None if since_ms is None else int(since_ms),
         found.get("by", ""),
     )
+
+
+def report_args(
+    key: str,
+    cool_ms: int | None,
+    left: int | None,
+    left_ms: int,
+    lease_ms: int,
+    now_text: str = "",
+    reason: str = "",
+) -> list[str]:
+    """Return the arguments of what an API has reported. None is what it has not reported."""
+    said: dict[str, Any] = {} if cool_ms is None else {"cool_ms": cool_ms}
+    if left is not None:
+        said |= {"left": left, "left_ms": left_ms}
+    return json_args(key=key, lease_ms=lease_ms, frozen_ms=now_text, reason=reason, **said)
 
 
 def override_args(

@@ -46,6 +46,9 @@ def inspection_lines(found: Inspection) -> list[str]:
     if found.throttle is not None:
         next_at = _time(found.throttle.next_allowed_at)
         numbers.append(f"throttle {_window(found.throttle)}, next {next_at}")
+    if found.holds.reported_left:
+        until = _time(found.holds.reported_until)
+        numbers.append(f"an API has reported {found.holds.reported_left} free starts until {until}")
     if numbers or not is_tenants:
         numbers.append(f"waiting {found.waiting_count}")
     if found.delayed_count:

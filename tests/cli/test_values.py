@@ -138,6 +138,8 @@ def test_a_cool_down_until_a_time_has_the_same_form(shop, fairness):
         "paused_since": None,
         "paused_by": "",
         "pause_of": "",
+        "reported_left": None,
+        "reported_until": None,
         "known": True,
     }
 

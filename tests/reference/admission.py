@@ -29,6 +29,8 @@ from tests.reference.objection import require
 #: The key of tasks without a tenant. It has no tier.
 SYSTEM = "_system"
 NEVER = math.inf
+#: Reports whose ends are not further apart are of one window, in ms.
+SAME_MS = 2_000
 #: The clock does not store a shorter step, in ms.
 CLOCK_STEP_MS = 50
 
@@ -129,6 +131,15 @@ def read_saved(text: str) -> Saved:
 
 
 @dataclass
+class Report:
+    """What an API has reported at a time: so many more starts are free until an end."""
+
+    left: int
+    ends: int
+    at: int
+
+
+@dataclass
 class Other:
     """A lease whose task is not in Redis: its keys, and the logical times of its end and begin.
 
@@ -183,6 +194,7 @@ class Admission:
         self.reservations: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
         self.saved: tuple[Mapping[str, Saved], Mapping[str, Saved]] = ({}, {})
         self.logs: dict[str, StartLog] = {}
+        self.reports: dict[str, Report] = {}
         #: Tiers or numbers have changed since the last claim. The next claim of any queue looks.
         self.is_changed = False
         # Operators set these.
@@ -258,6 +270,44 @@ class Admission:
         """A key cools down. A later report may extend that, and never shortens it."""
         self.cooled[key] = self.time + max(self.cooled_ms(key), wait_ms)
         self.ended_cool_downs.discard(key)
+
+    def report(self, key: str, left: int, wait_ms: int) -> None:
+        """An API has reported that so many more starts are free for a time.
+
+        A report of the same window can only lower the number. One of an earlier window changes
+        nothing.
+        """
+        ends, known = self.time + wait_ms, self.reports.get(key)
+        if known and known.ends > self.time:
+            if ends < known.ends - SAME_MS:
+                return
+            if ends <= known.ends + SAME_MS:
+                left, ends = min(left, known.left), known.ends
+        self.reports[key] = Report(left, ends, self.time)
+        if left == 0:
+            self.cool_down(key, ends - self.time)
+
+    def _take_report(self, key: str) -> None:
+        """A start takes one of the reported ones. Without one left, the key cools down."""
+        known = self.reports.get(key)
+        if known is None or known.left == 0:
+            return
+        if known.ends <= self.time:
+            del self.reports[key]
+            return
+        known.left -= 1
+        if known.left == 0:
+            self.cool_down(key, known.ends - self.time)
+
+    def _give_report_back(self, key: str, at: int) -> None:
+        """The API has not counted a start that no body followed."""
+        known = self.reports.get(key)
+        if known is None or at <= known.at:
+            return
+        if known.left == 0 and self.cooled.get(key) == known.ends:
+            self.cooled.pop(key)
+            self.ended_cool_downs.discard(key)
+        known.left += 1
 
     def end_cool_downs(self, stored: frozenset[str]) -> None:
         """A call has deleted cool-downs, all but the stored ones."""
@@ -491,6 +541,7 @@ class Admission:
     def count_starts(self, words: str, tenant: Entitlement) -> None:
         """A task with these limits starts."""
         for limit in self._counting(words, tenant):
+            self._take_report(limit.key)
             if limit.rates or limit.throttle or limit.key in self.logs:
                 self.logs.setdefault(limit.key, StartLog()).start(limit, self.time)
 
@@ -508,6 +559,7 @@ class Admission:
     def give_starts_back(self, words: str, tenant: Entitlement, at: int) -> None:
         """A start of a time does not count for rates and throttles."""
         for limit in self._counting(words, tenant):
+            self._give_report_back(limit.key, at)
             log = self.logs.get(limit.key)
             if log and not log.give_back(limit, at):
                 del self.logs[limit.key]

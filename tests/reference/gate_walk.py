@@ -50,6 +50,7 @@ WEIGHTS = {
     "next_outcome": 0.5,
     "stop": 1,
     "override": 1,
+    "report": 1,
     "tenant": 0.7,
     "tiers": 0.4,
     "put": 4,

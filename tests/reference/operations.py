@@ -133,6 +133,7 @@ def scene(seed: int) -> Scene:
         "stop": 1.0,
         "watch": 0.2,
         "override": 1.0,
+        "report": 1.0,
         "queue": 1.0,
         "cancel": 1.0,
         "requeue": 1.0,
@@ -370,6 +371,14 @@ def _stop(scene: Scene, random: Random) -> Operation:
     return how, key, wait_ms, random.choice(scene.enforcements)
 
 
+def _report(scene: Scene, random: Random) -> Operation:
+    tenant = random.choice(scene.tenants) or "_"
+    left = random.choice([None, 0, 1, 1, 2, 5])
+    cool_ms = random.choice([700, 3_000]) if left is None else random.choice([None, None, 1_000])
+    key = random.choice(LIMITS).key.replace("*", tenant)
+    return key, left, random.choice([1, 700, 3_000, 5_000, 9_000]), cool_ms
+
+
 def _watch(scene: Scene, random: Random) -> Operation:
     return (random.choice([1, 700, 20_000]),)
 
@@ -469,6 +478,7 @@ _MAKERS = {
     "stop": _stop,
     "watch": _watch,
     "override": _override,
+    "report": _report,
     "queue": _queue_limit,
     "cancel": _cancel,
     "requeue": _requeue,

@@ -893,6 +893,7 @@ class Reference:
             self.admission.cool_down(key, wait_ms)
         elif how == "clear":
             self.admission.cooled.pop(key, None)
+            self.admission.reports.pop(key, None)
         else:
             self.admission.paused.pop(key, None)
         if how == "pause":
@@ -903,6 +904,31 @@ class Reference:
         expected = (self.admission.cooled_ms(key), pause_ms)
         got = (answer.cool_ms, NEVER if answer.pause_ms is None else answer.pause_ms)
         require(got == expected, "a hold lasts as long as it was set", expected=expected, got=got)
+        self.finish(seen)
+
+    def report(
+        self,
+        key: str,
+        left: int | None,
+        wait_ms: int,
+        cool_ms: int | None,
+        rules: Any,
+        answer: Mapping[str, Any],
+        seen: Observed,
+    ) -> None:
+        """An API has reported its limit, which only delays starts."""
+        admission = self.admission
+        admission.tick(rules.lease_ms)
+        if left is not None:
+            admission.report(key, left, wait_ms)
+        if cool_ms is not None:
+            admission.cool_down(key, cool_ms)
+        known = admission.reports.get(key)
+        is_free = known is not None and known.ends > self.time
+        reported = [known.left, known.ends - self.time + self.now] if known and is_free else None
+        expected = (admission.cooled_ms(key), reported)
+        got = (answer["cool_ms"], answer.get("reported"))
+        require(got == expected, "a report holds until its end", expected=expected, got=got)
         self.finish(seen)
 
     def override(

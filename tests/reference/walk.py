@@ -357,6 +357,13 @@ class Walk:
         answer = calls.read_stop(self.call(calls.STOP, args))
         self.reference.hold(how, key, wait_ms, rules, answer, self.seen)
 
+    def do_report(self, key, left, wait_ms, cool_ms):
+        """An API reports; None is what it does not report."""
+        rules = self.rules()
+        args = calls.report_args(key, cool_ms, left, wait_ms, rules.lease_ms, str(self.now))
+        answer = json.loads(self.call(calls.REPORT, args))
+        self.reference.report(key, left, wait_ms, cool_ms, rules, answer, self.seen)
+
     def do_override(self, key, numbers, lasts_ms, enforcement):
         """``numbers`` None clears; ``lasts_ms`` None has no end, and below 0 it is past."""
         rules = self.rules(enforcement)

@@ -168,7 +168,8 @@ def holds_of(holds: KeyHolds) -> list[LimitReason]:
             )
         )
     if holds.cool_down_seconds:
-        found.append(LimitReason(kind="cool-down", limit=0, until=holds.cools_until))
+        why = "an API has reported that no start is free" if holds.reported_left == 0 else ""
+        found.append(LimitReason(kind="cool-down", limit=0, until=holds.cools_until, why=why))
     return found
 
 

@@ -11,13 +11,19 @@ from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.reader import server_now
-from celery_fairness.control.key.inspector import Inspector
+from celery_fairness.control.key.inspector import Inspector, typed_key
 from celery_fairness.control.key.queue_keys import QueueKeys, find_key
 from celery_fairness.control.key.stops import Stops, ends_ms, lasts_ms, person
-from celery_fairness.control.key.views import ChangedHolds, Inspection, InspectionPage
+from celery_fairness.control.key.views import (
+    ChangedHolds,
+    Inspection,
+    InspectionPage,
+    ReportedLimit,
+)
 from celery_fairness.errors import LimiterUnavailable, NotFound, TenantInvalid, got
 from celery_fairness.limiter.current_lease import current_lease
 from celery_fairness.limiter.types import Counted
+from celery_fairness.util.rate_headers import read_headers
 from celery_fairness.util.retry_after import wait_after, wait_until
 
 #: As the Open Job Spec's routes have them (10.3).
@@ -172,6 +178,36 @@ class LimitsApi:
             wait_seconds = wait_until(until, server_now(self._installation.reader) / 1000)
         name, known = self._changed(key, tenants=False)
         return self._stops.cool_down(name, wait_seconds, reason, known)
+
+    def report(self, key: str, headers: Any) -> ReportedLimit:
+        """Store what the headers of an answer say about the limit of an API.
+
+        ``Retry-After`` lets the key cool down. ``RateLimit`` of the IETF, or
+        ``X-RateLimit-Remaining`` with ``X-RateLimit-Reset``, say how many more requests are free
+        until a time. After so many more starts the key cools down until then. A later report of the
+        same window can only lower the number, and a report of a later window replaces it.
+
+        A report only delays starts: the numbers of the key hold beside it. It takes one call of
+        Redis, and none if the headers say nothing. Call it in the body of each task that calls the
+        API.
+
+        Args:
+            key: The key of a limit that tasks declare, such as ``api.stripe.com``.
+            headers: A mapping such as ``response.headers`` of requests or httpx, or pairs of name
+                and value.
+
+        Returns:
+            How long the key cools down, and how many starts are free.
+
+        Raises:
+            TypeError: ``headers`` is neither.
+            ValueError: The key is invalid, or a tenant's.
+        """
+        name, *_ = typed_key(key, self._installation.settings, tenants=False)
+        reported = read_headers(headers)
+        if reported.retry_seconds is None and reported.remaining is None:
+            return ReportedLimit(key=name, is_read=False)
+        return self._stops.report(name, reported)
 
     def clear_cool_down(self, key: str) -> ChangedHolds:
         """End a cool-down; a pause of the key goes on. Errors as for :meth:`pause`."""

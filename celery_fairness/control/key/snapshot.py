@@ -7,7 +7,7 @@ This module only gives the answer its public form.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -165,13 +165,16 @@ def read_inspection(
     return Inspection.model_validate({**answer, **facts})
 
 
-def key_holds_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyHolds:
+def key_holds_of(
+    key: str, stopped: Stopped, pause_of: str = "", reported: Sequence[int] = ()
+) -> KeyHolds:
     """Return the pause and the cool-down of a key.
 
     Args:
         key: The key.
         stopped: The answer of the function library.
         pause_of: The paused key, if it is another one.
+        reported: The free starts by the reports of an API, and the time in ms until which.
     """
     cool_ms, pause_ms, now_ms, since_ms, by = stopped
     paused = pause_ms != 0
@@ -185,6 +188,8 @@ def key_holds_of(key: str, stopped: Stopped, pause_of: str = "") -> KeyHolds:
         paused_by=by if paused else "",
         pause_of=pause_of if paused else "",
         cools_until=at_ms(now_ms + cool_ms) if cool_ms else None,
+        reported_left=reported[0] if reported else None,
+        reported_until=at_ms(int(reported[1])) if reported else None,
     )
 
 
@@ -197,7 +202,7 @@ def _holds(key: str, answer: Mapping[str, Any], now_ms: int) -> KeyHolds:
         pause.get("since_ms"),
         pause.get("by", ""),
     )
-    return key_holds_of(key, stopped, pause.get("pause_of", ""))
+    return key_holds_of(key, stopped, pause.get("pause_of", ""), answer.get("reported", ()))
 
 
 def _override(row: Mapping[str, Any]) -> Override:

@@ -18,16 +18,21 @@ from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.reader import Reader, server_now
 from celery_fairness.control.key.limit_in_force import time_text
 from celery_fairness.control.key.snapshot import key_holds_of
-from celery_fairness.control.key.views import ChangedHolds
+from celery_fairness.control.key.views import ChangedHolds, ReportedLimit
 from celery_fairness.errors import got
 from celery_fairness.scheduler import calls
-from celery_fairness.util.durations import Milliseconds, milliseconds
+from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 from celery_fairness.util.log_fields import about
+from celery_fairness.util.rate_headers import Reported
+from celery_fairness.util.retry_after import MOST_SECONDS as COOL_SECONDS
+from celery_fairness.util.timestamps import at_ms
 
 logger = logging.getLogger("celery_fairness")
 
 #: Shortest and longest duration of a stop or an override, in seconds: 1 ms and 366 days.
 LEAST_SECONDS, MOST_SECONDS = 0.001, 366 * 86_400
+#: The reason of a cool-down that a report demands.
+REPORTED = "the API has reported its limit"
 #: Times from here on are no times of an end. It is in the year 5138.
 MAX_UNIX_SECONDS = 1e11
 #: Longest reason in the admin and the HTTP API. An event cuts a longer one.
@@ -104,6 +109,28 @@ class Stops:
             "%s cools down for %.1f s: %s", key, holds.cool_down_seconds, why, extra=about(key=key)
         )
         return holds
+
+    def report(self, key: str, reported: Reported) -> ReportedLimit:
+        """Store what an API has reported, in one call; see ``LimitsApi.report``."""
+        cool_ms = None
+        if reported.retry_seconds is not None:
+            cool_ms = milliseconds(min(max(reported.retry_seconds, 1.0), COOL_SECONDS))
+        left_ms = milliseconds(max(reported.reset_seconds, 1.0))
+        said = (cool_ms, reported.remaining, left_ms, self._installation.lease_ms)
+        args = calls.report_args(key, *said, reason=REPORTED)
+        answer = json.loads(self._installation.reader.call(calls.REPORT, args))
+        cools, left = seconds(answer["cool_ms"]), answer.get("reported")
+        if cool_ms is not None:
+            logger.warning(
+                "%s cools down for %.1f s: %s", key, cools, REPORTED, extra=about(key=key)
+            )
+        return ReportedLimit(
+            key=key,
+            is_read=True,
+            cool_down_seconds=cools,
+            left=left[0] if left else None,
+            until=at_ms(left[1]) if left else None,
+        )
 
     def clear(self, key: str) -> bool:
         """End an override; return whether there was one."""

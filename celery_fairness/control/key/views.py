@@ -245,6 +245,24 @@ class InspectionPage(Value):
     pagination: Pagination
 
 
+class ReportedLimit(Value):
+    """What the headers of an answer said about the limit of an API, and what follows.
+
+    Attributes:
+        key: The key.
+        is_read: Whether they said anything. If not, nothing was stored, and the rest is empty.
+        cool_down_seconds: For how long nothing starts. 0 if tasks may start.
+        left: How many more starts are free by all reports. None without such a report.
+        until: Until when that holds, by the server's clock. None likewise.
+    """
+
+    key: str
+    is_read: bool
+    cool_down_seconds: float = 0.0
+    left: int | None = None
+    until: datetime | None = None
+
+
 class ChangedHolds(KeyHolds):
     """The pause and cool-down of a key after an operator changed it.
 

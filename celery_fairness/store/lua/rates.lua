@@ -12,6 +12,8 @@
 
   A period that is new for a key begins with the entries of the longest known period. So an override still counts what
   started before it.
+
+  `left` is the text `LEFT UNTIL AT`: the API has reported at AT that LEFT more starts are free until UNTIL (reports.lua).
 ]]
 
 local EXACT, PARTS = 100, 100
@@ -38,6 +40,7 @@ end
 -- - ideal: the time of the last start by the throttle, nil if the key has no window
 -- - texts: the text by period
 -- - longest: the longest period, nil if there is none
+-- - left: what the API has reported (reports.lua), nil without a report
 -- A function that gives no start back within its call may keep it in `ctx.memo.windows`.
 function Rates.read(ctx, key)
   local known = ctx.memo.windows
@@ -49,6 +52,8 @@ function Rates.read(ctx, key)
       window.texts[period_ms], window.longest = flat[index + 1], math.max(window.longest or 0, period_ms)
     elseif flat[index] == "ideal" then
       window.ideal = tonumber(flat[index + 1])
+    elseif flat[index] == "left" then
+      window.left = Reports.read(flat[index + 1])
     end
   end
   if known then known[key] = window end
@@ -213,6 +218,7 @@ end
 -- Writes a start into the windows of a key.
 function Rates.count_start(ctx, limit, rules)
   local window, logical = Rates.read(ctx, limit.key), rules.logical
+  Reports.take(ctx, limit.key, window, rules)
   if not window.ideal and limit.rate == "" and limit.throttle == "" then return end
   local next_ideal = logical
   for starts, period_ms in Rates.windows_of(limit.throttle) do
@@ -243,7 +249,13 @@ function Rates.count_start(ctx, limit, rules)
   local window_key = ctx.prefix .. Keys.WINDOW .. limit.key
   redis.call("HSET", window_key, unpack(fields))
   if #gone > 0 then redis.call("HDEL", window_key, unpack(gone)) end
-  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, logical + math.max(REMEMBERED_MS, longest), limit.key)
+  Rates.keep(ctx, limit.key, window, logical)
+end
+
+-- Keeps the window of a key while anything in it counts.
+function Rates.keep(ctx, key, window, logical)
+  local until_ms = logical + math.max(REMEMBERED_MS, window.longest or 0)
+  redis.call("ZADD", ctx.prefix .. Keys.KEY_EXPIRY, math.max(until_ms, window.left and window.left.until_ms or 0), key)
 end
 
 -- Keeps the keys of limits known for a while after their leases have ended.
@@ -283,6 +295,7 @@ end
 -- Gives back the start of a key at a logical time.
 function Rates.give_start_back(ctx, limit, start)
   local window, counted, fields, gone = Rates.read(ctx, limit.key), counted_windows(limit), {}, {}
+  Reports.give_back(ctx, limit.key, window, start)
   local is_known = false
   for period_ms, text in pairs(window.texts) do
     local left, found = change_start(text, counted[period_ms], period_ms, start, -(limit.units or 1))
@@ -295,7 +308,7 @@ function Rates.give_start_back(ctx, limit, start)
     end
   end
   if not is_known then return end
-  if #fields == 0 then return Rates.forget(ctx, limit.key) end
+  if #fields == 0 and not window.left then return Rates.forget(ctx, limit.key) end
   local interval, latest = Rates.interval_of(limit.throttle), -math.huge
   for period_ms, starts in pairs(counted) do
     local text = starts <= EXACT and window.texts[period_ms]
@@ -304,7 +317,11 @@ function Rates.give_start_back(ctx, limit, start)
   -- The ideal is not before the time that the start which is now the last one demands.
   local ideal = math.max(window.ideal - interval, latest - math.max(1, interval / 10))
   local window_key = ctx.prefix .. Keys.WINDOW .. limit.key
-  redis.call("HSET", window_key, "ideal", string.format("%.17g", math.min(window.ideal, ideal)), unpack(fields))
+  if #fields == 0 then
+    gone[#gone + 1] = "ideal"
+  else
+    redis.call("HSET", window_key, "ideal", string.format("%.17g", math.min(window.ideal, ideal)), unpack(fields))
+  end
   if #gone > 0 then redis.call("HDEL", window_key, unpack(gone)) end
 end
 

@@ -89,7 +89,8 @@ function Snapshot.of_key(ctx, key, tenant_key, rules)
   local cooled = redis.call("ZSCORE", ctx.prefix .. Keys.COOL_DOWNS, key)
   local cool_ms = math.max(0, tonumber(cooled or 0) - rules.logical)
   return {key = key, held = held, ended_unswept = unswept, pause = pause_of(ctx, key, tenant_key, rules),
-    cool_ms = cool_ms > 0 and cool_ms or nil, override = Config.override_of(ctx, key, rules)}
+    cool_ms = cool_ms > 0 and cool_ms or nil, override = Config.override_of(ctx, key, rules),
+    reported = Reports.shown(ctx, key, rules)}
 end
 
 -- Adds what the tier of a tenant gives it. The tier of the tasks that wait replaces that of the caller. An unknown

@@ -144,7 +144,8 @@ end
 function Waits.window(it, key)
   local ctx, window_key = it.ctx, it.ctx.prefix .. Keys.WINDOW .. key
   local window = Rates.read(ctx, key)
-  local is_whole = window.ideal and window.longest
+  -- A report needs no starts.
+  local is_whole = window.ideal and window.longest or window.left and not window.ideal
   for _, text in pairs(window.texts) do is_whole = is_whole and Rates.add_up(text) == text end
   if is_whole or redis.call("EXISTS", window_key) == 0 then return end
   Check.found(it, "starts_lost", Keys.WINDOW .. key, "", function()

@@ -32,18 +32,12 @@ register_json("stop", {"allow-oom"}, function(ctx, wanted)
   local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked}
   local before, before_by = Config.paused_ms(ctx, key, rules)
   if how == "cool" then
-    local moved = redis.call(
-      "ZADD", ctx.prefix .. Keys.COOL_DOWNS, "GT", "CH", string.format("%.0f", logical + wait_ms), key)
-    if moved == 1 then
-      Events.write_event(ctx, "rate_limit.dynamic_adjusted",
-        "key", key, "until", string.format("%.0f", now + wait_ms), "reason", wanted.reason)
-    end
-    -- With this field, claims delete the cool-downs that are over.
-    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
+    Reports.cool(ctx, key, logical + wait_ms, wanted.reason, rules)
   elseif how == "pause" then
     local ends_ms = wait_ms == 0 and "" or string.format("%.0f", now + wait_ms)
     Config.set_change(ctx, "pause", key, ends_ms, string.format("%.0f %s", now, by))
   elseif how == "clear" then
+    Reports.forget(ctx, key)
     if redis.call("ZREM", ctx.prefix .. Keys.COOL_DOWNS, key) == 1 then
       Events.write_event(ctx, "fairness.cool_down_cleared", "key", key)
     end
