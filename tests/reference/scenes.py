@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from tests.reference.operations import Scene, scene
+from tests.reference.operations import QUEUES, TENANTS, Scene, scene
 
 #: Operations of one sequence.
 LENGTH = 300
@@ -64,8 +64,8 @@ def small_scene(seed: int) -> Scene:
         rules=replace(made.rules, lease_ms=15_000, default_limit=2, max_deliveries=2),
         budget=type(made.budget)(),
         services=("",),
-        tenants=made.tenants[:4],
-        queues=made.queues[:2],
+        tenants=TENANTS[:4],
+        queues=QUEUES[:2],
         enforcements=("on",),
         of_tiers=0.0,
         bounds=(None,),
