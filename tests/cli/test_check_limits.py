@@ -207,6 +207,13 @@ PLANTED = {
         change("HDEL", "clock", "limited"),
         {("flag_missing", "clock", "limited")},
     ),
+    "a key that saves for nobody": (
+        change("HSET", "virtual_times", "saving api", "5 9 api api|R# tenant:a q"),
+        {
+            ("saving_without_task", "virtual_times", "saving api"),
+            ("flag_missing", "clock", "several"),
+        },
+    ),
     "a rate without starts": (
         change("HDEL", "window:rate", "60000"),
         {("starts_lost", "window:rate", "")},

@@ -15,6 +15,7 @@ from tests.cli.clearing import send
 from tests.cli.test_explanation import ONE, by_no_limit, shop, told
 from tests.cli.test_queues_api import declare
 from tests.contract.test_parked import ask, park, promote
+from tests.support.limits import changed
 from tests.support.parts import parts_of
 
 __all__ = ["shop"]
@@ -279,3 +280,19 @@ def test_the_unique_key_of_a_task_is_told(run, shop):
     send(shop, "42", "waits", unique="d|0|sync:7")
     assert "has the unique key sync:7" in told(run, "waits")
     assert json.loads(run("task", "explain", "waits", "--json").stdout)["unique_key"] == "sync:7"
+
+
+TEN = Limit("tokens", rate=((10, 3_600_000),))
+
+
+def test_a_task_that_takes_several_units_is_told_what_it_needs(run, shop):
+    limit = write_limits((changed(TEN, units=6),))
+    send(shop, "41", "runs", limits=limit)
+    assert len(shop.claim()) == 1
+    send(shop, "42", "needs", limits=limit)
+    send(shop, "43", "behind", queue="other", limits=write_limits((TEN,)))
+    assert not shop.claim()
+    (line,) = [line for line in told(run, "needs") if "blocked by" in line]
+    assert "; needs 6 of 10, 4 free; the key saves for it" in line
+    (line,) = [line for line in told(run, "behind") if "blocked by" in line]
+    assert "; needs 1 of 10, 4 free; the key saves 6 for tenant:42, for at most" in line

@@ -93,6 +93,45 @@ def test_the_key_saves_nothing_for_a_task_whose_other_limit_is_closed(shop):
     shop.check()
 
 
+def test_tasks_behind_one_that_waits_for_another_limit_too_start(shop):
+    other = Limit("other", concurrency=1)
+    shop.put("b", other)
+    shop.put("a", TEN, times=6)
+    assert len(shop.claim()[0]) == 7
+    shop.at(500)
+    shop.put("a", TEN, times=4)
+    assert len(shop.claim()[0]) == 4
+    shop.put("heavy", taking(8), other)
+    shop.put("light", TEN)
+    assert shop.claim()[0] == []
+    shop.at(1_001)
+    assert shop.claim()[0] == [13]
+    shop.check()
+
+
+def test_the_keys_of_a_task_save_together(shop):
+    """A task that takes much of two keys would otherwise lose each of them in turn."""
+    second = Limit("db", rate=((10, 1_700),))
+    passed = 0
+    for step in range(100, 12_000, 20):
+        shop.at(step)
+        shop.put(f"new{step}", TEN)
+        shop.put(f"new{step}", second, queue="r")
+        if step == 300:
+            shop.put("heavy", taking(9), taking(9, second))
+            heavy = shop.tags
+        started = shop.claim()[0]
+        if step >= 300 and heavy in started:
+            break
+        started += shop.claim(queues=("r",))[0]
+        passed += sum(number > heavy for number in started) if step >= 300 else 0
+        shop.end()
+    else:
+        pytest.fail("the heavy task never started")
+    assert passed <= 20
+    shop.check()
+
+
 def test_of_two_queues_of_a_worker_the_task_that_is_due_before_has_the_saved_units(shop):
     queues = ("q", "r")
     shop.put("x", taking(6))

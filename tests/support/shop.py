@@ -163,6 +163,13 @@ def _add_tasks(app: Celery) -> None:
         ledger_line("start", "shop.add", None, user=user, pid=os.getpid())
         return a + b
 
+    tokens = RateLimitPolicy("tokens", rate="100/h", units="args.estimate")
+
+    @task(base=FairTask, tenant="user", limits=[tokens], name="shop.tokens")
+    def count_tokens(estimate: int, used: int | None = None, user: str | None = None) -> bool:
+        """Report how many tokens were used, and return whether that counted."""
+        return used is not None and Fairness.of().limits.used("tokens", used)
+
     @task(base=FairTask, bind=True, tenant="user", name="shop.asks")
     def asks(self: Any, limit: dict[str, Any], user: str | None = None) -> str:
         """Wait for the result of a task under the same limit, and not for ever."""

@@ -12,8 +12,8 @@
   Rules:
   1. A key saves for one task. It is the first of its place by the virtual time of the key.
   2. No task that the claim could take waits at another place of the key and is due before.
-  3. Each limit of the task is open, or only the task's units close it, and its tenant may start something. Its keys save
-     all or nothing. Otherwise two keys could save for two tasks, each of which waits for the other key.
+  3. Only the units of the task keep it back (limits.lua). Its keys save all of them or none. Otherwise two keys could save
+     for two tasks, each of which waits for the other key.
   4. The saving ends when the task starts, when its tenant leaves the place, or GRACE_MS after the units are free. Then
      others are looked at. So a worker that has died keeps no units from others.
 ]]
@@ -123,15 +123,13 @@ local function is_other_first(ctx, key, place, tag, rules, queues)
   return false
 end
 
--- Returns the limits of a task whose keys may save for it, and the time until all of them are open. Returns nil if
--- anything but its units keeps the task back.
+-- Only its units keep a task back. Returns the limits whose keys may save for it, and the time until all of its limits are
+-- open. Returns nil if its tenant may start nothing.
 local function to_save(ctx, turn, rules, place)
   local limits, wait, found = Rates.of_one_key(Limits.limits_now(ctx, turn.specs, rules)), 0, {}
   for index = 1, #limits do
     local limit = limits[index]
-    local its_wait, _, _, _, is_by_units = Limits.wait_ms(ctx, limit, rules, place)
-    if its_wait > 0 and not is_by_units then return nil end
-    wait = math.max(wait, its_wait)
+    wait = math.max(wait, (Limits.wait_ms(ctx, limit, rules, place)))
     -- A key that is open beside what it saves for another task goes on to save for that one.
     if limit.rate ~= "" and not Saving.of_others(ctx, limit.key, rules, place) then found[#found + 1] = limit end
   end
@@ -149,7 +147,7 @@ function Saving.note_rejection(ctx, turn, limit, rules, queues)
   local tag = first_tag(ctx, place, turn)
   if not tag then return end
   local limits, wait
-  if limit.units then limits, wait = to_save(ctx, turn, rules, place) end
+  if limit.by_units then limits, wait = to_save(ctx, turn, rules, place) end
   -- The task may start at its place, before the one for which the key saves.
   if wait == 0 then return end
   local gone = saved and remove(ctx, saved) or {}
