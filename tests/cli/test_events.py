@@ -117,6 +117,16 @@ class Causes:
         for _ in range(2):
             self.fairness.tenants.publish_tiers([Tier("free", 1), Tier("pro", 2)])
 
+    def duplicate(self):
+        waiting = Waiting("celery", "first", "8", message="{}", unique="d|0|sync:7")
+        self.installation.run(calls.PUT, calls.put_args(waiting))
+        self.put(unique="d|0|sync:7")
+
+    def replaced(self):
+        self.put(unique="r|0|sync:7")
+        waiting = Waiting("celery", "newer", "8", message="{}", unique="r|0|sync:7")
+        self.installation.run(calls.PUT, calls.put_args(waiting))
+
     def expired(self):
         self.put(expires_ms=1)
         assert self.installation.claim() == []
@@ -226,6 +236,8 @@ TOLD = {
     "fairness.tier_set": {"key": "tenant:42", "tier": "pro", "numbers": {"concurrency": 7}},
     "fairness.tier_cleared": {"key": "tenant:42"},
     "fairness.tiers_published": {"source": "database"},
+    "fairness.duplicate": {**TASK, "of": "first"},
+    "fairness.replaced": {**TASK, "by": "newer"},
     "fairness.expired": TASK,
     "fairness.cancelled": TASK,
     "fairness.purged": {"queue": "celery", "tasks": 1},
