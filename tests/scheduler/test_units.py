@@ -313,3 +313,36 @@ def test_few_tasks_that_come_later_pass_a_task_that_takes_several_units(shop, se
             passed += sum(number > heavy for number in numbers) if step >= 300 else 0
         shop.end()
     pytest.fail("the heavy task never started")
+
+
+def commands_of(shop, call):
+    """Return how many commands a call sends to Redis inside of its function."""
+    own = ("fcall", "info", "config", "ping", "select", "client", "hello", "flush")
+
+    def count():
+        stats = shop.client.info("commandstats").items()
+        names = [(name.removeprefix("cmdstat_"), row["calls"]) for name, row in stats]
+        return sum(calls for name, calls in names if not name.startswith(own))
+
+    before = count()
+    call()
+    return count() - before
+
+
+def test_units_cost_two_commands_of_a_claim_and_nothing_else(shop):
+    """The claim reads the first task of the lane. A task without units costs what it did."""
+    costs = {}
+    # The first calls of a server and of a key cost more.
+    for units in (None, 3, None, 3):
+        limit = changed(TEN, key=f"api{units}", units=units, rate=((1_000, 60_000),))
+        shop.put("a", limit, times=3)
+        shop.claim(1)
+        shop.end()
+        costs[units] = (
+            commands_of(shop, lambda limit=limit: shop.put("a", limit)),
+            commands_of(shop, lambda: shop.claim(1)),
+            commands_of(shop, lambda: shop.settle(shop.answer.tasks)),
+        )
+        shop.claim()
+        shop.end()
+    assert [b - a for a, b in zip(costs[None], costs[3], strict=True)] == [0, 2, 0]
