@@ -101,6 +101,13 @@ def test_the_slots_of_a_tier_count_beside_its_rate(shop):
     assert rated.claim()[0] == [4]
 
 
+def test_the_first_start_of_all_is_given_back_too(rated):
+    rated.put("a", times=4, tier="free")
+    assert rated.claim(1)[0] == [1]
+    rated.end_one(0, Verdict.HEAD, begun=False)
+    assert rated.claim()[0] == [1, 2]
+
+
 def test_an_unbegun_task_gives_its_start_back(rated):
     rated.put("a", times=4, tier="free")
     assert rated.claim()[0] == [1, 2]
