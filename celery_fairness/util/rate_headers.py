@@ -1,10 +1,10 @@
-"""What the headers of an answer of an API say about its limit.
+"""Reads the limit of an API from the headers of its answer.
 
-They are read without regard to case. The first of these forms that a value has counts:
+Names have any case. The first of these forms that has a value counts:
 
 - ``Retry-After``: seconds or an HTTP date (RFC 9110).
-- ``RateLimit: "default";r=50;t=30``, the structured field of the IETF's draft. Of several policies
-  the one with the fewest remaining requests counts.
+- ``RateLimit: "default";r=50;t=30``, the structured field of the IETF's draft. If it has several
+  policies, the one with the fewest remaining requests counts.
 - ``RateLimit: limit=100, remaining=50, reset=30``, an earlier draft.
 - ``RateLimit-Remaining`` and ``RateLimit-Reset``, the first drafts.
 - ``X-RateLimit-Remaining`` and ``X-RateLimit-Reset``, also as ``X-Rate-Limit-…``.
@@ -39,11 +39,11 @@ _PARAMETER = re.compile(r"\b(r|remaining|t|reset)\s*=\s*([0-9]{1,15})(?![0-9.])"
 
 
 class Reported(NamedTuple):
-    """What an answer says.
+    """The limit of an API, as the headers of an answer have it.
 
     Attributes:
-        retry_seconds: For how long nothing may be sent. None if it does not say so.
-        remaining: How many requests are left until the reset. None if it does not say so.
+        retry_seconds: For how long nothing may be sent. None without such a header.
+        remaining: How many requests are left until the reset. None without such a header.
         reset_seconds: The time until the reset, up to a day. 0 without ``remaining``.
     """
 
@@ -120,7 +120,7 @@ def _quota(known: Mapping[str, str], now: float) -> tuple[int | None, float]:
     usable = [
         (count, seconds) for count, seconds in found if count is not None and seconds is not None
     ]
-    # Of a reset that is past nothing follows.
+    # A reset that is past is that of an earlier window.
     least = min(((count, seconds) for count, seconds in usable if seconds > 0), default=None)
     return least or (None, 0.0)
 
