@@ -227,7 +227,8 @@ class QueueLimitAdmin(FairnessAdmin):
     list_editable = ("global_limit", "local_limit")
     search_fields = ("queue", "note")
     search_help_text = gettext_lazy("Search by queue or note")
-    empty_numbers = empty_texts("queue")
+    # An empty number of a partition is unlimited only beside another one, so it has no text.
+    empty_numbers = empty_texts("queue") | dict.fromkeys(columns_of(PARTITION), "")
     key_field = "queue"
     reason_field = "note"
     live_fields = ("in_redis",)
