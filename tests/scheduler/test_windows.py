@@ -112,3 +112,12 @@ def test_a_throttle_keeps_its_distance_when_tasks_between_did_not_begin(shop):
     # The last start is still that at 8.1 s.
     shop.end_one(1, begun=False)
     assert starts_of(shop, 8_200, 11_000, 12_100) == [0, 0, 1]
+
+
+def test_a_window_counts_a_later_start_after_the_clock_has_gone_back(shop):
+    """The logical clock notes no step below 50 ms, so it goes back with the server's."""
+    shop.put("a", rate((3, 100)), times=9)
+    for now in (1_000, 1_040, 1_010):
+        shop.at(now)
+        assert len(shop.claim(1)[0]) == 1
+    assert starts_of(shop, 1_112) == [2]

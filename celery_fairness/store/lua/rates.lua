@@ -141,9 +141,20 @@ local function is_same_part(one, other, period_ms)
   return math.floor(one * PARTS / period_ms) == math.floor(other * PARTS / period_ms)
 end
 
+-- Returns a text with a start before its newest entry. The clock of the server may go back, and the logical time with it
+-- (clock.lua).
+local function add_earlier_start(text, logical, more)
+  local entries = entries_of(text)
+  local place = #entries
+  while place > 1 and entries[place - 1][1] > logical do place = place - 1 end
+  table.insert(entries, place, {logical, more})
+  return text_of(entries)
+end
+
 -- Returns a text with one more start, which counts `more` units. `starts` is the rate, nil if it is not known.
 local function add_start(text, starts, period_ms, logical, more)
   local sum, at, units, from = entries_now(text, period_ms, logical)
+  if at and at > logical then return add_earlier_start(text, logical, more) end
   if not at then return more .. " " .. Rates.int_text(logical) .. " " .. more .. "|" end
   local begin, older = sum + more .. " " .. Rates.int_text(logical) .. " ", string.sub(text, from)
   if (sum >= EXACT or starts and starts > EXACT) and is_same_part(at, logical, period_ms) then
