@@ -158,6 +158,16 @@ def test_a_slot_that_frees_rings_where_somebody_waits_for_it(make_limiter, clien
     assert client.llen(BELL) == 1
 
 
+def test_a_parked_task_wakes_nobody_and_takes_no_wake_up_of_another_away(make_limiter, client):
+    limiter = make_limiter(frozen=True)
+    limiter.acquire(ask("held"))
+    park(limiter, "a")
+    assert client.llen(BELL) == 0
+    client.rpush(BELL, "1")
+    park(limiter, "b")
+    assert client.llen(BELL) == 1
+
+
 def test_a_renewal_that_ends_a_lost_lease_wakes_where_somebody_waits(make_limiter, client, clock):
     limiter = make_limiter(frozen=True)
     limiter.acquire(ask("held"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.reference.admission import NEVER, keys_of, whole_key, word_of
@@ -250,7 +250,20 @@ class Claim:
             if kind not in closed:
                 is_open = self._is_tenant_open(task) and not self._rejection(task, beside=True)
                 closed[kind] = not is_open
-        return [task for task in heads.values() if not closed[task.key, task.limits]]
+        opened = [task for task in heads.values() if not closed[task.key, task.limits]]
+        return [task for task in opened if not self._is_behind(task, heads.values())]
+
+    @staticmethod
+    def _is_behind(task: Task, firsts: Iterable[Task]) -> bool:
+        """Whether its tenant has a task before it at the same keys that takes several units."""
+        keys = [limit.key for limit in read_limits(task.limits)]
+        return any(
+            (other.rank, -other.seq) > (task.rank, -task.seq)
+            and units_of(other.limits)
+            and [limit.key for limit in read_limits(other.limits)] == keys
+            for other in firsts
+            if other.key == task.key and other is not task
+        )
 
     def check_start(self, claimed: Any, owner: str, rounds: Rounds) -> None:
         """Check one task of an answer, and start it."""

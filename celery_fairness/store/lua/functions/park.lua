@@ -44,6 +44,7 @@ register("park", {}, function(keys, args)
     redis.call("ZADD", ctx.prefix .. Keys.EXPIRES .. queue, expires_ms, tag)
     redis.call("HSET", ctx.prefix .. Keys.CLOCK, "expiring", 1)
   end
+  local is_woken = redis.call("EXISTS", ctx.prefix .. Keys.WAKEUP .. queue) == 1
   Lanes.enqueue(ctx, queue, task, true, now)
   -- A newcomer must not start before this task. So its lane waits at its limit at once, as the next claim would put it.
   local rules = {logical = logical, now = now, enforcement = "on", parked = "1", limited = "1", promotes = true,
@@ -53,9 +54,10 @@ register("park", {}, function(keys, args)
   local rejected = Limits.check(ctx, Lanes.first_limits(ctx, queue, task.key, lane), rules)
   if rejected and not rejected.action then
     Blocked.block(ctx, {queue = queue, key = task.key, lane = lane}, rejected, rules, {moves = 0})
+    -- The task has woken a promoter. An older wake-up is for something else.
+    if not is_woken then Active.wake_next(ctx, queue, true, false) end
     -- The next claim looks at the limit, and may save units for the task.
     if rejected.by_units then Saving.look_again(ctx, {rejected.key}) end
-    Active.wake_next(ctx, queue, true, false)
   end
   return 1
 end)
