@@ -96,7 +96,6 @@ class FairTask(_Task):
     service: str | None = None
     scheduled: bool = False
     unique: str | None = None
-    on_duplicate: str = DROP
     debounce: float | None = None
     debounce_at_most: float | None = None
 
@@ -128,7 +127,10 @@ class FairTask(_Task):
             self.tenant_source = TenantSource(name, option, self.run)
         limits = inspect.getattr_static(self, "limits")
         self.limit_source = LimitSource(name, limits, self.run)
-        unique = (self.on_duplicate, self.debounce, self.debounce_at_most)
+        # A base class of another package may have a method of this name, so this class has none.
+        on_duplicate = inspect.getattr_static(self, "on_duplicate", DROP)
+        on_duplicate = DROP if callable(on_duplicate) else on_duplicate
+        unique = (on_duplicate, self.debounce, self.debounce_at_most)
         if self.unique is not None or unique != (DROP, None, None):
             self.unique_source = UniqueSource(name, self.unique, *unique, self.run)
         self.run: Any = _in_slot(self, self.run)

@@ -131,10 +131,9 @@ class TierAdmin(FairnessAdmin):
 class TenantTierAdmin(TenantActions, FairnessAdmin):
     """Tenants; tier and own numbers are edited in the list."""
 
-    list_display = (
-        *("tenant", "tier", *numbers_of("tenant"), "valid", "limit", "running", "waiting", "note"),
-    )
-    list_editable = ("tier", *numbers_of("tenant"))
+    # A rate and a throttle beside the others would be cut off. The form has them.
+    list_display = ("tenant", "tier", "concurrency", "valid", "limit", "running", "waiting", "note")
+    list_editable = ("tier", "concurrency")
     list_filter = ("tier",)
     list_select_related = ("tier",)
     list_per_page = 50

@@ -229,6 +229,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
                     "since": None,
                     "by": "",
                     "why": "",
+                    "pattern": "",
                     "pause_of": "",
                 }
             ],
@@ -255,6 +256,8 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "paused_by": "",
             "pause_of": "",
             "cools_until": None,
+            "reported_left": None,
+            "reported_until": None,
         },
         "unknown": "",
         "known": True,

@@ -26,7 +26,8 @@ class ProducerWalk(Walk):
     def __init__(self, client: Redis, prefix: str, *details: Any) -> None:
         super().__init__(client, prefix, *details)
         load(client.execute_command, self.library)
-        rights = [each.replace("{fairness}:", prefix) for each in rights_of("producer")]
+        words = [*rights_of("producer"), *rights_of("unique")]
+        rights = [each.replace("{fairness}:", prefix) for each in words]
         client.execute_command("ACL", "SETUSER", "producer", "reset", "on", ">pw", *rights)
         given = client.connection_pool.connection_kwargs
         self.producer = Redis(

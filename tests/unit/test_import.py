@@ -155,7 +155,9 @@ METHODS = {
         "list",
         "override",
         "pause",
+        "report",
         "resume",
+        "used",
     ),
     "tenants": (
         "boost",
