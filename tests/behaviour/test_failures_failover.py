@@ -37,7 +37,8 @@ def group(tmp_path: Path) -> Iterator[SentinelGroup]:
     with SentinelGroup(folder) as made:
         yield made
         # This process is a producer, whose connections live as long as it does.
-        for each in [each for each in gc.get_objects() if isinstance(each, AbstractConnection)]:
+        found = [each for each in gc.get_objects() if issubclass(type(each), AbstractConnection)]
+        for each in found:
             each.disconnect()
 
 

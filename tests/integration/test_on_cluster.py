@@ -31,8 +31,10 @@ def shop(make_shop: Callable[..., Shop], cluster: RedisCluster) -> Iterator[Shop
         }
     )
     yield made
-    # This process is a producer, whose connections live as long as it does.
-    for each in [each for each in gc.get_objects() if isinstance(each, AbstractConnection)]:
+    # This process is a producer, whose connections live as long as it does. isinstance() would
+    # declare every lazy task in the memory, also those of other tests.
+    found = [each for each in gc.get_objects() if issubclass(type(each), AbstractConnection)]
+    for each in found:
         each.disconnect()
 
 
