@@ -142,3 +142,18 @@ def test_a_task_without_a_key_costs_nothing_more_until_some_task_has_one(
     # The clock's flag comes with its other fields. If it is set, one command reads the key.
     assert (before.pop("hget"), after.pop("hget")) == (6, 7)
     assert after == before
+
+
+def test_a_key_costs_four_commands_at_the_put_and_four_at_the_end(dispatch, commands):
+    def life(**fields):
+        with commands() as put:
+            dispatch.put("a", **fields)
+        tasks = dispatch.claim().tasks
+        with commands() as end:
+            dispatch.settle(tasks)
+        return sum(put.values()), sum(end.values())
+
+    life()
+    (put, end), (with_key, end_with_key), after = life(), life(unique=KEY), life()
+    assert (with_key - put, end_with_key - end) == (4, 4)
+    assert after == (put, end + 1)
