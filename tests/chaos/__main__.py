@@ -13,20 +13,15 @@ import time
 from collections.abc import Sequence
 
 from tests.chaos import ledger
-from tests.chaos.plan import PLANS, On, Plan, on_cluster, scaled
+from tests.chaos.plan import PLANS, STARVABLE, On, Plan, on_cluster, scaled
 from tests.chaos.run import Run
 from tests.chaos.story import Story
-from tests.chaos.verdict import (
+from tests.chaos.verdict import EXPLANATIONS, FROZEN, OUTAGE, UNEXPLAINED, Excess, Verdict
+from tests.chaos.waits import (
     CHILD_SECONDS,
-    EXPLANATIONS,
-    FROZEN,
-    OUTAGE,
     RESUME_IN_CLUSTER_SECONDS,
     RESUME_SECONDS,
     SLACK_SECONDS,
-    UNEXPLAINED,
-    Excess,
-    Verdict,
     Wait,
 )
 
@@ -101,6 +96,10 @@ def _waits(waits: Sequence[Wait]) -> str:
     )
 
 
+def _counts(verdict: Verdict) -> str:
+    return "-" if verdict.uniques is None else ", ".join(map(str, verdict.uniques))
+
+
 def _split(
     what: str, seconds: float, resumes: float, waits: Sequence[Wait]
 ) -> list[tuple[str, str, str]]:
@@ -147,6 +146,16 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
         ("R3 work again after an outage", f"<= {resumes:g} s", _waits(verdict.resumes)),
         ("   each worker, in a cluster", f"<= {RESUME_IN_CLUSTER_SECONDS:g} s", _waits(back)),
         ("   delay() failed, by no outage or a planned one", "0", str(len(verdict.refused))),
+        *(
+            (
+                f"R7 wait for {what}",
+                f"<= {bound + plan.longest_seconds:g} s, and faults",
+                _waits(verdict.starvable.get(what, ())),
+            )
+            for what, (_, bound) in STARVABLE.items()
+        ),
+        ("R8 promises of unique tasks that were broken", "0", str(len(verdict.broken))),
+        ("   ran, dropped, replaced, existing", "", _counts(verdict)),
         ("R5 keys and messages left", "0", str(len(verdict.leftovers))),
         ("workers that ended by an error of the package", "0", str(len(verdict.crashed))),
         ("   by one of Celery's own", "", str(verdict.crashed_by_celery)),
@@ -196,9 +205,12 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
         _print_excess(story, excess)
     for rush in verdict.rushes[:SHOWN]:
         what = (
-            f"{len(rush.ids)} starts of {rush.tenant} at {rush.begun:.3f} in {rush.seconds:.3f} s"
+            f"{rush.counted} of {rush.key} in {len(rush.ids)} starts at {rush.begun:.3f} in "
+            f"{rush.seconds:.3f} s"
         )
         _print_task(story, what, rush.ids)
+    for promise in verdict.broken[:SHOWN]:
+        _print_task(story, promise.what, promise.ids)
     if verdict.judges_begins:
         again = [name for name, why in verdict.early_again.items() if why == UNEXPLAINED]
         for task_id in [*again, *verdict.too_often][:SHOWN]:
@@ -206,6 +218,7 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
         for task_id in verdict.innocents[:SHOWN]:
             _print_task(story, f"a dead letter without its deaths: {task_id}", [task_id])
     waits = [*verdict.after_child, *verdict.after_worker, *verdict.resumes, *verdict.workers_back]
+    waits += [wait for each in verdict.starvable.values() for wait in each]
     for wait in waits:
         if not wait.holds:
             print(
@@ -220,7 +233,7 @@ def _print_lines(run: Run, verdict: Verdict) -> None:
 
 def _print_excess(story: Story, excess: Excess) -> None:
     seconds = excess.over - excess.begun
-    what = f"above its limit: {excess.tenant} at {excess.begun:.3f} for {seconds:.3f} s"
+    what = f"above its limit: {excess.key} at {excess.begun:.3f} for {seconds:.3f} s"
     _print_task(story, what, excess.ids)
 
 

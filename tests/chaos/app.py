@@ -12,16 +12,32 @@ import uuid
 from typing import Any, cast
 
 from celery import Celery, Task
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Retry
 from celery.signals import worker_ready
 from celery.worker.request import Request
 
-from celery_fairness import Fairness, FairTask
+from celery_fairness import DuplicateTask, Fairness, FairTask
 from celery_fairness.message.headers import COPY_HEADER
 from celery_fairness.worker.gate.gate import NOT_BEGUN
 from celery_fairness.worker.request_mixin import failure_of
 from tests.chaos import ledger
-from tests.chaos.plan import LIMITS, MAX_DELIVERIES, TIERS, On
+from tests.chaos.plan import (
+    DEBOUNCE_AT_MOST_SECONDS,
+    DEBOUNCE_SECONDS,
+    LIMITS,
+    MAX_DELIVERIES,
+    ON_DUPLICATE,
+    OUR_BROKERS,
+    QUEUE,
+    QUEUE_SETTINGS,
+    TIER_OF,
+    TIER_PACES,
+    TIERS,
+    TOKENS,
+    On,
+    OnDuplicate,
+)
 
 ON = cast("On", os.environ.get("CHAOS_ON", "fairredis"))
 STOCK = ON == "stock"
@@ -33,6 +49,7 @@ RETRY_COUNTDOWN_SECONDS = 0.3
 app = Celery("chaos", broker=os.environ.get("CHAOS_BROKER_URL", "memory://"))
 app.conf.update(
     task_ignore_result=True,
+    result_backend="tests.chaos.app:LedgerBackend",
     # Else a late task whose process is killed would fail, and be done.
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
@@ -48,7 +65,9 @@ if STOCK:
 else:
     app.conf.fairness = {
         "lease_seconds": LEASE_SECONDS,
-        "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()},
+        "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()}
+        | {name: {"concurrency": most, "rate": rate} for name, (most, rate) in TIER_PACES.items()},
+        "queues": {QUEUE: QUEUE_SETTINGS},
         "tier_resolver": "tests.chaos.app:tier_of",
     }
     if ON == "gate":
@@ -61,13 +80,22 @@ else:
         }
     else:
         app.conf.fairness |= {"max_deliveries": MAX_DELIVERIES}
-    Fairness(app)
+    fairness = Fairness(app)
 
 
 def tier_of(tenant: str) -> str | None:
     """Return a tenant's tier."""
     limit = LIMITS.get(tenant)
-    return None if limit is None else TIERS[limit]
+    return None if limit is None else TIER_OF.get(tenant, TIERS[limit])
+
+
+class LedgerBackend(DisabledBackend):  # type: ignore[misc]
+    """Writes into the ledger that a unique task ended because another one has its key."""
+
+    def store_result(self, task_id: str, result: Any, *_: Any, **__: Any) -> None:
+        """Write it down; other results are those of bodies, which write them."""
+        if isinstance(result, DuplicateTask):
+            ledger.write("duplicate", id=task_id, how=result.how, of=result.of)
 
 
 _Request: Any = Request
@@ -106,8 +134,8 @@ if not STOCK:
     options["tenant"] = "tenant"
 
 
-def _begin(task: Any, tenant: str | None) -> dict[str, Any]:
-    """Write that a body begins, and return what names it."""
+def _begin(task: Any, tenant: str | None, **takes: Any) -> dict[str, Any]:
+    """Write that a body begins and what it takes, and return what names it."""
     request = task.request
     # A gate publishes copies of one message, and a promoter those of parked tasks.
     copy = getattr(request, COPY_HEADER, None) or {}
@@ -125,16 +153,27 @@ def _begin(task: Any, tenant: str | None) -> dict[str, Any]:
         redelivered=bool((request.delivery_info or {}).get("redelivered")),
         message=copy.get("message"),
         promoted="waited_ms" in copy,
+        **takes,
         **facts,
     )
     return facts
 
 
-def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
-    facts = _begin(task, tenant)
+def _body(
+    task: Any,
+    tenant: str | None,
+    seconds: float,
+    retries: int,
+    used: int | None = None,
+    **takes: Any,
+) -> None:
+    facts = _begin(task, tenant, **takes)
     outcome = "error"
     try:
-        time.sleep(seconds)
+        time.sleep(seconds / 2)
+        if used is not None and not STOCK:
+            _report(facts, used)
+        time.sleep(seconds / 2)
         if task.request.retries < retries:
             task.retry(countdown=RETRY_COUNTDOWN_SECONDS)
         outcome = "ok"
@@ -148,16 +187,64 @@ def _body(task: Any, tenant: str | None, seconds: float, retries: int) -> None:
         ledger.write("end", outcome=outcome, **facts)
 
 
+def _report(facts: dict[str, Any], used: int) -> None:
+    """Correct what the start has counted, and write what may count from now on before that."""
+    ledger.write("using", run=facts["run"], units=used)
+    counted = fairness.limits.used(TOKENS, used)
+    ledger.write("used", run=facts["run"], units=used, counted=counted)
+
+
 @app.task(name="chaos.early", acks_late=False, **options)
-def early(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
+def early(
+    self: Any,
+    tenant: str | None,
+    seconds: float,
+    retries: int,
+    units: int = 1,
+    used: int | None = None,
+    part: str = "",
+) -> None:
     """Run for a while; acknowledged before."""
-    _body(self, tenant, seconds, retries)
+    _body(self, tenant, seconds, retries, used, units=units, part=part)
 
 
 @app.task(name="chaos.late", acks_late=True, **options)
-def late(self: Any, tenant: str | None, seconds: float, retries: int) -> None:
+def late(
+    self: Any,
+    tenant: str | None,
+    seconds: float,
+    retries: int,
+    units: int = 1,
+    used: int | None = None,
+    part: str = "",
+) -> None:
     """Run for a while; acknowledged after."""
-    _body(self, tenant, seconds, retries)
+    _body(self, tenant, seconds, retries, used, units=units, part=part)
+
+
+def _unique(on_duplicate: OnDuplicate) -> None:
+    """Declare the unique task with what its duplicates do."""
+    more: dict[str, Any] = {"on_duplicate": on_duplicate}
+    if on_duplicate == "debounce":
+        more = {"on_duplicate": "replace", "debounce": DEBOUNCE_SECONDS}
+        more["debounce_at_most"] = DEBOUNCE_AT_MOST_SECONDS
+
+    @app.task(
+        name=f"chaos.{on_duplicate}",
+        # Both kinds of acknowledgement have a task that keeps its key, and one that gives it away.
+        acks_late=on_duplicate in ("drop", "replace"),
+        ignore_result=False,
+        unique=on_duplicate + ":{args.account}",
+        **more,
+        **options,
+    )
+    def unique(self: Any, tenant: str, account: str, seconds: float, retries: int) -> None:
+        _body(self, tenant, seconds, retries)
+
+
+if ON in OUR_BROKERS:
+    for each in ON_DUPLICATE:
+        _unique(each)
 
 
 def _kill(task: Any, tenant: str, whole: bool) -> None:

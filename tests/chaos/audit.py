@@ -42,7 +42,7 @@ OF_TASKS = (
         "expires:*",
     ),
     *("blocked_lanes:*", "blocked_classes:*", "groups:*", "group:*", "groups_at:*", "available:*"),
-    *("waiters:*", "timers", "finish_tags:*", "charged", "reserved:*"),
+    *("waiters:*", "timers", "finish_tags:*", "charged", "reserved:*", "unique"),
 )
 #: Those of them that dead letters have too, beside `same_id:*`: hashes by tag or by id of a task.
 OF_LETTERS = ("tasks", "messages", "ids")

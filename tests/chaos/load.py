@@ -19,7 +19,20 @@ from celery import Celery
 
 from tests.chaos import ledger, troubles
 from tests.chaos.app import ON, STOCK, app
-from tests.chaos.plan import LIMITS, PACES, PLANS, next_job
+from tests.chaos.plan import (
+    DEBOUNCE_SECONDS,
+    LIMITS,
+    OUR_BROKERS,
+    PACES,
+    PARTS,
+    PLANS,
+    QUEUE,
+    STARVABLE,
+    UNIQUE,
+    Call,
+    next_call,
+    next_job,
+)
 
 TURN_SECONDS = 0.02
 #: On a cluster a call of `delay()` ends as Celery's own settings say, so that it can fail.
@@ -30,8 +43,18 @@ MARK = "chaos"
 WAIT_MS = 100
 
 
-def backlog(limit: int | None) -> int:
-    """Return how many tasks shall wait."""
+#: Tenants whose tasks wait for something slow.
+SHORT = frozenset(tenant for tenants, _ in STARVABLE.values() for tenant in tenants)
+#: Chance of a call of a unique task in a turn: a few a second.
+CALL_SHARE = 0.15
+
+
+def backlog(tenant: str) -> int:
+    """Return how many tasks of a tenant shall wait."""
+    limit = LIMITS[tenant]
+    if tenant in SHORT:
+        # The tasks of a slow rate must all start soon after the end of the load.
+        return 4
     return 2 if limit is None else 3 + 3 * limit
 
 
@@ -69,63 +92,136 @@ class Replica:
         self._server = server
 
 
+class Sender:
+    """Sends the tasks of each tenant, and writes what the broker took.
+
+    Args:
+        seed: Decides what the tasks are.
+        form: Name of the plan.
+    """
+
+    def __init__(self, seed: int, form: str) -> None:
+        self._plan = PLANS[form]
+        self._random = Random(f"load {seed}")
+        self._calls = Random(f"calls {seed}")
+        self._replica = Replica(app) if ON == "faircluster" else None
+        self._number: Counter[str] = Counter()
+        self._waiting: dict[str, set[str]] = {tenant: set() for tenant in LIMITS}
+        #: Tasks that began or ended, perhaps before their sender has noted them.
+        self._known: set[str] = set()
+
+    def note(self, event: ledger.Event) -> None:
+        """Note that a task waits no more."""
+        self._known.add(event["id"])
+        for waiting in self._waiting.values():
+            waiting.discard(event["id"])
+
+    def note_poison(self, task_id: str) -> None:
+        """Note that another task was sent."""
+        if self._replica:
+            self._replica.expect(task_id)
+
+    def turn(self) -> None:
+        """Send what shall wait, at most one task of each tenant."""
+        for tenant, waiting in self._waiting.items():
+            if len(waiting) >= backlog(tenant):
+                continue
+            if tenant != UNIQUE:
+                self._send(tenant)
+            elif ON in OUR_BROKERS and self._calls.random() < CALL_SHARE:
+                self._call(next_call(self._calls))
+
+    def look(self) -> None:
+        """Learn what the replica has."""
+        if self._replica:
+            self._replica.look()
+
+    def _send(self, tenant: str) -> None:
+        job = next_job(self._plan, self._random, tenant)
+        kwargs = {"seconds": job.seconds, "retries": job.retries}
+        kwargs |= {"tenant": None if LIMITS[tenant] is None else tenant}
+        kwargs |= {"units": job.units, "used": job.used, "part": job.part}
+        options: dict[str, Any] = {"countdown": job.countdown or None}
+        if not STOCK:
+            paces = [each.policy for each in PACES.values() if tenant in each.tenants]
+            options["limits"] = [policy for policy in paces if policy]
+        if tenant in PARTS:
+            options["queue"] = QUEUE
+        name = "chaos.late" if job.late else "chaos.early"
+        self._submit(name, tenant, kwargs, options, late=job.late, after=job.countdown)
+
+    def _call(self, call: Call) -> None:
+        kwargs = {"tenant": UNIQUE, "account": call.account}
+        kwargs |= {"seconds": call.seconds, "retries": call.retries}
+        self._submit(
+            f"chaos.{call.on_duplicate}",
+            UNIQUE,
+            kwargs,
+            {},
+            late=app.tasks[f"chaos.{call.on_duplicate}"].acks_late,
+            after=DEBOUNCE_SECONDS if call.on_duplicate == "debounce" else 0.0,
+            unique=f"{call.on_duplicate}:{call.account}",
+        )
+
+    def _submit(
+        self,
+        name: str,
+        tenant: str,
+        kwargs: dict[str, Any],
+        options: dict[str, Any],
+        *,
+        after: float,
+        **about: Any,
+    ) -> None:
+        self._number[tenant] += 1
+        task_id = f"{tenant}-{self._number[tenant]}"
+        facts: dict[str, Any] = {"id": task_id, "tenant": tenant, **about}
+        begins = ledger.now()
+        try:
+            result = app.tasks[name].apply_async(
+                kwargs=kwargs,
+                task_id=task_id,
+                retry=True,
+                retry_policy=POLICY if self._replica else None,
+                **options,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever the transport raises
+            failed = {"failed": ledger.now(), "error": repr(error)}
+            ledger.write("submit_failed", begins, **failed, **facts)
+            return
+        taken = ledger.now()
+        if result.id != task_id:
+            # Nothing was sent, because another task has the key.
+            ledger.write("existing", begins, taken=taken, of=result.id, **facts)
+            return
+        ledger.write("submit", begins, taken=taken, due=begins + after, **facts)
+        if task_id not in self._known:
+            self._waiting[tenant].add(task_id)
+        if self._replica:
+            self._replica.expect(task_id)
+
+
 def main(seed: int, form: str) -> None:
     """Send until SIGTERM."""
-    plan = PLANS[form]
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
     tail = ledger.Tail(Path(os.environ[ledger.VARIABLE]))
-    random = Random(f"load {seed}")
-    replica = Replica(app) if ON == "faircluster" else None
-    number: Counter[str] = Counter()
-    sent: Counter[str] = Counter()
-    begun: Counter[str] = Counter()
-    known: set[str] = set()
+    sender = Sender(seed, form)
     wanted: deque[ledger.Event] = deque()
     # A poison that is wanted at the end is sent too.
     while not stop or wanted:
         for event in tail.read():
             if event["event"] == "wanted":
                 wanted.append(event)
-            if event["event"] == "start" and event["id"] not in known:
-                known.add(event["id"])
-                begun[event["tenant"]] += 1
+            if event["event"] in ("start", "duplicate"):
+                sender.note(event)
         if wanted and troubles.cause(app, wanted[0]):
             done = wanted.popleft()
-            if replica and done["what"] == "poison":
-                replica.expect(done["id"])
-        for tenant, limit in LIMITS.items():
-            if sent[tenant] - begun[tenant] >= backlog(limit) or stop:
-                continue
-            number[tenant] += 1
-            job = next_job(plan, random)
-            task_id = f"{tenant}-{number[tenant]}"
-            facts: dict[str, Any] = {"id": task_id, "tenant": tenant, "late": job.late}
-            task: Any = app.tasks["chaos.late" if job.late else "chaos.early"]
-            kwargs: dict[str, Any] = {"seconds": job.seconds, "retries": job.retries}
-            kwargs["tenant"] = None if limit is None else tenant
-            paced = {} if STOCK or tenant not in PACES else {"limits": [PACES[tenant].policy]}
-            begins = ledger.now()
-            try:
-                task.apply_async(
-                    kwargs=kwargs,
-                    task_id=task_id,
-                    countdown=job.countdown or None,
-                    retry=True,
-                    retry_policy=POLICY if replica else None,
-                    **paced,
-                )
-            except Exception as error:  # noqa: BLE001 - whatever the transport raises
-                failed = {"failed": ledger.now(), "error": repr(error)}
-                ledger.write("submit_failed", begins, **failed, **facts)
-            else:
-                sent[tenant] += 1
-                due = begins + job.countdown
-                ledger.write("submit", begins, taken=ledger.now(), due=due, **facts)
-                if replica:
-                    replica.expect(task_id)
-        if replica:
-            replica.look()
+            if done["what"] == "poison":
+                sender.note_poison(done["id"])
+        if not stop:
+            sender.turn()
+        sender.look()
         time.sleep(TURN_SECONDS)
 
 

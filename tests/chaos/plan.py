@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
+from celery_fairness import RateLimitPolicy
+
 #: The broker of a run: ours on one Redis, ours on a cluster, RabbitMQ with the gate, and that of
 #: plain Celery on ``redis://``.
 On = Literal["fairredis", "faircluster", "gate", "stock"]
@@ -24,33 +26,104 @@ LIMITS: dict[str, int | None] = {
     "four0": 4,
     "rate0": 4,
     "even0": 4,
+    "burst0": 4,
+    "paced0": 4,
+    "light0": 4,
+    "heavy0": 2,
+    "part0": 4,
+    "part1": 4,
+    "unique0": 4,
     "system": None,
 }
+#: The tenant of unique tasks, which another broker than ours cannot have.
+UNIQUE = "unique0"
+#: What its duplicates do, as the ledger calls it: a debounce is a replace of a task that waits.
+OnDuplicate = Literal["drop", "existing", "replace", "debounce"]
+ON_DUPLICATE: tuple[OnDuplicate, ...] = ("drop", "existing", "replace", "debounce")
+
+#: What an attempt counts at a key: itself, or the units of its task.
+Counted = Literal["one", "units"]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A limit that each task of a tenant has beside its tier's, and what it allows.
+    """What a key allows in a window of time.
 
     Attributes:
-        policy: As the Open Job Spec writes it.
-        most: Starts in any window.
+        tenants: Whose tasks have the key.
+        most: Starts or units in any window.
         seconds: Of which length. Of a throttle of ten in five seconds a tenth of the spacing may be
             made up for: ten in 4.95 s.
+        policy: A limit of each call. None: a tier or a queue has the number.
+        counts: What a start counts.
+        by_part: Each part of the tenants' work is a key.
     """
 
-    policy: Mapping[str, Any]
+    tenants: tuple[str, ...]
     most: int
     seconds: float
+    policy: RateLimitPolicy | None = None
+    counts: Counted = "one"
+    by_part: bool = False
 
 
-#: By tenant.
+@dataclass(frozen=True)
+class Cap:
+    """What a key allows at once. Attributes as of a `Pace`."""
+
+    tenants: tuple[str, ...]
+    most: int
+    by_part: bool = False
+
+
+#: The key whose starts count units, and that a body corrects.
+TOKENS = "chaos.tokens"
+PARTS = ("part0", "part1")
+#: By key.
 PACES = {
-    "rate0": Pace({"key": "chaos.rate", "rate": {"limit": 20, "period": "PT5S"}}, 20, 5.0),
-    "even0": Pace({"key": "chaos.even", "throttle": {"limit": 10, "period": "PT5S"}}, 10, 4.95),
+    "chaos.rate": Pace(("rate0",), 20, 5.0, RateLimitPolicy("chaos.rate", rate="20/5s")),
+    "chaos.even": Pace(("even0",), 10, 4.95, RateLimitPolicy("chaos.even", throttle="10/5s")),
+    "chaos.burst": Pace(("burst0",), 20, 12.0, RateLimitPolicy("chaos.burst", rate="20/12s")),
+    TOKENS: Pace(
+        ("light0", "heavy0"),
+        300,
+        10.0,
+        RateLimitPolicy(TOKENS, rate="300/10s", units="args.units"),
+        counts="units",
+    ),
+    "tier paced": Pace(("paced0",), 15, 5.0),
+    "queue": Pace(PARTS, 40, 5.0),
+    "partition": Pace(PARTS, 12, 5.0, by_part=True),
 }
-#: Tiers by what they allow.
+#: By key, beside those of tenants.
+CAPS = {"queue": Cap(PARTS, 3), "partition": Cap(PARTS, 1, by_part=True)}
+#: Tiers by what they allow, and those that allow more than that.
 TIERS = {1: "free", 2: "two", 4: "four"}
+TIER_PACES = {"paced": (4, "15/5s")}
+TIER_OF = {"paced0": "paced"}
+#: A queue with a limit and partitions, and its settings.
+QUEUE = "celery-parts"
+QUEUE_SETTINGS: Mapping[str, Any] = {
+    "global_limit": CAPS["queue"].most,
+    "rate": "40/5s",
+    "by_args": ["part"],
+    "partition": {"concurrency": 1, "rate": "12/5s"},
+}
+#: A unique task waits so long for the next call, and at most so long after the first.
+DEBOUNCE_SECONDS = 1.0
+DEBOUNCE_AT_MOST_SECONDS = 3.0
+
+#: Tenants whose tasks wait for the same thing, and the longest that one may wait for it, in
+#: seconds. Each tenant has `backlog` tasks waiting. So a task waits for those and a window, and for
+#: bodies that are longer than a lease (`Plan.longest_seconds`).
+STARVABLE: dict[str, tuple[tuple[str, ...], float]] = {
+    "units, light tasks": (("light0",), 18.0),
+    "units, heavy tasks": (("heavy0",), 18.0),
+    "a burst": (("burst0",), 15.0),
+    "a tier's rate": (("paced0",), 7.0),
+    "partitions of a queue": (PARTS, 10.0),
+    "unique tasks": ((UNIQUE,), 6.0),
+}
 
 Kind = Literal[
     "kill worker",
@@ -94,6 +167,8 @@ AWAY_SECONDS = 2.0
 MOVING_SECONDS = 1.5
 #: How long a node stays apart when a replica has taken its place: longer than work may rest.
 APART_SECONDS = 12.0
+#: The longest body, in leases.
+LONGEST = 1.4
 
 
 @dataclass(frozen=True)
@@ -116,6 +191,11 @@ class Plan:
     long_share: float
     amounts: Mapping[Kind, int]
     patience: float = 1.0
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest that a body takes."""
+        return LONGEST * self.lease_seconds
 
 
 FULL = Plan(
@@ -254,28 +334,65 @@ def faults(plan: Plan, seed: int) -> list[Fault]:
 
 @dataclass(frozen=True)
 class Job:
-    """One task of the load."""
+    """One task of the load.
+
+    Attributes:
+        units: What it takes of a rate that counts units.
+        used: What its body reports in place of that. None: it reports nothing.
+        part: Which part of a queue it is of. "": of none.
+    """
 
     seconds: float
     late: bool
     countdown: float
     retries: int
+    units: int = 1
+    used: int | None = None
+    part: str = ""
 
 
-def next_job(plan: Plan, random: Random) -> Job:
-    """Return what the next task is."""
+def next_job(plan: Plan, random: Random, tenant: str = "") -> Job:
+    """Return what the next task of a tenant is."""
     roll = random.random()
     if roll < plan.long_share:
-        seconds = random.uniform(1.05, 1.4) * plan.lease_seconds
+        seconds = random.uniform(1.05, LONGEST) * plan.lease_seconds
     elif roll < 0.15:
         seconds = random.uniform(0.3, 1.5)
     elif roll < 0.40:
         seconds = random.uniform(0.05, 0.3)
     else:
         seconds = random.uniform(0.005, 0.05)
-    return Job(
+    job = Job(
         seconds=round(seconds, 4),
         late=random.random() < 0.6,
         countdown=round(random.uniform(0.3, 3.0), 3) if random.random() < 0.08 else 0.0,
         retries=1 if random.random() < 0.06 else 0,
+    )
+    if tenant in PACES[TOKENS].tenants:
+        units = random.randint(1, 6) if tenant == "light0" else random.randint(40, 120)
+        # Most estimates are too high, some are too low, and a third is not corrected.
+        used = random.randint(0, round(1.2 * units)) if random.random() < 0.67 else None
+        return replace(job, units=units, used=used)
+    if tenant in PARTS:
+        return replace(job, part=random.choice("abcd"))
+    return job
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a unique task."""
+
+    on_duplicate: OnDuplicate
+    account: str
+    seconds: float
+    retries: int
+
+
+def next_call(random: Random) -> Call:
+    """Return the next call of a unique task. Its key is among few, so that keys meet."""
+    return Call(
+        on_duplicate=random.choice(ON_DUPLICATE),
+        account=random.choice("xy"),
+        seconds=round(random.uniform(0.005, 1.0), 4),
+        retries=1 if random.random() < 0.15 else 0,
     )

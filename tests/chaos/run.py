@@ -22,6 +22,7 @@ from typing import TypeVar
 from tests.chaos import audit, ledger
 from tests.chaos.fleet import Fleet, Worker
 from tests.chaos.plan import (
+    CAPS,
     LIMITS,
     MAX_DELIVERIES,
     OF_CLUSTER,
@@ -30,6 +31,7 @@ from tests.chaos.plan import (
     PACES,
     POISONED,
     SHRUNK_SECONDS,
+    STARVABLE,
     Fault,
     On,
     Plan,
@@ -105,10 +107,19 @@ class Run:
             self._stop_sender(sender)
             self._drain()
             left = self._await_nothing_left()
-        paces = {} if self.stock else PACES
-        most = MAX_DELIVERIES if self._ours else None
-        parks = self.name == "gate"
-        return judge(self._story(), LIMITS, left, paces, max_deliveries=most, parks=parks)
+        longest = self.plan.longest_seconds
+        bounds = {what: (names, bound + longest) for what, (names, bound) in STARVABLE.items()}
+        return judge(
+            self._story(),
+            LIMITS,
+            left,
+            {} if self.stock else PACES,
+            caps={} if self.stock else CAPS,
+            starvable={} if self.stock else bounds,
+            max_deliveries=MAX_DELIVERIES if self._ours else None,
+            parks=self.name == "gate",
+            has_uniques=self._ours,
+        )
 
     def _environ(self, by_proxy: bool) -> dict[str, str]:
         url = self._servers.url(by_proxy=by_proxy)

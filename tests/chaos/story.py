@@ -35,10 +35,28 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Use:
+    """A report of the units that a body has used.
+
+    Attributes:
+        begun: When it was about to be sent. From then on it may count.
+        over: When it was answered: from then on it counts, if `counted`. Infinity if never.
+    """
+
+    units: int
+    begun: float
+    over: float
+    counted: bool
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One run of a body.
 
     Attributes:
+        units: What its start counts at a rate of units.
+        uses: Reports in place of that, in their order.
+        part: Which part of a queue its task is of.
         message: The identity that all copies of its message have at a gate.
         promoted: Whether the task was parked before.
         over: When it ended or its process died; infinity where neither is known.
@@ -57,6 +75,19 @@ class Attempt:
     begun: float
     over: float
     outcome: str | None
+    units: int = 1
+    uses: tuple[Use, ...] = ()
+    part: str = ""
+
+    def least_units(self, since: float, until: float) -> int:
+        """Return the fewest units that its start may have counted at some moment of a span."""
+        least = self.units
+        for use in self.uses:
+            if use.counted and use.over <= since:
+                least = use.units
+            elif use.begun <= until:
+                least = min(least, use.units)
+        return least
 
 
 class Story:
@@ -85,6 +116,9 @@ class Story:
             event["amount"] for event in kinds["quarantined"]
         )
         self.failed_submits = kinds["submit_failed"]
+        #: Unique tasks that ended because another one has their key, and calls that sent nothing.
+        self.ended_as_duplicates = {event["id"]: event for event in kinds["duplicate"]}
+        self.existing = kinds["existing"]
         #: Tasks that a replica had while their primary was there.
         self.held = {name for event in kinds["held"] for name in event["ids"]}
         self.outages = [Span(e["kind"], e["at"], e["over"]) for e in kinds["outage"]]
@@ -103,6 +137,7 @@ class Story:
         for kill in self.kills:
             self._child_deaths[kill["worker"], kill["pid"]].append(kill["at"])
         ends = {event["run"]: event for event in kinds["end"]}
+        self._uses = _uses(kinds["using"], kinds["used"])
         self.attempts = [self._attempt(event, ends.get(event["run"])) for event in kinds["start"]]
         self.attempts_of: dict[str, list[Attempt]] = defaultdict(list)
         self.of_tenant: dict[str, list[Attempt]] = defaultdict(list)
@@ -153,6 +188,9 @@ class Story:
             begun=begun,
             over=over,
             outcome=None if end is None else end["outcome"],
+            units=start.get("units", 1),
+            uses=tuple(self._uses.get(start["run"], ())),
+            part=start.get("part", ""),
         )
 
     def frozen_too_long(self, attempt: Attempt) -> float:
@@ -202,6 +240,10 @@ class Story:
             and self.death(each["worker"], each["pid"], each["at"]) < each["at"] + BEGINS_SOON
             for each in self._accepted.get(task_id, ())
         )
+
+    def accepted_before(self, task_id: str, at: float) -> bool:
+        """Say whether a pool was given a task before a moment."""
+        return any(each["at"] < at for each in self._accepted.get(task_id, ()))
 
     def with_place(self, begun: float, over: float) -> set[str]:
         """Return the workers that were there in a span, and could begin a body at its end."""
@@ -268,6 +310,8 @@ class Story:
         for task_id, submit in self.submits.items():
             if self.is_done(task_id) or task_id in self.dead_letters:
                 continue
+            if task_id in self.ended_as_duplicates:
+                continue
             early_gone = not submit["late"] and self.died_with_its_process(task_id)
             if early_gone:
                 gone.append(task_id)
@@ -288,3 +332,14 @@ class Story:
             if event.get("what") != "child" or any(e.get("pid") == event["pid"] for e in own)
         ]
         return sorted([*own, *about], key=lambda event: event["at"])
+
+
+def _uses(sent: Iterable[Event], answered: Iterable[Event]) -> dict[str, list[Use]]:
+    """Return the reports by the run of their body."""
+    answers = {event["run"]: event for event in answered}
+    found: dict[str, list[Use]] = defaultdict(list)
+    for event in sent:
+        answer = answers.get(event["run"], {"at": inf, "counted": False})
+        use = Use(event["units"], event["at"], answer["at"], answer["counted"])
+        found[event["run"]].append(use)
+    return found

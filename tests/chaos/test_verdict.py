@@ -12,16 +12,21 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness.config.policy import RateLimitPolicy
+from celery_fairness.config.rates import Rate
 from tests.chaos import ledger
 from tests.chaos.audit import leftovers
 from tests.chaos.plan import (
+    CAPS,
     DEATHS,
     FULL,
     OF_CLUSTER,
     OF_REDIS,
     PACES,
+    QUEUE_SETTINGS,
     QUICK,
+    TIER_OF,
+    TIER_PACES,
+    Cap,
     Pace,
     faults,
     next_job,
@@ -35,11 +40,11 @@ from tests.chaos.verdict import (
     PROCESS_DIED,
     REDELIVERED,
     SENT_TWICE,
-    SLACK_SECONDS,
     UNEXPLAINED,
     Verdict,
     judge,
 )
+from tests.chaos.waits import SLACK_SECONDS
 
 LEASE = 3.0
 LIMITS = {"one": 1, "two": 2, "system": None}
@@ -100,13 +105,17 @@ def outage(begun: float, over: float, kind: str = "pause") -> ledger.Event:
     return {"event": "outage", "at": begun, "over": over, "kind": kind}
 
 
+def flat(parts: Any) -> list[ledger.Event]:
+    """Return the lines of a ledger, of lists of lists of them."""
+    if not isinstance(parts, (list, tuple)):
+        return [parts]
+    return [line for part in parts for line in flat(part)]
+
+
 def verdict_on(
     *parts: Any, left: Mapping[str, str] | None = None, max_deliveries: int | None = None
 ) -> Verdict:
-    events: list[ledger.Event] = []
-    for part in parts:
-        events += part if isinstance(part, list) else [part]
-    return judge(Story(events, LEASE), LIMITS, left, max_deliveries=max_deliveries)
+    return judge(Story(flat(parts), LEASE), LIMITS, left, max_deliveries=max_deliveries)
 
 
 @pytest.mark.parametrize("promoted", [True, False])
@@ -194,7 +203,7 @@ def test_a_task_that_failed_is_lost() -> None:
 def test_two_at_once_of_a_tenant_that_may_run_one_are_seen() -> None:
     verdict = verdict_on(ran(1, 3, "a"), ran(2, 4, "b", worker="w.2"))
     (excess,) = verdict.excesses
-    assert (excess.tenant, excess.begun, excess.over, excess.ids) == ("one", 2, 3, ("a", "b"))
+    assert (excess.key, excess.begun, excess.over, excess.ids) == ("one", 2, 3, ("a", "b"))
     assert not verdict.holds
 
 
@@ -575,7 +584,7 @@ def test_the_audit_finds_what_speaks_of_tasks_and_nothing_else(redis_url: str) -
 
 # -- starts in a window ---------------------------------------------------------------------------
 
-PACE = {"one": Pace({}, 3, 5.0)}
+PACE = {"one": Pace(("one",), 3, 5.0)}
 
 
 def begun(*times: float, worker: str = "w.1") -> list[ledger.Event]:
@@ -586,10 +595,7 @@ def begun(*times: float, worker: str = "w.1") -> list[ledger.Event]:
 
 
 def judged(*parts: Any) -> Verdict:
-    events: list[ledger.Event] = []
-    for part in parts:
-        events += part if isinstance(part, list) else [part]
-    return judge(Story(events, LEASE), LIMITS, None, PACE)
+    return judge(Story(flat(parts), LEASE), LIMITS, None, PACE)
 
 
 @pytest.mark.parametrize(
@@ -634,12 +640,249 @@ def test_a_start_of_a_task_that_has_died_is_left_out(died: str, found: int) -> N
 
 
 def test_what_a_run_looks_for_is_what_its_limits_say() -> None:
-    for tenant, pace in PACES.items():
-        policy = RateLimitPolicy.from_ojs(pace.policy)
-        number = policy.rate or policy.throttle
-        assert number is not None
-        assert tenant in policy.key.replace("chaos.", "") + "0"
-        assert (pace.most, pace.seconds) == (number.limit, pytest.approx(5, abs=0.05))
+    numbers = {
+        "tier paced": TIER_PACES["paced"][1],
+        "queue": QUEUE_SETTINGS["rate"],
+        "partition": QUEUE_SETTINGS["partition"]["rate"],
+    }
+    for key, pace in PACES.items():
+        rate: Any = Rate.parse(numbers[key]) if key in numbers else None
+        if pace.policy is not None:
+            rate = pace.policy.rate or pace.policy.throttle
+            assert (pace.policy.key, pace.policy.units is not None) == (key, pace.counts == "units")
+        assert pace.most == rate.limit
+        assert pace.seconds == pytest.approx(rate.period_seconds, abs=0.05)
+    assert CAPS["partition"].most == QUEUE_SETTINGS["partition"]["concurrency"]
+    assert {TIER_OF[tenant] for tenant in PACES["tier paced"].tenants} == TIER_PACES.keys()
+
+
+# -- units ----------------------------------------------------------------------------------------
+
+UNITS = {"tokens": Pace(("one", "two"), 10, 5.0, counts="units")}
+
+
+def took(
+    begun: float, units: int, *used: tuple[float, float | None, int], counted: bool = True
+) -> list[ledger.Event]:
+    task_id = f"t{begun}"
+    events = [sent(0, task_id), *ran(begun, begun + 0.01, task_id)]
+    facts = {"run": events[2]["run"]}
+    events[2] |= {"units": units}
+    for at, answered, number in used:
+        events.append({"event": "using", "at": at, "units": number, **facts})
+        if answered is not None:
+            about = {"units": number, "counted": counted}
+            events.append({"event": "used", "at": answered, **about, **facts})
+    return events
+
+
+@pytest.mark.parametrize(
+    ("parts", "counted"),
+    [
+        ((took(100, 6), took(101, 4)), None),
+        ((took(100, 6), took(101, 5)), 11),
+        ((took(100, 6), took(104.1, 5)), None),
+        # What was not used is free from the report on, at the latest when it was answered.
+        ((took(100, 6, (101, 101.1, 5)), took(103, 5)), None),
+        ((took(100, 6, (103.5, 103.6, 5)), took(103, 5)), 11),
+        # A claim came up to a second before, and may have seen a larger number.
+        ((took(100, 6, (100.1, 100.2, 7)), took(101, 4)), None),
+        ((took(100, 6, (100.1, 100.2, 7)), took(101.3, 4)), 11),
+        # Nobody knows whether a report without an answer counts.
+        ((took(100, 6, (100.1, None, 5)), took(103, 5)), None),
+        ((took(100, 6, (100.1, None, 7)), took(103, 4)), None),
+        ((took(100, 6, (100.1, 100.2, 7), counted=False), took(103, 4)), None),
+    ],
+)
+def test_units_above_a_rate_are_seen(parts: Any, counted: int | None) -> None:
+    verdict = judge(Story(flat(parts), LEASE), LIMITS, None, UNITS)
+    assert [each.counted for each in verdict.rushes] == ([] if counted is None else [counted])
+    assert verdict.holds is (counted is None)
+
+
+@pytest.mark.parametrize(("parts", "found"), [("ab", 0), ("aa", 1)])
+def test_partitions_have_limits_of_their_own(parts: str, found: int) -> None:
+    first, second = ran(1, 3, "a", tenant="two"), ran(2, 4, "b", tenant="two")
+    for part, events in zip(parts, (first, second), strict=True):
+        events[1]["part"] = part
+    tasks = [sent(0, "a", tenant="two"), sent(0, "b", tenant="two")]
+    story = Story([*tasks, *first, *second], LEASE)
+    caps = {"queue": Cap(("two",), 2), "partition": Cap(("two",), 1, by_part=True)}
+    verdict = judge(story, LIMITS, caps=caps)
+    assert [each.key for each in verdict.excesses] == ["partition a"] * found
+    paces = {"partition": Pace(("two",), 1, 5.0, by_part=True)}
+    assert len(judge(story, LIMITS, None, paces).rushes) == found
+    caps = {"queue": Cap(("one", "two"), 1)}
+    assert [each.key for each in judge(story, LIMITS, caps=caps).excesses] == ["queue"]
+
+
+# -- nobody starves -------------------------------------------------------------------------------
+
+
+def waited(*parts: Any) -> bool:
+    story = Story(flat(parts), LEASE)
+    verdict = judge(story, LIMITS, starvable={"something": (("two",), 5.0)})
+    return all(wait.holds for wait in verdict.starvable["something"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "latest"),
+    [
+        ([], 5),
+        (outage(1, 3), 5 + 2 + 5),
+        (killed(3), 5 + LEASE + SLACK_SECONDS),
+        (frozen(3, 4), 5 + 1 + LEASE),
+        # A task of the same tenants died, and its slot is gone for a lease.
+        ([ran(2, None, "b", tenant="two"), killed(3, "child")], 5 + 2 * (LEASE + SLACK_SECONDS)),
+        ([ran(2, None, "b", tenant="one"), killed(3, "child")], 5 + LEASE + SLACK_SECONDS),
+    ],
+)
+def test_what_waits_for_something_slow_begins_in_its_time(fault: Any, latest: float) -> None:
+    for begins, holds in ((latest - 0.1, True), (latest + 0.1, False)):
+        begun = ran(begins, begins + 1, "a", tenant="two", worker="w.2")
+        more = fault if isinstance(fault, list) else [fault]
+        assert waited(sent(0, "a", tenant="two"), begun, *more) is holds
+
+
+def test_a_task_that_never_begins_has_starved_unless_it_has_ended() -> None:
+    assert not waited(sent(0, "a", tenant="two"))
+    assert waited(sent(0, "a", tenant="two"), duplicate(1, "a"))
+    gone = {"event": "accepted", "at": 1, "id": "a", "retries": 0, "pid": 1, "worker": "w.1"}
+    assert waited(sent(0, "a", tenant="two", late=False), gone, killed(2))
+
+
+# -- unique tasks ---------------------------------------------------------------------------------
+
+
+def call(
+    at: float, task_id: str, key: str = "drop:x", *, taken: float | None = None, late: bool = True
+) -> ledger.Event:
+    about = {"unique": key, "taken": at + 0.1 if taken is None else taken}
+    return {**sent(at, task_id, tenant="system", late=late), **about}
+
+
+def duplicate(at: float, task_id: str, how: str = "dropped") -> ledger.Event:
+    return {"event": "duplicate", "at": at, "id": task_id, "how": how, "of": "?"}
+
+
+def existing(at: float, of: str, key: str = "existing:x") -> ledger.Event:
+    about = {"unique": key, "taken": at + 0.1}
+    return {"event": "existing", "at": at, "id": f"no-{of}", "of": of, **about}
+
+
+def runs(begun: float, over: float | None, task_id: str, **more: Any) -> list[ledger.Event]:
+    return ran(begun, over, task_id, tenant="system", **more)
+
+
+FIRST = [call(0, "a"), *runs(1, 3, "a")]
+OLD = [call(0, "a", "replace:x"), call(1, "b", "replace:x"), *runs(2.5, 3, "b")]
+DEBOUNCED = call(5, "b", "debounce:x")
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        # At most one of a key.
+        ([FIRST, call(2, "b"), duplicate(3, "b")], None),
+        ([FIRST, call(2, "b"), runs(3.1, 4, "b")], "began while another task had its key"),
+        ([FIRST, call(2, "b", "drop:y"), runs(2.1, 4, "b")], None),
+        ([FIRST, call(2, "b", taken=3.1), runs(3.2, 4, "b")], None),
+        ([FIRST, call(-0.1, "b", taken=0.2), runs(3.2, 4, "b")], None),
+        # A retry has not ended.
+        (
+            [
+                [call(0, "a"), runs(1, 2, "a", outcome="retry"), runs(6, 7, "a", retries=1)],
+                [call(4, "b"), runs(5, 6, "b")],
+            ],
+            "began while another task had its key",
+        ),
+        # A frozen worker goes on with a task that another one has taken over, and nothing is known.
+        ([call(0, "a"), runs(1, 9, "a"), frozen(2, 8), call(7, "b"), runs(7.2, 8, "b")], None),
+        # The key is back when the task has ended, and soon after it.
+        ([FIRST, call(4, "b"), duplicate(5, "b")], None),
+        ([FIRST, call(8, "b"), duplicate(9, "b")], "dropped while no task had its key"),
+        ([FIRST, call(8, "b"), duplicate(9, "b"), outage(4, 6)], None),
+        ([call(8, "b"), duplicate(9, "b")], "dropped while no task had its key"),
+        ([FIRST, call(8, "b"), duplicate(9, "b"), call(7, "c"), runs(10, 11, "c")], None),
+        # One that was dropped itself had no key.
+        (
+            [FIRST, call(7.9, "c"), duplicate(8, "c"), call(8, "b"), duplicate(9, "b")],
+            "dropped while no task had its key",
+        ),
+        # A call that failed may have put its task.
+        (
+            [
+                {**call(7, "c"), "event": "submit_failed", "failed": 7.5, "error": "away"},
+                [outage(7, 7.5), call(8, "b"), duplicate(9, "b")],
+            ],
+            None,
+        ),
+        # The existing task.
+        ([call(0, "a", "existing:x"), runs(1, 3, "a"), existing(2, "a")], None),
+        (
+            [call(0, "a", "existing:x"), runs(1, 3, "a"), existing(8, "a")],
+            "got an existing task that had ended",
+        ),
+        (
+            [existing(8, "z"), call(0, "a", "existing:x"), runs(1, 3, "a")],
+            "got an existing task that had ended",
+        ),
+        # Replaced.
+        ([OLD, duplicate(1.5, "a", "replaced")], None),
+        ([OLD, runs(2.4, 2.5, "a")], "began though a newer task had replaced it"),
+        ([OLD, runs(1.9, 2.5, "a")], None),
+        ([OLD, runs(2.4, 2.5, "a"), killed(2, worker="w.9")], None),
+        ([OLD, runs(2.4, 2.5, "a"), frozen(0.5, 1, "w.9")], None),
+        ([OLD, runs(0.5, 0.6, "a", outcome="retry"), runs(2.4, 3, "a", retries=1)], None),
+        ([call(0, "a", "replace:x"), duplicate(1, "a", "replaced")], "replaced by no newer task"),
+        ([OLD, runs(0.9, 1.5, "a"), duplicate(9, "b", "replaced")], "replaced by no newer task"),
+        # Debounced.
+        ([DEBOUNCED, runs(6, 7, "b")], None),
+        ([DEBOUNCED, runs(5.8, 7, "b")], "began before its debounce was over"),
+        ([DEBOUNCED, runs(5.8, 7, "b"), outage(5.5, 5.5, "clock")], None),
+        (
+            [
+                [call(2.7, "a", "debounce:x"), duplicate(6, "a", "replaced")],
+                [DEBOUNCED, runs(5.8, 7, "b")],
+            ],
+            None,
+        ),
+        (
+            [
+                [call(2.7, "a", "debounce:x"), runs(3.7, 5.5, "a")],
+                [DEBOUNCED, runs(5.8, 7, "b")],
+            ],
+            "began before its debounce was over",
+        ),
+        (
+            # All workers were busy, so the second was late, and was replaced too.
+            [
+                [call(1, "a", "debounce:x"), duplicate(2, "a", "replaced")],
+                [call(2, "c", "debounce:x"), duplicate(5.2, "c", "replaced")],
+                [DEBOUNCED, runs(5.2, 7, "b")],
+            ],
+            None,
+        ),
+    ],
+)
+def test_a_broken_promise_of_a_unique_task_is_seen(parts: Any, what: str | None) -> None:
+    verdict = verdict_on(*parts)
+    assert {each.what for each in verdict.broken} == ({what} if what else set())
+    if what:
+        assert not verdict.holds
+
+
+def test_a_duplicate_is_not_lost_and_a_run_without_any_does_not_hold() -> None:
+    parts = [*flat(FIRST), call(2, "b"), duplicate(3, "b")]
+    assert verdict_on(parts).holds
+    assert verdict_on(parts[:-1]).lost == ["b"]
+    assert not judge(Story(parts, LEASE), LIMITS, has_uniques=True).holds
+    parts += [call(1, "d", "replace:x"), *runs(2.5, 3, "d"), call(0.5, "c", "replace:x")]
+    parts += [duplicate(1.5, "c", "replaced")]
+    parts += [call(9, "e", "existing:x"), *runs(9.2, 9.6, "e"), existing(9.3, "e")]
+    verdict = judge(Story(parts, LEASE), LIMITS, has_uniques=True)
+    assert verdict.uniques == (3, 1, 1, 1)
+    assert verdict.holds
 
 
 # -- what is done ---------------------------------------------------------------------------------

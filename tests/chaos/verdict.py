@@ -8,6 +8,8 @@ R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s; 
 R5  when all has ended Redis knows no task any more
 R6  no early-acked task begins twice; a late-acked poison begins at most ``max_deliveries`` times;
     a dead letter has died so often; each message that nobody can read is set aside
+R7  nobody starves: what waits for units, bursts, rates, partitions or a key begins in its time
+R8  unique tasks: what their declarations promise (``uniques``)
 
 R6 is judged on fairredis. An outage or a freeze may lose the note that a body begins, so each of
 them explains one more begin. No worker may end by an error of the package.
@@ -28,15 +30,12 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tests.chaos.ledger import Event
-from tests.chaos.plan import OF_CLUSTER, PLANNED, Pace
-from tests.chaos.story import Attempt, Span, Story
+from tests.chaos.plan import PLANNED, Cap, Pace
+from tests.chaos.story import Attempt, Story
+from tests.chaos.uniques import Broken, Counts, broken_promises, counts
+from tests.chaos.waits import Wait, resume_seconds, resumes, slots_back, waits_of, workers_back
 from tests.chaos.windows import Rush, rushes
 
-CHILD_SECONDS = 2.0
-#: How late the end of a lease may be seen: a claim that found nothing sleeps for so long.
-SLACK_SECONDS = 1.0
-RESUME_SECONDS = 5.0
-RESUME_IN_CLUSTER_SECONDS = 10.0
 #: How long after a run's end a fault may still have kept its worker from saying so.
 SETTLE_SECONDS = 1.0
 
@@ -53,38 +52,12 @@ EXPLANATIONS = (SENT_TWICE, PROCESS_DIED, FROZEN, OUTAGE, REDELIVERED, UNEXPLAIN
 
 @dataclass(frozen=True)
 class Excess:
-    """A tenant ran more than it may for a while."""
+    """A tenant or another key ran more than it may for a while."""
 
-    tenant: str
+    key: str
     begun: float
     over: float
     ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Wait:
-    """How long something took after a fault.
-
-    Attributes:
-        bound: How long it may take.
-        more: How much longer it may for the outages that fell into it.
-    """
-
-    what: str
-    at: float
-    seconds: float
-    bound: float
-    more: float = 0.0
-
-    @property
-    def allowed(self) -> float:
-        """The longest time that it may take, in seconds."""
-        return self.bound + self.more
-
-    @property
-    def holds(self) -> bool:
-        """Whether it was in time."""
-        return self.seconds <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -116,6 +89,9 @@ class Verdict:
         after_worker: Slots after a worker was killed.
         not_checked: Slots of killed processes that are not judged.
         resumes: Work after outages.
+        starvable: The first begins of tasks that wait for something slow, by what it is.
+        uniques: How many unique tasks had which end. None if none were sent.
+        broken: Promises of unique tasks that were broken.
         workers_back: The work of each worker after each change of a cluster.
         leftovers: What Redis and RabbitMQ know at the end.
         crashed: Workers that ended by an error with the package in its traceback.
@@ -147,6 +123,9 @@ class Verdict:
     not_checked: int
     resumes: list[Wait]
     workers_back: list[Wait]
+    starvable: Mapping[str, list[Wait]]
+    uniques: Counts | None
+    broken: list[Broken]
     leftovers: Mapping[str, str]
     crashed: list[str]
     crashed_by_celery: int
@@ -159,14 +138,16 @@ class Verdict:
     def holds_within(self, patience: float) -> bool:
         """Whether every threshold does, if each wait may take ``patience`` times its bound."""
         waits = [*self.after_child, *self.after_worker, *self.resumes, *self.workers_back]
+        waits += [wait for each in self.starvable.values() for wait in each]
         broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
-        broken = (*broken, self.refused)
+        broken = (*broken, self.refused, self.broken)
         unexplained = UNEXPLAINED in self.duplicates.values()
         again = UNEXPLAINED in self.early_again.values()
         if self.judges_begins and (again or self.too_often or self.innocents or self.not_set_aside):
             return False
-        # A run at a gate without a parked task shows nothing of them.
-        return not any((*broken, self.crashed, unexplained, self.parked == 0)) and all(
+        # A run without a parked task shows nothing of them, and so do no duplicates.
+        shows_nothing = self.parked == 0 or (self.uniques is not None and 0 in self.uniques)
+        return not any((*broken, self.crashed, unexplained, shows_nothing)) and all(
             wait.seconds <= patience * wait.allowed for wait in waits
         )
 
@@ -177,8 +158,11 @@ def judge(
     leftovers: Mapping[str, str] | None = None,
     paces: Mapping[str, Pace] | None = None,
     *,
+    caps: Mapping[str, Cap] | None = None,
+    starvable: Mapping[str, tuple[tuple[str, ...], float]] | None = None,
     max_deliveries: int | None = None,
     parks: bool = False,
+    has_uniques: bool = False,
 ) -> Verdict:
     """Judge a ledger.
 
@@ -186,17 +170,20 @@ def judge(
         story: The ledger.
         limits: What each tenant may run at once; None: no limit.
         leftovers: What Redis still knew at the end.
-        paces: Limits of starts, by tenant.
+        paces: Limits of starts, by key.
+        caps: Limits at once, by key, beside those of tenants.
+        starvable: Tenants whose tasks wait for something slow, and the most seconds that they may.
         max_deliveries: Deaths of a dead letter. None: the broker delivers again without a bound,
             and R6 is not judged.
         parks: The run is at a gate that parks tasks.
+        has_uniques: Unique tasks were sent.
     """
     lost, gone, unheld = story.unfinished()
     frozen_apart = [
         replace(each, over=max(each.begun, min(each.over, story.frozen_too_long(each))))
         for each in story.attempts
     ]
-    found = list(excesses(frozen_apart, limits))
+    found = list(excesses(frozen_apart, limits, caps))
     of_outages = [each for each in found if _in_outage(story, each)]
     slots, not_checked = slots_back(story, limits)
     crashes = [event for event in story.gone if event["status"] != 0]
@@ -211,7 +198,7 @@ def judge(
         excesses=[each for each in found if each not in of_outages],
         rushes=list(rushes(story, paces or {})),
         excesses_of_outages=of_outages,
-        excesses_of_freezes=max(0, len(list(excesses(story.attempts, limits))) - len(found)),
+        excesses_of_freezes=max(0, len(list(excesses(story.attempts, limits, caps))) - len(found)),
         duplicates=duplicates(story),
         early_again=early_again(story),
         too_often=too_often(story, max_deliveries or 1),
@@ -232,15 +219,16 @@ def judge(
         not_checked=not_checked,
         resumes=resumes(story),
         workers_back=list(workers_back(story)),
+        starvable={
+            what: waits_of(story, tenants, bound)
+            for what, (tenants, bound) in (starvable or {}).items()
+        },
+        uniques=counts(story) if has_uniques else None,
+        broken=list(broken_promises(story)),
         leftovers=leftovers or {},
         crashed=[event["worker"] for event in crashes if event["ours"]],
         crashed_by_celery=len([event for event in crashes if not event["ours"]]),
     )
-
-
-def resume_seconds(outage: Span) -> float:
-    """Return how soon after an outage work must go on."""
-    return RESUME_IN_CLUSTER_SECONDS if outage.what in OF_CLUSTER else RESUME_SECONDS
 
 
 def refused(story: Story) -> Iterator[Event]:
@@ -254,29 +242,41 @@ def refused(story: Story) -> Iterator[Event]:
             yield call
 
 
-def excesses(attempts: list[Attempt], limits: Mapping[str, int | None]) -> Iterator[Excess]:
-    """Yield every span in which a tenant ran more than it may."""
+def excesses(
+    attempts: list[Attempt],
+    limits: Mapping[str, int | None],
+    caps: Mapping[str, Cap] | None = None,
+) -> Iterator[Excess]:
+    """Yield every span in which a tenant or another key ran more than it may."""
     moments: dict[str, list[tuple[float, int, str]]] = {}
+    most: dict[str, int] = {}
     for attempt in attempts:
-        if limits.get(attempt.tenant) is not None and attempt.begun < attempt.over:
+        if attempt.begun >= attempt.over:
+            continue
+        limit = limits.get(attempt.tenant)
+        allowed = {} if limit is None else {attempt.tenant: limit}
+        for name, cap in (caps or {}).items():
+            if attempt.tenant in cap.tenants:
+                allowed[f"{name} {attempt.part}" if cap.by_part else name] = cap.most
+        most |= allowed
+        for key in allowed:
             # An end and a start at one moment are in this order.
-            moments.setdefault(attempt.tenant, []).append((attempt.begun, 1, attempt.id))
-            moments[attempt.tenant].append((attempt.over, -1, attempt.id))
-    for tenant, of_tenant in moments.items():
-        limit = limits[tenant]
+            moments.setdefault(key, []).append((attempt.begun, 1, attempt.id))
+            moments[key].append((attempt.over, -1, attempt.id))
+    for key, of_key in moments.items():
         running: list[str] = []
         since: float | None = None
         seen: tuple[str, ...] = ()
-        for at, change, task_id in sorted(of_tenant):
+        for at, change, task_id in sorted(of_key):
             if change > 0:
                 running.append(task_id)
             elif task_id in running:
                 running.remove(task_id)
-            above = limit is not None and len(running) > limit
+            above = len(running) > most[key]
             if above and since is None:
                 since, seen = at, tuple(running)
             elif not above and since is not None:
-                yield Excess(tenant, since, at, seen)
+                yield Excess(key, since, at, seen)
                 since = None
 
 
@@ -363,121 +363,3 @@ def too_often(story: Story, max_deliveries: int) -> list[str]:
         if len(begins) - lost > (max_deliveries if submit["late"] else 1):
             found.append(task_id)
     return found
-
-
-def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wait], int]:
-    """Return how long the slots of killed bodies were gone, and how many cannot be judged.
-
-    Looked at are tenants that may run one task, whose task was killed while another was due. Where
-    every worker runs all that it may, a slot that is back shows nowhere.
-    """
-    waits, not_checked = [], 0
-    for kill in story.kills:
-        at, what = kill["at"], kill["what"]
-        bound = CHILD_SECONDS if what == "child" else story.lease_seconds + SLACK_SECONDS
-        for tenant, limit in limits.items():
-            attempts = story.of_tenant.get(tenant, [])
-            if limit != 1 or not any(_killed_by(kill, each) for each in attempts):
-                continue
-            next_at = min((each.begun for each in attempts if each.begun > at), default=inf)
-            if not _work_waits(story, tenant, at, next_at):
-                continue
-            over = min(next_at, at + bound)
-            disturbed = any(freeze.meets(at, over) for freeze in story.freezes)
-            if what == "child":
-                died_too = story.death(kill["worker"], -1, at)
-                disturbed = disturbed or died_too <= over
-            disturbed = disturbed or _has_died(story, attempts, next_at)
-            if next_at - at > bound and (disturbed or not story.has_free_place(over)):
-                not_checked += 1
-                continue
-            waits.append(Wait(what, at, next_at - at, bound, _outage_after(story, at, over)))
-    return waits, not_checked
-
-
-def _has_died(story: Story, attempts: list[Attempt], at: float) -> bool:
-    """Say whether the task that begins at a moment has died before, so that it waited its turn."""
-    ids = {each.id for each in attempts if each.begun == at}
-    return any(
-        each.outcome is None and each.over < at
-        for task_id in ids
-        for each in story.attempts_of[task_id]
-    )
-
-
-def _killed_by(kill: Mapping[str, object], attempt: Attempt) -> bool:
-    return (
-        attempt.outcome is None
-        and attempt.worker == kill["worker"]
-        and (kill["what"] == "worker" or attempt.pid == kill["pid"])
-        and attempt.begun <= kill["at"] == attempt.over
-    )
-
-
-def _work_waits(story: Story, tenant: str, at: float, next_at: float) -> bool:
-    """Say whether a task was due at a moment that had not begun; by what began next, or never."""
-    for task_id, submit in story.submits.items():
-        if submit["tenant"] != tenant or submit["due"] > at:
-            continue
-        first = min((each.begun for each in story.attempts_of.get(task_id, ())), default=inf)
-        if first > at and (next_at < inf or first == inf):
-            return True
-    return False
-
-
-def _outage_after(story: Story, at: float, over: float) -> float:
-    """Return how much longer a wait may be for the outages that fell into it.
-
-    Args:
-        over: When it is over without any.
-    """
-    more, fell = 0.0, []
-    for outage in sorted(story.outages, key=lambda each: each.begun):
-        # What came shortly before may still be recovered from, and the next may come meanwhile.
-        resumes = resume_seconds(outage)
-        if outage.begun <= over + more and at <= outage.over + resumes:
-            more += outage.over - max(at, outage.begun) + resumes
-            fell.append(outage)
-    deaths = [kill["at"] for kill in story.kills if kill["what"] == "worker" and kill["at"] > at]
-    if any(outage.begun <= death <= outage.over for outage in fell for death in deaths):
-        more += story.lease_seconds
-    return more
-
-
-def resumes(story: Story) -> list[Wait]:
-    """Return how long after each outage the next body began."""
-    begins = [each.begun for each in story.attempts]
-    return [
-        Wait(
-            outage.what,
-            outage.over,
-            min((at for at in begins if at > outage.over), default=inf) - outage.over,
-            resume_seconds(outage),
-        )
-        for outage in story.outages
-    ]
-
-
-def workers_back(story: Story) -> Iterator[Wait]:
-    """Yield how long after each change of a cluster each worker began its next body.
-
-    A late worker is judged if it had a place for half of the time, and tasks were sent. Nothing
-    else may have happened to it or to the cluster.
-    """
-    begins: dict[str, list[float]] = {}
-    for attempt in story.attempts:
-        begins.setdefault(attempt.worker, []).append(attempt.begun)
-    sent_until = max((each["at"] for each in story.submits.values()), default=0.0)
-    for outage in story.outages:
-        over, bound = outage.over, RESUME_IN_CLUSTER_SECONDS
-        if outage.what not in OF_CLUSTER or sent_until < over + bound:
-            continue
-        judged: set[str] = set()
-        if not any(over < each.begun <= over + bound for each in story.outages):
-            judged = story.with_place(outage.begun, over + bound / 2)
-            judged &= story.with_place(outage.begun, over + bound)
-        before = {worker for worker, times in begins.items() if min(times) < outage.begun}
-        for worker in sorted(before | judged):
-            seconds = min((at for at in begins.get(worker, ()) if at > over), default=inf) - over
-            if seconds <= bound or worker in judged:
-                yield Wait(f"{worker} after {outage.what}", over, seconds, bound)

@@ -7,10 +7,14 @@ processors a body begins that soon after its claim. What may have taken longer, 
 a killed process or a Redis that did not answer shortly before, is left out, and so is a task that
 has died, which waits in its worker for the one before it: who leaves out a start finds less, and
 never what was not there.
+
+A start that counts units counts what the body has reported, once Redis has answered. A claim that
+came while the report was on its way may have seen either number, so the smaller one counts.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -27,24 +31,43 @@ HIDES = 5.0
 class Rush:
     """More began in a window than may start in it: the first and the last of them."""
 
-    tenant: str
+    key: str
     begun: float
     seconds: float
     ids: tuple[str, ...]
+    counted: int
 
 
 def rushes(story: Story, paces: Mapping[str, Pace]) -> Iterator[Rush]:
-    """Yield every window in which a tenant started more than its pace allows."""
-    for tenant, pace in paces.items():
-        attempts = story.of_tenant.get(tenant, [])
-        judged = sorted(
-            (each for each in attempts if not _delayed(story, each)), key=lambda each: each.begun
-        )
-        for number in range(pace.most, len(judged)):
-            window = judged[number - pace.most : number + 1]
-            seconds = window[-1].begun - window[0].begun
-            if seconds < pace.seconds - BEGINS_WITHIN:
-                yield Rush(tenant, window[0].begun, seconds, tuple(each.id for each in window))
+    """Yield every window in which a key started more than its pace allows."""
+    for name, pace in paces.items():
+        of_key: dict[str, list[Attempt]] = defaultdict(list)
+        for tenant in pace.tenants:
+            for attempt in story.of_tenant.get(tenant, []):
+                key = f"{name} {attempt.part}" if pace.by_part else name
+                if not _delayed(story, attempt):
+                    of_key[key].append(attempt)
+        for key, attempts in of_key.items():
+            yield from _rushes_of(key, pace, sorted(attempts, key=lambda each: each.begun))
+
+
+def _rushes_of(key: str, pace: Pace, attempts: list[Attempt]) -> Iterator[Rush]:
+    """Look at the window that ends with each start, which had room for this start when it came."""
+    first = 0
+    for number, last in enumerate(attempts):
+        while last.begun - attempts[first].begun >= pace.seconds - BEGINS_WITHIN:
+            first += 1
+        window = attempts[first : number + 1]
+        counted = len(window)
+        if pace.counts == "units":
+            # A body may have corrected the start before it since the claim.
+            since = last.begun - BEGINS_WITHIN
+            counted = last.units
+            counted += sum(each.least_units(since, last.begun) for each in window[:-1])
+        if counted > pace.most:
+            ids = tuple(each.id for each in window)
+            begun = window[0].begun
+            yield Rush(key, begun, last.begun - begun, ids, counted)
 
 
 def _delayed(story: Story, attempt: Attempt) -> bool:
