@@ -19,7 +19,7 @@ import psutil
 
 from celery_fairness.testing.child_process import dying_with_parent
 from tests.chaos import ledger
-from tests.chaos.plan import QUEUE
+from tests.chaos.plan import LIGHT_QUEUE, QUEUE
 from tests.support.local_process import ROOT, clean_environment
 
 #: Pool and places of each worker, whether its connections go through the proxy, and more options.
@@ -122,7 +122,7 @@ class Fleet:
         argv = [sys.executable, "-m", "celery", "-A", "tests.chaos.app", "worker"]
         argv += ["--hostname", f"{name}@localhost", "--pool", pool, "--concurrency", str(places)]
         argv += ["--loglevel", "INFO", "--without-mingle", "--without-gossip", *more]
-        argv += ["--queues", f"celery,{QUEUE}"]
+        argv += ["--queues", ",".join(("celery", QUEUE, LIGHT_QUEUE))]
         with (self.directory / f"{name}.log").open("wb") as log:
             about = {"CHAOS_WORKER": name, "CHAOS_PLACES": str(places)}
             process = self.run(argv, {**self.environ[by_proxy], **about}, log)

@@ -24,9 +24,8 @@ from tests.chaos.plan import (
     LIMITS,
     OUR_BROKERS,
     PACES,
-    PARTS,
     PLANS,
-    QUEUE,
+    QUEUE_OF,
     STARVABLE,
     UNIQUE,
     Call,
@@ -54,7 +53,7 @@ def backlog(tenant: str) -> int:
     limit = LIMITS[tenant]
     if tenant in SHORT:
         # The tasks of a slow rate must all start soon after the end of the load.
-        return 4
+        return 2
     return 2 if limit is None else 3 + 3 * limit
 
 
@@ -145,8 +144,8 @@ class Sender:
         if not STOCK:
             paces = [each.policy for each in PACES.values() if tenant in each.tenants]
             options["limits"] = [policy for policy in paces if policy]
-        if tenant in PARTS:
-            options["queue"] = QUEUE
+        if tenant in QUEUE_OF:
+            options["queue"] = QUEUE_OF[tenant]
         name = "chaos.late" if job.late else "chaos.early"
         self._submit(name, tenant, kwargs, options, late=job.late, after=job.countdown)
 

@@ -29,6 +29,7 @@ LIMITS: dict[str, int | None] = {
     "burst0": 4,
     "paced0": 4,
     "light0": 4,
+    "light1": 4,
     "heavy0": 2,
     "part0": 4,
     "part1": 4,
@@ -78,6 +79,7 @@ class Cap:
 
 #: The key whose starts count units, and that a body corrects.
 TOKENS = "chaos.tokens"
+LIGHT, HEAVY = ("light0", "light1"), "heavy0"
 PARTS = ("part0", "part1")
 #: By key.
 PACES = {
@@ -85,10 +87,10 @@ PACES = {
     "chaos.even": Pace(("even0",), 10, 4.95, RateLimitPolicy("chaos.even", throttle="10/5s")),
     "chaos.burst": Pace(("burst0",), 20, 12.0, RateLimitPolicy("chaos.burst", rate="20/12s")),
     TOKENS: Pace(
-        ("light0", "heavy0"),
-        300,
-        10.0,
-        RateLimitPolicy(TOKENS, rate="300/10s", units="args.units"),
+        (*LIGHT, HEAVY),
+        60,
+        4.0,
+        RateLimitPolicy(TOKENS, rate="60/4s", units="args.units"),
         counts="units",
     ),
     "tier paced": Pace(("paced0",), 15, 5.0),
@@ -101,8 +103,11 @@ CAPS = {"queue": Cap(PARTS, 3), "partition": Cap(PARTS, 1, by_part=True)}
 TIERS = {1: "free", 2: "two", 4: "four"}
 TIER_PACES = {"paced": (4, "15/5s")}
 TIER_OF = {"paced0": "paced"}
-#: A queue with a limit and partitions, and its settings.
-QUEUE = "celery-parts"
+#: The queues of tenants whose tasks are not in the default one. Light tasks have one of their own,
+#: so that a heavy one would starve if its key did not save units for it.
+QUEUE, LIGHT_QUEUE = "celery-parts", "celery-light"
+QUEUE_OF = {**dict.fromkeys(LIGHT, LIGHT_QUEUE), **dict.fromkeys(PARTS, QUEUE)}
+#: The settings of the queue with a limit and partitions.
 QUEUE_SETTINGS: Mapping[str, Any] = {
     "global_limit": CAPS["queue"].most,
     "rate": "40/5s",
@@ -117,8 +122,8 @@ DEBOUNCE_AT_MOST_SECONDS = 3.0
 #: seconds. Each tenant has `backlog` tasks waiting. So a task waits for those and a window, and for
 #: bodies that are longer than a lease (`Plan.longest_seconds`).
 STARVABLE: dict[str, tuple[tuple[str, ...], float]] = {
-    "units, light tasks": (("light0",), 18.0),
-    "units, heavy tasks": (("heavy0",), 18.0),
+    "units, light tasks": (LIGHT, 15.0),
+    "units, heavy tasks": ((HEAVY,), 15.0),
     "a burst": (("burst0",), 15.0),
     "a tier's rate": (("paced0",), 7.0),
     "partitions of a queue": (PARTS, 10.0),
@@ -181,8 +186,9 @@ class Plan:
         long_pause_seconds: How long Redis is paused once, longer than a lease.
         long_share: Share of the tasks that run longer than a lease.
         amounts: How many faults of each kind.
-        patience: A wait of this many times its bound fails the run. The quick form runs beside
-            other work, so it judges what stalls, and the other forms judge how long a wait takes.
+        patience: A wait after a fault of this many times its bound fails the run. The quick form
+            runs beside other work, so it judges what stalls, and the other forms judge how long a
+            wait takes.
     """
 
     seconds: float
@@ -369,7 +375,8 @@ def next_job(plan: Plan, random: Random, tenant: str = "") -> Job:
         retries=1 if random.random() < 0.06 else 0,
     )
     if tenant in PACES[TOKENS].tenants:
-        units = random.randint(1, 6) if tenant == "light0" else random.randint(40, 120)
+        # What is left of the window beside light tasks is never enough for a heavy one.
+        units = random.randint(8, 16) if tenant in LIGHT else random.randint(40, 60)
         # Most estimates are too high, some are too low, and a third is not corrected.
         used = random.randint(0, round(1.2 * units)) if random.random() < 0.67 else None
         return replace(job, units=units, used=used)

@@ -44,7 +44,7 @@ from tests.chaos.verdict import (
     Verdict,
     judge,
 )
-from tests.chaos.waits import SLACK_SECONDS
+from tests.chaos.waits import AWAKE_SECONDS, SLACK_SECONDS
 
 LEASE = 3.0
 LIMITS = {"one": 1, "two": 2, "system": None}
@@ -729,9 +729,11 @@ def waited(*parts: Any) -> bool:
     ("fault", "latest"),
     [
         ([], 5),
-        (outage(1, 3), 5 + 2 + 5),
+        (outage(1, 3), 5 + 2 + AWAKE_SECONDS),
+        # Two faults at one time count once, and a time before the task was due does not count.
+        ([outage(1, 3), outage(-9, 2)], 5 + 3 + AWAKE_SECONDS),
         (killed(3), 5 + LEASE + SLACK_SECONDS),
-        (frozen(3, 4), 5 + 1 + LEASE),
+        (frozen(3, 4), 5 + 1 + LEASE + SLACK_SECONDS),
         # A task of the same tenants died, and its slot is gone for a lease.
         ([ran(2, None, "b", tenant="two"), killed(3, "child")], 5 + 2 * (LEASE + SLACK_SECONDS)),
         ([ran(2, None, "b", tenant="one"), killed(3, "child")], 5 + LEASE + SLACK_SECONDS),
@@ -742,6 +744,15 @@ def test_what_waits_for_something_slow_begins_in_its_time(fault: Any, latest: fl
         begun = ran(begins, begins + 1, "a", tenant="two", worker="w.2")
         more = fault if isinstance(fault, list) else [fault]
         assert waited(sent(0, "a", tenant="two"), begun, *more) is holds
+
+
+@pytest.mark.parametrize(("begins", "holds"), [(7.9, True), (8.1, False)])
+def test_a_quick_run_has_no_patience_with_what_starves(begins: float, holds: bool) -> None:
+    parts = [sent(0, "a", tenant="two"), outage(1, 3), ran(begins, 14, "a", tenant="two")]
+    # Work goes on meanwhile.
+    parts += [sent(0, "b"), ran(3.1, 3.2, "b")]
+    verdict = judge(Story(flat(parts), LEASE), LIMITS, starvable={"it": (("two",), 5.0)})
+    assert (verdict.holds, verdict.holds_within(2)) == (holds, holds)
 
 
 def test_a_task_that_never_begins_has_starved_unless_it_has_ended() -> None:

@@ -136,9 +136,9 @@ class Verdict:
         return self.holds_within(1.0)
 
     def holds_within(self, patience: float) -> bool:
-        """Whether every threshold does, if each wait may take ``patience`` times its bound."""
+        """Whether every threshold does, if slots and work may take ``patience`` times as long."""
         waits = [*self.after_child, *self.after_worker, *self.resumes, *self.workers_back]
-        waits += [wait for each in self.starvable.values() for wait in each]
+        starvable = [wait for each in self.starvable.values() for wait in each]
         broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
         broken = (*broken, self.refused, self.broken)
         unexplained = UNEXPLAINED in self.duplicates.values()
@@ -147,8 +147,11 @@ class Verdict:
             return False
         # A run without a parked task shows nothing of them, and so do no duplicates.
         shows_nothing = self.parked == 0 or (self.uniques is not None and 0 in self.uniques)
-        return not any((*broken, self.crashed, unexplained, shows_nothing)) and all(
-            wait.seconds <= patience * wait.allowed for wait in waits
+        if any((*broken, self.crashed, unexplained, shows_nothing)):
+            return False
+        # A quick run is so short that with patience no task of it could starve.
+        return all(wait.seconds <= patience * wait.allowed for wait in waits) and all(
+            wait.holds for wait in starvable
         )
 
 

@@ -1,11 +1,13 @@
 """How long things took in a run, and how long they may take (``verdict``).
 
 Nobody starves: each task that waits for something slow (``plan.STARVABLE``) must begin in its time.
-An outage gives it more time, as it does a sample of R2. So does each of these:
+It may wait longer by the time that these took of its wait, together:
 
-- A process that died with a task of the same tenants. Its slot comes back a lease later.
-- A killed worker, which may have had the task.
-- A frozen worker, which may have the task for its freeze and a lease.
+- An outage, and a second.
+- The lease of a process that died with a task of the same tenants.
+- A freeze and a lease, in which the frozen worker may have the task.
+
+A killed worker may have had it too, which costs it one more lease.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ CHILD_SECONDS = 2.0
 #: How late the end of a lease may be seen: a claim that found nothing sleeps for so long.
 SLACK_SECONDS = 1.0
 RESUME_SECONDS = 5.0
+#: How long after an outage nothing may begin, where not the first begin is judged but one of many.
+AWAKE_SECONDS = 1.0
 RESUME_IN_CLUSTER_SECONDS = 10.0
 
 
@@ -184,6 +188,9 @@ def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]
         for each in story.of_tenant.get(tenant, ())
         if each.outcome is None
     ]
+    kept = story.lease_seconds + SLACK_SECONDS
+    faults = [(each.begun, each.over + AWAKE_SECONDS) for each in story.outages]
+    faults += [(each.begun, each.over + kept) for each in story.freezes]
     gone = {name for names in story.unfinished()[1:] for name in names}
     found = []
     for task_id, submit in story.submits.items():
@@ -194,15 +201,20 @@ def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]
             continue
         due = submit["due"]
         begins = min((each.begun for each in attempts), default=inf)
-        over = min(begins, due + bound)
-        more = outage_after(story, due, over)
-        kept = story.lease_seconds + SLACK_SECONDS
-        more += kept * sum(due - kept <= at <= begins for at in died)
-        more += kept * any(due <= kill["at"] <= begins for kill in story.kills)
-        more += sum(
-            each.over - each.begun + story.lease_seconds
-            for each in story.freezes
-            if each.meets(due - story.lease_seconds, begins)
-        )
+        spans = [*faults, *((at, at + kept) for at in died)]
+        # One worker at most had this task.
+        killed = any(due <= kill["at"] <= begins for kill in story.kills)
+        more = _length(spans, due, begins) + kept * killed
         found.append(Wait(submit["tenant"], due, begins - due, bound, more))
     return found
+
+
+def _length(spans: list[tuple[float, float]], begun: float, over: float) -> float:
+    """Return how much of a time some of these spans cover."""
+    length, until = 0.0, begun
+    for first, last in sorted(spans):
+        since, last = max(first, until), min(last, over)
+        if last > since:
+            length += last - since
+            until = last
+    return length
