@@ -102,7 +102,11 @@ _Request: Any = Request
 
 
 class SeenRequest(_Request):
-    """Says that a pool has a task, before an early ack, and that a gate sent it back."""
+    """Says that a worker has a task, that its pool has it, and that a gate sent it back."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        ledger.write("received", id=self.id, retries=self._request_dict["retries"], worker=WORKER)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Write it down."""

@@ -149,6 +149,9 @@ class Story:
         for event in kinds["accepted"]:
             if event.get("redelivered"):
                 self.redeliveries[event["id"], event["retries"]].append(event["at"])
+        self._received: dict[str, list[Event]] = defaultdict(list)
+        for event in kinds["received"]:
+            self._received[event["id"]].append(event)
         self._accepted: dict[str, list[Event]] = defaultdict(list)
         sent_back: dict[tuple[str, str], list[float]] = defaultdict(list)
         for event in kinds["sent back"]:
@@ -267,8 +270,9 @@ class Story:
         """Say whether an early-acked task was given to a process that then died.
 
         Its ack is sent when the pool takes it, so from then on nobody else has it, until a gate
-        has sent it back. A worker that
-        was asked to end waits for its bodies: what it leaves is lost.
+        has sent it back. A worker that was asked to end waits for its bodies: what it leaves is
+        lost. If a whole worker is killed right after it received the task, the process of the body
+        may have sent its begin, although nobody has seen that the pool has the task.
         """
         attempts = self.attempts_of.get(task_id, ())
         now_at = max((each.retries + 1 for each in attempts if each.outcome == "retry"), default=0)
@@ -284,6 +288,12 @@ class Story:
                 for each in attempts
                 if each.retries >= now_at and each.outcome is None
             ),
+        ]
+        # Of no process of a pool, so only the death of the worker counts.
+        taken += [
+            (each["worker"], -1, each["at"], each["at"] + BEGINS_SOON)
+            for each in self._received.get(task_id, ())
+            if each["retries"] >= now_at
         ]
         return any(
             self.death(worker, pid, at - 0.5, violent=True) < until

@@ -165,6 +165,24 @@ def test_an_early_task_that_a_pool_took_and_whose_worker_died_is_counted_apart()
     assert verdict_on(sent(0, "a", late=False), taken, killed(2)).gone == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("end", "is_gone"),
+    [
+        (killed(1.4), True),
+        (killed(1.6), False),
+        (killed(1.4, "child"), False),
+        (killed(1.4, worker="w.2"), False),
+        ({"event": "gone", "at": 1.4, "worker": "w.1", "ours": False, "status": 0}, False),
+    ],
+)
+def test_a_worker_that_is_killed_with_a_begin_on_its_way_takes_an_early_task_with_it(
+    end: ledger.Event, is_gone: bool
+) -> None:
+    received = {"event": "received", "at": 1, "id": "a", "retries": 0, "worker": "w.1"}
+    assert verdict_on(sent(0, "a", late=False), received, end).gone == (["a"] if is_gone else [])
+    assert verdict_on(sent(0, "a"), received, end).lost == ["a"]
+
+
 def test_an_early_task_that_a_worker_left_when_it_ended_in_order_is_lost() -> None:
     begun = [sent(0, "a", late=False), *ran(1, None, "a", late=False)]
     gone = {"event": "gone", "at": 2, "worker": "w.1", "ours": False}

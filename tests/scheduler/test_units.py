@@ -220,6 +220,25 @@ def test_a_report_counts_once_and_the_last_one_holds(shop):
     assert len(shop.claim()[0]) == 4
 
 
+def test_a_report_of_a_task_without_units_replaces_the_one_that_it_counted(shop):
+    shop.put("a", TEN)
+    shop.put("b", TEN, times=10)
+    task = shop.claim(1) and shop.answer.tasks[0]
+    assert used(shop, task, 5) == 1
+    assert len(shop.claim()[0]) == 5
+
+
+def test_a_second_report_of_a_number_writes_nothing(shop):
+    shop.put("a", taking(4))
+    task = shop.claim(1) and shop.answer.tasks[0]
+    for units in (4, 6):
+        used(shop, task, units)
+        again = commands_of(shop, lambda units=units: used(shop, task, units))
+        other = commands_of(shop, lambda units=units: used(shop, task, units + 1))
+        assert again < other - 1
+        used(shop, task, units)
+
+
 def test_a_report_acts_only_on_the_own_start_of_a_task(shop):
     shop.put("a", taking(3), times=2)
     first, second = shop.claim() and shop.answer.tasks
