@@ -18,6 +18,7 @@ from typing import Any
 from tests.benchmarks import (
     admin,
     claims,
+    costs,
     flags,
     gate,
     latency,
@@ -35,7 +36,18 @@ from tests.support.redis_server import RedisServer
 
 #: The names of the parts on the command line, in the order in which they run.
 PARTS = (
-    *("wire", "claims", "parked", "order", "memory", "operator", "metrics", "admin", "flags"),
+    *(
+        "wire",
+        "claims",
+        "parked",
+        "order",
+        "memory",
+        "operator",
+        "metrics",
+        "admin",
+        "flags",
+        "numbers",
+    ),
     *(
         "shares",
         "latency",
@@ -116,6 +128,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "operator": lambda: operator.rows(server, 10_000 if quick else 100_000),
         "metrics": lambda: metrics.rows(server, 10_000 if quick else 100_000),
         "flags": lambda: flags.rows(server),
+        "numbers": lambda: costs.rows(server, 3 if quick else 9),
         "shares": lambda: shares.rows(server, 15 if quick else 60),
         "latency": lambda: latency.rows(server, *((600, 60, 1) if quick else (5_000, 1_000, 3))),
         "slow": lambda: latency.slow_rows(server, *((300, 12) if quick else (5_000, 240))),

@@ -63,6 +63,9 @@ if STOCK:
         "visibility_timeout": float(os.environ["CHAOS_VISIBILITY_SECONDS"])
     }
 else:
+    if WORKER and ON in OUR_BROKERS:
+        # The first connection of a process has four seconds, whatever the policy of a publish is.
+        app.conf.broker_transport_options = {"connect_retries_timeout": 60.0}
     app.conf.fairness = {
         "lease_seconds": LEASE_SECONDS,
         "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()}
