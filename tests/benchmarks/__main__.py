@@ -36,19 +36,9 @@ from tests.support.redis_server import RedisServer
 
 #: The names of the parts on the command line, in the order in which they run.
 PARTS = (
+    *("wire", "claims", "parked", "order", "memory", "operator", "metrics", "admin", "flags"),
     *(
-        "wire",
-        "claims",
-        "parked",
-        "order",
-        "memory",
-        "operator",
-        "metrics",
-        "admin",
-        "flags",
         "numbers",
-    ),
-    *(
         "shares",
         "latency",
         "slow",
