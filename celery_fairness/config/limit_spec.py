@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celery_fairness.config.numbers import NUMBERS, placeholders, read_numbers, write_numbers
+from celery_fairness.config.numbers import (
+    AMOUNTS_OF_TASKS,
+    NUMBERS,
+    placeholders,
+    read_numbers,
+    write_numbers,
+)
 
 #: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
 OF_QUEUE, WHOLE = "q", "g"
@@ -81,6 +87,22 @@ class Limit:
         """The limit as text without spaces, commas and line ends: ``KEY|NUMBERS|FLAGS``."""
         flag = "p" if self.private else self.of.strip(OF_QUEUE)
         return f"{self.key}|{self._numbers}|{self.on_limit[0]}{flag}"
+
+
+def key_with_amounts(limit: Limit) -> str:
+    """Return the key of a limit, and behind it what one task takes: ``KEY*S3;U500``.
+
+    A lease has its keys in this form. A task that takes more than the limit has takes all of it.
+    """
+    taken = {name: limit[name] for name in AMOUNTS_OF_TASKS if limit[name] is not None}
+    if "slots" in taken and limit["concurrency"]:
+        taken["slots"] = min(taken["slots"], limit["concurrency"])
+    return f"{limit.key}*{write_numbers(taken)}" if taken else limit.key
+
+
+def keys_of_lease(text: str) -> list[str]:
+    """Return the keys of a lease without what its task takes."""
+    return [key.partition("*")[0] for key in text.split(",")]
 
 
 #: A limit's text or name: its key, its numbers, and its flags if it has any.

@@ -347,6 +347,8 @@ NUMBERS: Final = {
         Number("weight", "W", Share(MAX_WEIGHT), "Share among waiting tenants.", "2"),
         Number("max_waiting", "M", WAITING, "Most waiting tasks of one tenant on fairredis.",
                "10000"),
+        Number("slots", "S", Amount(MAX_CONCURRENCY), "What one task counts at the concurrency.",
+               "8", "takes {} slots", taken_of="concurrency"),
         Number("units", "U", Amount(MAX_RATE_LIMIT), "What one task's start counts at the rate.",
                "500", "takes {}", taken_of="rate"),
     )
@@ -370,6 +372,7 @@ HOLDERS: Final[Mapping[str, Mapping[str, str]]] = {
         "concurrency": "concurrency",
         "rate": "rate",
         "throttle": "throttle",
+        "slots": "slots",
         "units": "units",
     },
     "queue": {

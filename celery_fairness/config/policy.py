@@ -47,6 +47,9 @@ class RateLimitPolicy:
         rate: Starts in any window of a period, given in a form that :meth:`Rate.parse` reads. The
             attribute is a :class:`Rate` or None.
         throttle: Starts in a period, evenly spaced, likewise.
+        slots: How much of the concurrency one task takes while it runs, 1 to 1,000,000, or the
+            argument that has this number, such as ``args.gigabytes``. None is 1. If the number of
+            an argument is above the concurrency, the task takes all of it.
         units: How much of the rate the start of one task takes, 1 to 10^9, or the argument
             that has this number, such as ``args.estimate``. None is 1. If the number of an
             argument is above the rate, the task takes all of it.
@@ -67,6 +70,7 @@ class RateLimitPolicy:
     on_limit: OnLimit = "wait"
     missing: Missing = "error"
     units: int | str | None = None
+    slots: int | str | None = None
     template: KeyTemplate = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from celery_fairness.config.limit_spec import keys_of_lease
 from celery_fairness.message.headers import Copy
 from celery_fairness.util.durations import Milliseconds
 from celery_fairness.util.value import Value
@@ -42,7 +43,8 @@ class Lease:
         id: Unique per attempt, not per task: a redelivered copy has another id. The part before an
             ``@`` is the worker that runs the body, for limits of one worker.
         key: The limit's key, such as ``tenant:42``. If it holds slots of several limits, their
-            keys joined by commas, the tenant's tier first.
+            keys joined by commas, the tenant's tier first, each with what the task takes of it
+            (``key_with_amounts``).
     """
 
     id: str
@@ -51,7 +53,7 @@ class Lease:
     @property
     def keys(self) -> list[str]:
         """The key of each slot."""
-        return self.key.split(",")
+        return keys_of_lease(self.key)
 
     @property
     def worker(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.limit_spec import Limit, key_with_amounts, write_limits
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import INVALID, NO_SERVICE, NONE, tier_key
 from celery_fairness.errors import HeaderInvalid, TenantInvalid
@@ -58,12 +58,13 @@ class Attribution(NamedTuple):
 
     @property
     def keys(self) -> str:
-        """The keys of all its limits, joined by commas, the tier's first; "" without limits."""
+        """The keys of all its limits as a lease has them, the tier's first; "" without limits."""
         if not self.limits and not self.of_queue:
             return self.key
+        own = {limit.key: key_with_amounts(limit) for limit in self.limits}
         of_queue = (limit.partition("|")[0] for limit in self.of_queue.split(","))
-        keys = [self.key, *(limit.key for limit in self.limits), *of_queue]
-        return ",".join(key for key in dict.fromkeys(keys) if key)
+        keys = [self.key, *own, *of_queue]
+        return ",".join(own.get(key, key) for key in dict.fromkeys(keys) if key)
 
 
 def attribution_of(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
+from celery_fairness.config.limit_spec import keys_of_lease
 from celery_fairness.config.queue_limits import PREFIX
 from celery_fairness.scheduler.types import Claimed, Settle, Verdict
 from celery_fairness.util.threads import native_lock
@@ -94,7 +95,7 @@ class LeaseTable:
         limited = [held.key for held in self.held() if PREFIX in held.key]
         if not limited:
             return {}
-        keys = (key for all_of_one in limited for key in all_of_one.split(","))
+        keys = (key for all_of_one in limited for key in keys_of_lease(all_of_one))
         return dict(Counter(key for key in keys if key.startswith(PREFIX)))
 
     def hold(self, task: Claimed, epoch: int, in_place: bool = False) -> Held | None:

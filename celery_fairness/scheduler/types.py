@@ -124,7 +124,7 @@ class Claimed(NamedTuple):
         queue: The task's queue.
         attempt: The number of this claim of the task, from 1.
         key: The key of the tenant's tier limit, or ``_system``, and the keys of its other limits,
-            joined by commas.
+            joined by commas, each with what the task takes of it (``key_with_amounts``).
         rank: The task's priority.
         message: The message.
         waited_ms: The time since the task began to wait. None if it is not known.

@@ -208,11 +208,23 @@ PLANTED = {
         {("flag_missing", "clock", "limited")},
     ),
     "a key that saves for nobody": (
-        change("HSET", "virtual_times", "saving api", "5 9 api api|R# tenant:a q"),
+        change("HSET", "virtual_times", "saving api", "0 5 9 api api|R# tenant:a q"),
         {
             ("saving_without_task", "virtual_times", "saving api"),
             ("flag_missing", "clock", "several"),
         },
+    ),
+    "a key that saves for a tenant that waits elsewhere": (
+        change("HSET", "virtual_times", "saving api", "3 0 0 api api|C# tenant:x q"),
+        {
+            ("saving_without_task", "virtual_times", "saving api"),
+            ("flag_missing", "clock", "several"),
+            ("flag_missing", "clock", "slots"),
+        },
+    ),
+    "slots of leases that a key does not have": (
+        change("HSET", "virtual_times", "beside gone", "3"),
+        {("slots_not_counted", "leases:gone", ""), ("flag_missing", "clock", "slots")},
     ),
     "a rate without starts": (
         change("HDEL", "window:rate", "60000"),

@@ -108,26 +108,45 @@ class Saved(NamedTuple):
     """What a key saves for the first task that waits at a place.
 
     Attributes:
+        slots: Of its concurrency.
         units: Of its rate.
-        ends: Logical time after which it saves nothing, if the task has not started.
+        ends: Logical time after which it saves nothing, if the task has not started. `NEVER` while
+            slots gather.
         keys: All that save for the task, with commas between them.
         name: Of the limit at which the task waits.
         tenant: The key of the task's tenant.
         queue: Of the task.
     """
 
+    slots: int
     units: int
-    ends: int
+    ends: float
     keys: str
     name: str
     tenant: str
     queue: str
 
 
+class Waiter(NamedTuple):
+    """Who a waiting task is for the keys that save: its tenant's key, its queue, all its keys."""
+
+    key: str = ""
+    queue: str = ""
+    keys: tuple[str, ...] = ()
+
+
 def read_saved(text: str) -> Saved:
     """Read what a key saves, as the server stores it."""
-    units, ends, keys, name, tenant, queue = text.split(" ", 5)
-    return Saved(int(units), int(ends), keys, name, tenant, queue)
+    slots, units, ends, keys, name, tenant, queue = text.split(" ", 6)
+    return Saved(int(slots), int(units), int(ends) or NEVER, keys, name, tenant, queue)
+
+
+class Beside(NamedTuple):
+    """What keys may save for other tasks than one: most slots, most units, and for how long."""
+
+    slots: int = 0
+    units: int = 0
+    lasts_ms: float = 0
 
 
 @dataclass
@@ -143,13 +162,14 @@ class Report:
 class Other:
     """A lease whose task is not in Redis: its keys, and the logical times of its end and begin.
 
-    ``units`` has by key what its task takes, if that is known and not 1.
+    ``units`` and ``slots`` have by key what its task takes, if that is known and not 1.
     """
 
     keys: frozenset[str]
     ends: int
     since: int
     units: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
 
 
 @functools.cache
@@ -175,7 +195,7 @@ class Admission:
         now: Server time, in ms.
         time: Logical time of the last call.
         epoch: When this memory began.
-        claimed: The keys of each lease of a claim.
+        claimed: The keys of each lease of a claim, with the slots that it takes of each.
         others: Leases whose task is not in Redis: of gates, and those that were registered again.
         reservations: By key, the promotions that reserve a start, with their ends and units.
         saved: What keys saved before the last call, and after it.
@@ -189,7 +209,7 @@ class Admission:
         #: The stored clock.
         self._logical: int | None = None
         self._seen = 0
-        self.claimed: dict[str, tuple[str, ...]] = {}
+        self.claimed: dict[str, dict[str, int]] = {}
         self.others: dict[str, Other] = {}
         self.reservations: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
         self.saved: tuple[Mapping[str, Saved], Mapping[str, Saved]] = ({}, {})
@@ -332,32 +352,52 @@ class Admission:
         return max(self.paused_ms(limit.key), self.cooled_ms(limit.key))
 
     def held(self, key: str) -> int:
-        """Return how many leases count at a key. Each counts until a call has ended it."""
-        claimed = sum(key in keys for keys in self.claimed.values())
-        return claimed + sum(key in other.keys for other in self.others.values())
+        """Return how many slots of a key leases take. Each counts until a call has ended it."""
+        claimed = sum(slots.get(key, 0) for slots in self.claimed.values())
+        others = (other for other in self.others.values() if key in other.keys)
+        return claimed + sum(other.slots.get(key, 1) for other in others)
+
+    def slots_of(self, words: str) -> dict[str, int]:
+        """Return by key how many slots a task with these limits takes now, if that is not 1."""
+        limits = one_per_key(tuple(map(self.numbers, read_limits(words))))
+        return {limit.key: limit.takes for limit in limits if limit.takes > 1}
+
+    def is_full(self, limit: Limit, saved: int = 0) -> bool:
+        """Return whether a limit has too few slots for a task, beside those that it saves."""
+        most = limit.concurrency
+        if most is None:
+            return False
+        return self.held(limit.key) + limit.takes + min(saved, most) > most
 
     def reserved(self, key: str) -> tuple[int, int]:
         """Return how many starts and units of a key are reserved for tasks on the way to a gate."""
         units = [units for end, units in self.reservations[key].values() if end > self.time]
         return len(units), sum(units)
 
-    def saved_for_others(self, limit: Limit, task: tuple[str, str]) -> tuple[int, int]:
-        """Return the units that a key may save for other tasks than this, and for how long.
+    def saved_for_others(self, limit: Limit, task: Waiter) -> Beside:
+        """Return what a key may save for other tasks than this.
 
         A call may have begun or ended a saving, so those before and after it count.
 
         Args:
             limit: Of the task.
-            task: The key of its tenant, and its queue.
+            task: The task.
         """
         records = [saved[limit.key] for saved in self.saved if limit.key in saved]
-        own = (*task, limit.units)
-        others = [x for x in records if (x.tenant, x.queue, x.units) != own and x.ends > self.time]
-        most = max((x.units for x in others), default=0)
-        return most, max((x.ends - self.time for x in others), default=0)
+        alive = [x for x in records if x.ends > self.time]
+        others = [x for x in alive if not _is_for(x, limit, task)]
+        return Beside(
+            max((x.slots for x in others), default=0),
+            max((x.units for x in others), default=0),
+            max((x.ends - self.time for x in others), default=0),
+        )
+
+    def saving_keys(self) -> set[str]:
+        """Return the keys that saved before the last call, or save after it."""
+        return {key for saved in self.saved for key, x in saved.items() if x.ends > self.time}
 
     def is_passed(self, limit: Limit, queue: str | None) -> bool:
-        """Return whether a start with this limit takes units that its key saves for another place.
+        """Return whether a start with this limit takes what its key saves for another place.
 
         The key saved them before the call and goes on after it.
 
@@ -369,8 +409,10 @@ class Admission:
         before, after = (saved.get(limit.key) for saved in self.saved)
         if before is None or after is None or before.ends <= self.time:
             return False
-        if before[3:] != after[3:] or before.queue == queue:
+        if before[4:] != after[4:] or before.queue == queue:
             return False
+        if self.is_full(limit, min(before.slots, after.slots)):
+            return True
         log, ahead = self.logs.get(limit.key) or StartLog(), self.reserved(limit.key)[1]
         return any(
             log.rate_wait_ms(
@@ -386,7 +428,7 @@ class Admission:
         limit: Limit,
         rules: Any,
         early: bool = False,
-        beside: tuple[str, str] | None = None,
+        beside: Waiter | None = None,
     ) -> tuple[float, float]:
         """Return how long a limit allows no start, and when a task may be tried again.
 
@@ -399,24 +441,24 @@ class Admission:
             limit: With the numbers that judge it.
             rules: Of the worker.
             early: The task has a way before it, so a throttle may be a little early.
-            beside: The tenant's key and the queue of a task that leaves what keys save for others.
+            beside: A task that leaves what keys save for others.
         """
         hold = self.hold_ms(limit)
         if hold == NEVER or rules.enforcement != "on":
             return hold, AGAIN_MS if hold == NEVER else hold
         wait, again = 0.0, 0.0
-        if limit.concurrency is not None and self.held(limit.key) >= limit.concurrency:
+        saved = self.saved_for_others(limit, beside) if beside else Beside()
+        if self.is_full(limit, saved.slots):
             wait, again = NEVER, AGAIN_MS
         pace = self.pace_ms(limit, early, beside)
         wait, again = max(wait, pace), max(again, pace)
         return max(wait, hold), hold or again
 
-    def pace_ms(
-        self, limit: Limit, early: bool = False, beside: tuple[str, str] | None = None
-    ) -> float:
+    def pace_ms(self, limit: Limit, early: bool = False, beside: Waiter | None = None) -> float:
         """Return how long the rates and the throttle of a limit allow no start."""
         ahead, ahead_units = self.reserved(limit.key)
-        saved, saved_ms = self.saved_for_others(limit, beside) if beside else (0, 0)
+        others = self.saved_for_others(limit, beside) if beside else Beside()
+        saved, saved_ms = others.units, others.lasts_ms
         log = self.logs.get(limit.key)
         if not log and not ahead and not saved:
             return 0
@@ -439,7 +481,7 @@ class Admission:
         words: str,
         rules: Any,
         early: bool = False,
-        beside: tuple[str, str] | None = None,
+        beside: Waiter | None = None,
     ) -> Rejected | None:
         """Return why no task with these limits may start now, or None if all limits allow it.
 
@@ -586,6 +628,23 @@ class Admission:
         for _, key in until[:most]:
             del self.paused[key]
         return {whole_key(key) for _, key in (*over, *until) if not is_pattern(key)}
+
+
+def _is_for(saved: Saved, limit: Limit, task: Waiter) -> bool:
+    """Return whether a key may save for a task, which takes of it what this limit says."""
+    takes = saved.slots in (0, limit.slots) and saved.units in (0, limit.units)
+    is_there = (saved.tenant, saved.queue) == (task.key, task.queue)
+    return takes and is_there and set(saved.keys.split(",")) <= set(task.keys)
+
+
+def keys_with(text: str) -> tuple[frozenset[str], dict[str, int], dict[str, int]]:
+    """Read the keys of a lease, and by key the slots and the units that its task takes."""
+    amounts: dict[str, dict[str, int]] = {"S": {}, "U": {}}
+    words = [word.partition("*") for word in text.split(",")]
+    for key, _, numbers in words:
+        for part in numbers.split(";") if numbers else ():
+            amounts[part[0]][key] = int(part[1:])
+    return frozenset(key for key, _, _ in words), amounts["S"], amounts["U"]
 
 
 def is_pattern(key: str) -> bool:

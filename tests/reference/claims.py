@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.reference.admission import NEVER, keys_of, whole_key, word_of
 from tests.reference.events import EXCEEDED, RELEASED, Event
-from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits, units_of
+from tests.reference.limits import DROP, RESCHEDULE, WAIT, Limit, read_limits, several_of, units_of
 from tests.reference.objection import Objection, require
 from tests.reference.observed import Observed
 from tests.reference.order import Rounds
@@ -51,7 +51,7 @@ class Claim:
         promotes: It is the claim of a promoter: what it takes is published, and starts later.
         lets_all: It does so for a worker that enforces nothing, and takes what is stopped too.
         exact: The bounds of a call cannot have cut this claim short.
-        takes_several: Keys of which a task takes several units. If a key ends to save for it, the
+        takes_several: Keys of tasks that take several of any. If a key ends to save for one, the
             next claim looks at the others. The key may also begin and end to save in this claim.
         given: The tasks that it was given so far.
         held: By key, the slots that its process holds.
@@ -78,7 +78,11 @@ class Claim:
         self.exact = True
         self.expired = expired
         self.takes_several = {
-            key for queue in self.queues for x in state.waiting(queue) for key in units_of(x.limits)
+            limit.key
+            for queue in self.queues
+            for x in state.waiting(queue)
+            if several_of(x.limits)
+            for limit in read_limits(x.limits)
         }
         self.given: list[Task] = []
         self.starts: Counter[tuple[str, str, str]] = Counter()
@@ -253,13 +257,19 @@ class Claim:
         opened = [task for task in heads.values() if not closed[task.key, task.limits]]
         return [task for task in opened if not self._is_behind(task, heads.values())]
 
-    @staticmethod
-    def _is_behind(task: Task, firsts: Iterable[Task]) -> bool:
-        """Whether its tenant has a task before it at the same keys that takes several units."""
+    def _is_behind(self, task: Task, firsts: Iterable[Task]) -> bool:
+        """Whether it may have to wait for a task that takes several.
+
+        Its tenant has one before it at the same keys. Or one of any tenant waits at a key that
+        saves for a third task, so both may wait at one place. That lasts until the saving ends.
+        """
         keys = [limit.key for limit in read_limits(task.limits)]
+        saves = self.admission.saving_keys().intersection(keys)
+        if saves and any(saves & several_of(x.limits) for x in firsts if x is not task):
+            return True
         return any(
             (other.rank, -other.seq) > (task.rank, -task.seq)
-            and units_of(other.limits)
+            and several_of(other.limits)
             and [limit.key for limit in read_limits(other.limits)] == keys
             for other in firsts
             if other.key == task.key and other is not task
@@ -281,8 +291,8 @@ class Claim:
             *(claimed.rank, claimed.message),
         )
         require(got == expected, "a task is given as it was put", expected=expected, got=got)
-        keys = ",".join(keys_of(task.key, limits))
-        require(claimed.key == keys, "a lease holds a slot of each of its keys", expected=keys)
+        keys = self._keys_with(task, limits)
+        require(claimed.key == keys, "a lease holds slots of each of its keys", expected=keys)
 
         rules = self.rules
         require(self.takes(task), "a process gets only what it takes", tag=tag)
@@ -309,6 +319,16 @@ class Claim:
         has_turn = rounds.accept(task.queue, self._check_over, self._may_leave_turn)
         require(has_turn, "a process takes no more of a queue than its share", queue=task.queue)
         self._start(task, claimed.lease, owner, limits)
+
+    def _keys_with(self, task: Task, limits: str) -> str:
+        """Return the keys of a start, each with what the task takes of it."""
+        slots, units = self.admission.slots_of(limits), units_of(limits)
+        words = []
+        for key in keys_of(task.key, limits):
+            amounts = [f"S{slots[key]}"] if key in slots else []
+            amounts += [f"U{units[key]}"] if key in units else []
+            words.append(f"{key}*{';'.join(amounts)}" if amounts else key)
+        return ",".join(words)
 
     def _check_saving(self, task: Task) -> None:
         """A task leaves what a key saves for the first task of another place."""
@@ -429,8 +449,11 @@ class Claim:
         self.state.leave(task, "leased")
         self.state.leases[name] = lease
         # If its worker has registered it again, it counts at the keys of both.
-        other = self.admission.others.pop(name, None)
-        self.admission.claimed[name] = (*keys, *(other.keys if other else ()))
+        slots = dict.fromkeys(keys, 1) | self.admission.slots_of(limits)
+        if other := self.admission.others.pop(name, None):
+            slots = {key: other.slots.get(key, 1) for key in other.keys} | slots
+            lease.units = {k: n for k, n in other.units.items() if k not in keys} | units
+        self.admission.claimed[name] = slots
         self.given.append(task)
         self.held.update(lease.keys)
         if self.promotes:
@@ -477,7 +500,7 @@ class Claim:
         closed = [limit for limit, _ in self._closed(task) if limit.key == key]
         if key in self.takes_several:
             limits = map(self.admission.numbers, read_limits(task.limits))
-            closed += [limit for limit in limits if limit.key == key and limit.rates]
+            closed += [limit for limit in limits if limit.key == key]
         return any(strategy in self._strategies(limit, fields["limit"]) for limit in closed)
 
     def check_statistics(self, seen: Observed) -> None:

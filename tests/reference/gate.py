@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
-from tests.reference.admission import SYSTEM, Entitlement, Other
+from tests.reference.admission import SYSTEM, Entitlement, Other, Waiter
 from tests.reference.events import OF_OUTCOME, RELEASED, Event
 from tests.reference.limits import (
     DROP,
@@ -117,7 +117,7 @@ class Gates:
         require(answer.action == _ACTIONS[action], "the strongest action counts", actions=actions)
         if action == WAIT and behind is False:
             # A key may have begun or ended to save for another task.
-            waits = [self._wait_ms(request, beside) for beside in (None, ("", ""))]
+            waits = [self._wait_ms(request, beside) for beside in (None, Waiter())]
             least, most = (ceil(each) / 1000 if each < inf else None for each in waits)
             got = answer.retry_after_seconds
             rule = "a gate says when a task may start"
@@ -164,7 +164,7 @@ class Gates:
                 reasons |= self._reasons_of(each)
                 if admission.hold_ms(each) <= 0:
                     actions.add(each.action)
-            elif admission.closed_ms(each, enforced, beside=("", ""))[0] > 0:
+            elif admission.closed_ms(each, enforced, beside=Waiter())[0] > 0:
                 may_be |= self._reasons_of(each)
                 actions.add(each.action)
         return reasons, actions, may_be
@@ -173,14 +173,14 @@ class Gates:
         key = request.tier_key or SYSTEM
         return self.admission.entitlement(key, request.tenant, request.tier, self.rules)
 
-    def _wait_ms(self, request: Any, beside: tuple[str, str] | None) -> float:
+    def _wait_ms(self, request: Any, beside: Waiter | None) -> float:
         """Return how long some limit of a request allows no start."""
         admission, enforced = self.admission, replace(self.rules, enforcement="on")
         limits = one_per_key(tuple(map(admission.numbers, read_limits(request.limits))))
         own = admission.tier_closed_ms(self._tenant_of(request).limit, enforced)
         return max([own, *(self._closed_ms(each, enforced, beside) for each in limits)])
 
-    def _closed_ms(self, limit: Limit, rules: Any, beside: tuple[str, str] | None) -> float:
+    def _closed_ms(self, limit: Limit, rules: Any, beside: Waiter | None) -> float:
         """Return how long a limit allows no start. While it is held, its slots do not matter."""
         return (
             self.admission.hold_ms(limit)
@@ -192,7 +192,7 @@ class Gates:
         if admission.hold_ms(limit) > 0:
             is_paused = limit.concurrency == 0 or admission.paused_ms(limit.key) > 0
             return {"paused" if is_paused else "cooling_down"}
-        if limit.concurrency is not None and admission.held(limit.key) >= limit.concurrency:
+        if admission.is_full(limit, admission.saved_for_others(limit, Waiter()).slots):
             return {"at_concurrency_limit", "at_rate_limit", "at_throttle"}
         return {"at_rate_limit", "at_throttle"}
 
@@ -207,8 +207,9 @@ class Gates:
             self.book.expect(RELEASED, request.copy.message, request.job.queue, **fields)
             copies.is_released = True
         keys = frozenset(request.lease.keys)
-        units = units_of(request.limits)
-        self.admission.others[request.lease.id] = Other(keys, time + rules.lease_ms, time, units)
+        units, slots = units_of(request.limits), self.admission.slots_of(request.limits)
+        ends = time + rules.lease_ms
+        self.admission.others[request.lease.id] = Other(keys, ends, time, units, slots)
         self.admission.count_starts(request.limits, self._tenant_of(request))
 
     def _is_behind(self, request: Any, queue: str) -> bool | None:

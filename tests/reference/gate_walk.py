@@ -10,6 +10,8 @@ from typing import Any
 
 from redis import Redis
 
+from celery_fairness.config import limit_spec
+from celery_fairness.config.limit_spec import key_with_amounts
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.config.settings import Enforcement, build_settings
 from celery_fairness.config.tenants import tier_key
@@ -19,7 +21,6 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler.types import Claimed, Settle, SkippedTasks, Verdict
 from celery_fairness.util.durations import Milliseconds
 from tests.reference.gate import Gates
-from tests.reference.limits import read_limits
 from tests.reference.objection import Objection
 from tests.reference.operations import Operation, Scene, scene
 from tests.reference.scenes import GATE_LIMITS, small_scene
@@ -113,7 +114,8 @@ class GateWalk(Walk):
 
     def do_arrive(self, tenant, limits):
         limits = limits.replace("*", tenant or "_")
-        keys = [*([tier_key(tenant)] if tenant else ()), *(x.key for x in read_limits(limits))]
+        own = map(key_with_amounts, limit_spec.read_limits(limits))
+        keys = [*([tier_key(tenant)] if tenant else ()), *own]
         if keys:
             number = next(self.count)
             copy = Copy(f"tag.m{number}")

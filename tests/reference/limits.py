@@ -37,6 +37,7 @@ class Limit(NamedTuple):
         of: ``q`` for a partition of a queue, ``g`` for a queue as a whole, otherwise "".
         local: Leases at once in one process, for a limit of a queue.
         units: What a start of the task counts at the rates.
+        slots: What the task counts at the concurrency.
     """
 
     key: str
@@ -48,6 +49,13 @@ class Limit(NamedTuple):
     of: str = ""
     local: int | None = None
     units: int = 1
+    slots: int = 1
+
+    @property
+    def takes(self) -> int:
+        """How many slots the task takes now. If it takes more than the limit, it takes all."""
+        most = self.slots if self.concurrency is None else self.concurrency
+        return max(1, min(self.slots, most))
 
     @property
     def interval_ms(self) -> float:
@@ -83,13 +91,14 @@ def _read_limit(word: str) -> Limit:
         flags[1:] == "p",
         "q" if text == "q" else flags[1:].strip("p"),
         units=int(by_letter.get("U", 1)),
+        slots=int(by_letter.get("S", 1)),
     )
 
 
 @functools.cache
-def without_units(words: str) -> str:
+def without_amounts(words: str) -> str:
     """Return limits without what one task takes: tasks that differ by this share a lane."""
-    return re.sub(r"([|;])U\d+;?", r"\1", words)
+    return re.sub(r"([|;][SU])\d+", r"\g<1>1", words)
 
 
 def one_per_key(limits: tuple[Limit, ...]) -> list[Limit]:
@@ -100,14 +109,27 @@ def one_per_key(limits: tuple[Limit, ...]) -> list[Limit]:
         if one is not limit:
             rates = one.rates if one.rates == limit.rates else one.rates + limit.rates
             wider = limit if limit.interval_ms > one.interval_ms else one
-            units = max(one.units, limit.units)
-            joined[limit.key] = one._replace(rates=rates, throttle=wider.throttle, units=units)
+            counts = [x.concurrency for x in (one, limit) if x.concurrency is not None]
+            joined[limit.key] = one._replace(
+                concurrency=min(counts, default=None),
+                rates=rates,
+                throttle=wider.throttle,
+                units=max(one.units, limit.units),
+                slots=max(one.slots, limit.slots),
+            )
     return list(joined.values())
 
 
 def units_of(words: str) -> dict[str, int]:
-    """Return by key what a task with these limits takes, if that is not 1."""
+    """Return by key how many units a task with these limits takes, if that is not 1."""
     return {x.key: x.units for x in one_per_key(read_limits(words)) if x.units > 1}
+
+
+@functools.cache
+def several_of(words: str) -> frozenset[str]:
+    """Return the keys of which a task with these limits takes several slots or units."""
+    limits = one_per_key(read_limits(words))
+    return frozenset(x.key for x in limits if x.units > 1 or x.slots > 1)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from tests.reference.admission import (
     Other,
     QueueLimit,
     is_pattern,
+    keys_with,
     read_saved,
     whole_key,
     word_of,
@@ -35,7 +36,7 @@ from tests.reference.admission import (
 from tests.reference.claims import Claim
 from tests.reference.copies import NOBODY, Copies
 from tests.reference.events import OF_OUTCOME, Book, Event
-from tests.reference.limits import read_limits
+from tests.reference.limits import read_limits, several_of
 from tests.reference.objection import require
 from tests.reference.observed import Observed
 from tests.reference.order import Turns
@@ -223,22 +224,26 @@ class Reference:
     def note_saving(self, saving: Mapping[str, str]) -> None:
         """A call has been made. What keys save from now on counts for it too."""
         records = {key: read_saved(text) for key, text in saving.items()}
-        self.admission.saved = self.admission.saved[1], records
+        before = self.admission.saved[1]
+        self.admission.saved = before, records
+        # If a key saves nothing any more, the next claim of any queue looks at what waits there.
+        self.admission.is_changed |= bool(before.keys() - records.keys())
 
     def _check_saving(self) -> None:
-        """A key begins to save only for a task that waits and takes several units."""
+        """A key begins to save only for a task that waits and takes several slots or units."""
         before, after = self.admission.saved
         for key, saved in after.items():
             takes = {
-                limit.units
+                (limit.slots if saved.slots else 0, limit.units if saved.units else 0)
                 for task in self.waiting(saved.queue, saved.tenant)
                 for limit in read_limits(task.limits)
-                if limit.key == key
+                if limit.key == key and several_of(task.limits)
             }
-            of_keys = [after.get(each, saved).units for each in saved.keys.split(",")]
-            is_right = saved.units in takes and max(of_keys) > 1
+            is_right = (saved.slots, saved.units) in takes and any(saved[:2])
             rule = "a key saves for a task that waits"
-            require(before.get(key) == saved or is_right, rule, key=key, saved=saved, takes=takes)
+            # A saving that goes on may get an end. Its task may have gone to another queue.
+            goes_on = before.get(key) in (saved, saved._replace(ends=NEVER))
+            require(goes_on or is_right, rule, key=key, saved=saved, takes=takes)
 
     def finish(self, seen: Observed, is_rejected: Callable[[Event], bool] | None = None) -> None:
         """Invariant 2: a task is at every instant in exactly one place."""
@@ -753,7 +758,8 @@ class Reference:
                 continue
             missing.append(place)
             if lost:
-                others[name] = Other(frozenset(keys_text.split(",")), ends, self.time)
+                keys, slots, units = keys_with(keys_text)
+                others[name] = Other(keys, ends, self.time, units, slots)
         expected = (self.admission.epoch, missing)
         require(answer == expected, "a renewal lists what is gone", expected=expected, got=answer)
         self.end_leases(rules, seen, ENDED_AT_MOST)

@@ -53,6 +53,11 @@ GATE_LIMITS = (
     "u|R5/2000;U3|w",
     "u|R5/2000;U4|w,x|C2|w",
     "u|R5/2000;U9|w",
+    "g|C4|w",
+    "g|C4;S3|w",
+    "g|C4;S2|w,x|C2|w",
+    "g|C4;S9|w,h|C3;S2|w",
+    "h|C3;S3|r",
 )
 
 

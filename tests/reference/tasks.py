@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.reference.admission import SYSTEM
-from tests.reference.limits import without_units
+from tests.reference.admission import SYSTEM, Waiter, keys_of
+from tests.reference.limits import without_amounts
 from tests.reference.order import Span
 
 #: A charge is at least and at most this, for every cost and weight.
@@ -75,12 +75,12 @@ class Task:
     @property
     def lane(self) -> tuple[str, str, int, str]:
         """Tasks of one lane are first in, first out, however much each of them takes."""
-        return self.queue, self.key, self.rank, without_units(self.limits)
+        return self.queue, self.key, self.rank, without_amounts(self.limits)
 
     @property
-    def waiter(self) -> tuple[str, str]:
-        """What a key saves for this task, it saves for another one with the same tenant there."""
-        return self.key, self.queue
+    def waiter(self) -> Waiter:
+        """Keys save for it, or for another task of its tenant at the same place."""
+        return Waiter(self.key, self.queue, keys_of(self.key, self.limits))
 
 
 class Unique(NamedTuple):

@@ -437,6 +437,8 @@ class Walk:
         self.reference = Reference(self.scene.budget)
         self.reference.at(self.now)
         self.heard.clear()
+        # A task that is put now may have the tag of one before, which no producer gives twice.
+        self.written = ""
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from redis import Redis
 
-from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.limit_spec import Limit, keys_of_lease, write_limits
 from celery_fairness.config.numbers import write_numbers
 from celery_fairness.config.queue_limits import write_queue
 from celery_fairness.config.queue_policy import queue_key
@@ -337,7 +337,7 @@ class Shop:
 
     def held(self, key: str) -> int:
         """Return how many running tasks count for a key."""
-        return sum(key in task.key.split(",") for task in self.running())
+        return sum(key in keys_of_lease(task.key) for task in self.running())
 
     def later(self, queue: str = "q") -> list[int]:
         """Return the times at which tasks of a queue come, in the order of their puts."""

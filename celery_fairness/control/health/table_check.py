@@ -68,7 +68,10 @@ KINDS = {
     "rank_index": _Kind("the index by priority is wrong for this tenant", "indexed it again"),
     "flag_missing": _Kind("without this flag workers overlook a table", "set the flag"),
     "saving_without_task": _Kind(
-        "this key saves units, and no task waits for them", "ended the saving"
+        "this key saves slots or units, and no task waits for them", "ended the saving"
+    ),
+    "slots_not_counted": _Kind(
+        "the slots of this key do not agree with what its tasks take", "counted them again"
     ),
     "starts_lost": _Kind("the limit's past starts do not add up", "added up those that are left"),
     "unique_without_task": _Kind("no task has this unique key", "removed it"),

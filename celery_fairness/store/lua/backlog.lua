@@ -36,7 +36,7 @@ local function pace_room(ctx, limit, rules)
   local room, window = math.huge, limit.rate ~= "" and Rates.read(ctx, limit.key)
   for starts, period_ms in Rates.windows_of(limit.rate) do
     local _, reserved = Promotions.reserved(ctx, limit.key, rules)
-    local saved = Saving.of_others(ctx, limit.key, rules) or 0
+    local saved = Saving.of_others(ctx, limit.key, rules, nil, "units") or 0
     local units = starts - reserved - saved - Rates.count_in(window, starts, period_ms, rules.logical)
     room = math.min(room, math.floor(units / math.min(limit.units or 1, starts)))
   end

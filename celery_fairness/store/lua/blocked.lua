@@ -127,7 +127,7 @@ function Blocked.move_group(ctx, turn, group, limit, rules)
   Blocked.register(ctx, queue, group, limit, rules)
   Blocked.order_group(ctx, queue, group, limit.name)
   Blocked.set_timer(ctx, limit, rules, limit.opens_ms)
-  if name ~= limit.name then Saving.left(ctx, name, turn.key, queue) end
+  if name ~= limit.name then Saving.group_left(ctx, name, group, queue) end
 end
 
 -- Sets the tag of the tenant whose turn it is in its group.
@@ -342,8 +342,8 @@ function Blocked.check_group(ctx, turn, rules, budget, skips)
   local ready = Lanes.first_lane(ctx, queue, key)
   turn.specs = Lanes.first_limits(ctx, queue, key, lane)
   local rejected = Limits.check(ctx, turn.specs, rules, Saving.place_of(name, queue))
-  -- A task that only its units keep back would keep others back, so the rest is checked too.
-  if rejected and not rejected.action and not rejected.by_units then
+  -- A task that only its amounts keep back would keep others back, so the rest is checked too.
+  if rejected and not rejected.action and not rejected.by_amount then
     return Blocked.move(budget, Blocked.wait_on, ctx, turn, rejected, rules, budget)
   end
   turn.verdict = Tenants.check(ctx, key, rules, queue)

@@ -11,7 +11,8 @@
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
   It returns logical, now and epoch (all ms), the other fields of the hash `clock`, and seen. The value of seen is in
-  ms, and nil if there was no clock. It notes in `ctx.several` whether a task has taken several units of a key.
+  ms, and nil if there was no clock. It notes in `ctx.several` whether a task has taken several units of a key, or a key has
+  saved. It notes in `ctx.slots` whether a task has taken or awaited several slots of a key.
 ]]
 -- The version of the table layout of an installation. Tables with another number belong to another version of
 -- the library.
@@ -28,11 +29,11 @@ function Clock.check_schema(schema)
 end
 
 -- Notes in the context whether claims have requested the highest rank of a queue, and whether a task has taken several
--- units. It is for calls that read nothing else of the clock.
+-- units or slots. It is for calls that read nothing else of the clock.
 function Clock.read_context(ctx)
-  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several")
+  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several", "slots")
   Clock.check_schema(kept[2])
-  ctx.ranked, ctx.several = kept[1], kept[3]
+  ctx.ranked, ctx.several, ctx.slots = kept[1], kept[3], kept[4]
 end
 
 -- Returns the server's time in ms. `frozen_ms` is as for read_clock.
@@ -47,7 +48,8 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
   local kept = redis.call(
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "has_overrides", "expiring",
     "parked", "has_backoff", "traced", "ranked", "run_times", "schema", USED, "version",
-    "tenant_published", "checked", "unique", "paced", "has_patterns", "looks_again", "several")
+    "tenant_published", "checked", "unique", "paced", "has_patterns", "looks_again", "several",
+    "slots")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], has_overrides = kept[5], expiring = kept[6], parked = kept[7], has_backoff = kept[8],
@@ -55,7 +57,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
     version = tonumber(kept[14] or 0), tenant_published = kept[15], checked = kept[16],
     unique = kept[17] or false, paced = kept[18],
   }
-  ctx.has_patterns, ctx.looks_again, ctx.several = kept[19], kept[20], kept[21]
+  ctx.has_patterns, ctx.looks_again, ctx.several, ctx.slots = kept[19], kept[20], kept[21], kept[22]
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, flags, nil end
   local seen = tonumber(kept[2])
@@ -100,6 +102,13 @@ function Clock.note_several(ctx)
   if ctx.several then return end
   redis.call("HSET", ctx.prefix .. Keys.CLOCK, "several", 1)
   ctx.several = "1"
+end
+
+-- A task takes or awaits several slots, so from now on calls count slots beside leases.
+function Clock.note_slots(ctx)
+  if ctx.slots then return end
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "slots", 1)
+  ctx.slots = "1"
 end
 
 -- A task without a valid tenant has come.

@@ -25,7 +25,7 @@ end
 -- - keys: those in which it counts, with commas between them
 -- - limits: those of the task, "" if they are not known
 -- - task: its id, its name and its queue
--- - amounts: those of its limits by key as texts, or nil
+-- - amounts: those of its limits by key as texts, or nil (tasks.lua)
 -- - ends_at: the logical time at which the lease ends, as a text
 --
 -- Returns false if the lease is held already.
@@ -42,23 +42,34 @@ function Leases.hold(ctx, held, rules)
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
     since = Start.since_now(ctx, rules, task.name), keys = keys, amounts = held.amounts, charge = held.limits,
     name = task.name, id = task.id, queue = task.queue}
-  for key in string.gmatch(keys, "[^,]+") do Slots.take(ctx, key, lease, rules) end
+  for key in string.gmatch(keys, "[^,]+") do Slots.take(ctx, key, lease, rules, Slots.of_lease(held.amounts, key)) end
   Tasks.write_running(ctx, lease, row)
   WorkerLimit.count(ctx, row, 1)
   return true
 end
 
 -- A claim gives a worker a lease that this worker has registered again. That happens if an older memory gives the
--- worker its own task. The lease then has the row of the claim alone. Returns the keys of both rows.
-function Leases.join_held(ctx, lease, keys)
+-- worker its own task. The lease then has the row of the claim alone. Returns the keys and the amounts of both rows. Those
+-- of the claim count where both have a key.
+function Leases.join_held(ctx, lease, keys, amounts)
   local row = Tasks.read_held(ctx, lease)
-  if not row then return keys end
+  if not row then return keys, amounts end
   redis.call("HDEL", ctx.prefix .. Keys.RUNNING, lease)
   WorkerLimit.count(ctx, row, -1)
+  local own = "," .. keys .. ","
   for key in string.gmatch(row.keys, "[^,]+") do
-    if not string.find("," .. keys .. ",", "," .. key .. ",", 1, true) then keys = keys .. "," .. key end
+    if string.find(own, "," .. key .. ",", 1, true) then
+      -- The lease stood at the key, so the claim has added nothing there.
+      Slots.add_beside(ctx, key, Slots.of_lease(amounts, key) - Slots.of_lease(row.amounts, key))
+    else
+      keys = keys .. "," .. key
+      if row.amounts and row.amounts[key] then
+        amounts = amounts or {}
+        amounts[key] = row.amounts[key]
+      end
+    end
   end
-  return keys
+  return keys, amounts
 end
 
 -- Removes the lease from every key that holds it. `field` is that of its row. `at` is the logical time at which the
@@ -66,7 +77,7 @@ end
 function Leases.end_lease(ctx, lease, field, row, rules, at)
   redis.call("HDEL", ctx.prefix .. Keys.RUNNING, field)
   redis.call("ZREM", ctx.prefix .. Keys.ENDS, lease)
-  for key in string.gmatch(row.keys, "[^,]+") do Slots.give(ctx, key, lease) end
+  for key in string.gmatch(row.keys, "[^,]+") do Slots.give(ctx, key, lease, Slots.of_lease(row.amounts, key)) end
   if Promotions.is_promotion(row) then Promotions.release(ctx, lease, row) end
   if rules.has_backoff then Backoff.note_end(ctx, row, at or rules.logical) end
   Leases.freed(ctx, row.keys)
@@ -161,7 +172,9 @@ end
 
 -- Returns the amounts of a task by key as texts, with those of a limit, or nil if each is 1.
 function Leases.add_amounts(amounts, limit)
-  local text = Numbers.amounts_of(limit)
+  if not limit.units and not limit.slots then return amounts end
+  local slots = Slots.of_task(limit)
+  local text = Numbers.amounts_of({units = limit.units, slots = slots > 1 and slots or nil})
   if not text then return amounts end
   amounts = amounts or {}
   amounts[limit.key] = text
@@ -209,7 +222,7 @@ function Leases.take_limits(ctx, task, lease, rules, amount, verdict)
   task.due_at = {}
   for index = 1, #limits do
     local limit = limits[index]
-    Slots.take(ctx, limit.key, lease, rules)
+    Slots.take(ctx, limit.key, lease, rules, Slots.of_task(limit))
     task.amounts = Leases.add_amounts(task.amounts, limit)
     Backoff.note_begin(ctx, limit, rules)
     if virtual[index] and not limit.private then

@@ -10,7 +10,7 @@
   - If the numbers are q, they are those of the queue (config.lua).
   - The name of a limit is its spec without the flags, with a # for each number (shape).
 
-  The slots of a key count the tasks that run (slots.lua), and its window those that started (rates.lua).
+  The slots of a key count the tasks that run, each by what it takes (slots.lua), and its window those that started (rates.lua).
 ]]
 
 -- A promotion is early by a tenth of a throttle's interval, because a start may be late by as much. If that
@@ -20,7 +20,7 @@ local EARLY, EARLY_MS = 0.1, 10
 -- A promotion may end at any moment, so a limit whose starts are all reserved is looked at again after this time.
 local RESERVED_MS = 1000
 
--- `place` is the place at which the task waits, or nil: a key saves units for one place (saving.lua). Returns four results:
+-- `place` is the place at which the task waits, or nil: a key saves for one place (saving.lua). Returns four results:
 -- - the time until the rate and the throttle of a limit let one more task start: 0 if they let it start now
 -- - the reason: "rate" or "throttle"
 -- - the number that is used up
@@ -30,7 +30,7 @@ function Limits.pace_ms(ctx, limit, rules, place)
   local wait, why, number, logical = 0, nil, nil, rules.logical
   local ahead, ahead_units = Promotions.reserved(ctx, limit.key, rules)
   local window = Rates.read(ctx, limit.key)
-  local saved, saved_ms = Saving.of_others(ctx, limit.key, rules, place)
+  local saved, saved_ms = Saving.of_others(ctx, limit.key, rules, place, "units")
   if not window.ideal and ahead == 0 and not saved then return 0 end
   for starts, period_ms in Rates.windows_of(limit.rate) do
     -- A task that takes more than the rate takes all of it.
@@ -54,12 +54,25 @@ function Limits.pace_ms(ctx, limit, rules, place)
   return wait, why, number, why == "rate" and limit.units ~= nil and not saved
 end
 
+-- `place` is as for pace_ms. Returns whether the slots of a limit are too few for a task, and whether only those that the
+-- task takes are too many, so that the limit may be open for another task.
+local function lacks_slots(ctx, limit, rules, place)
+  local most = limit.concurrency
+  if not most then return false, false end
+  local taken = Slots.held(ctx, limit.key) + Slots.of_task(limit)
+  local by_slots = taken > most and limit.slots ~= nil
+  if not ctx.slots or taken > most and not by_slots then return taken > most, by_slots end
+  local saved = Saving.of_others(ctx, limit.key, rules, place, "slots")
+  if saved then return taken + math.min(saved, most) > most, false end
+  return taken > most, by_slots
+end
+
 -- `place` is as for pace_ms. Returns five results:
 -- - the time for which a limit is closed: 0 if it is open, math.huge if only another event opens it
 -- - the time after which a task that is tried again comes, if the limit is closed
 -- - the reason: "paused", "cools", "full", "rate" or "throttle"
 -- - the number that is used up, if the reason is one of the last three
--- - whether only the units that the task takes close the limit, so that it may be open for another task
+-- - whether only the slots and units that the task takes close the limit, so that it may be open for another task
 function Limits.wait_ms(ctx, limit, rules, place)
   if rules.lets_all_start then return 0 end
   local stopped = Config.stopped_ms(ctx, limit, rules)
@@ -69,8 +82,9 @@ function Limits.wait_ms(ctx, limit, rules, place)
   end
   if rules.enforcement ~= "on" then return 0 end
   local wait, why, number, is_by_units = Limits.pace_ms(ctx, limit, rules, place)
-  if limit.concurrency and not Slots.fits(ctx, limit.key, limit.concurrency) then
-    return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), "full", limit.concurrency
+  local is_full, is_by_slots = lacks_slots(ctx, limit, rules, place)
+  if is_full then
+    return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), "full", limit.concurrency, is_by_slots and (wait == 0 or is_by_units)
   end
   return wait, wait, why, number, is_by_units
 end
@@ -82,10 +96,10 @@ function Limits.note_rejection(limit, action, by, again_ms, why, longest)
   return limit
 end
 
--- Returns the first closed limit, or nil if all limits are open. A limit that only the units of the task close comes after
+-- Returns the first closed limit, or nil if all limits are open. A limit that only the amounts of the task close comes after
 -- all others, because other tasks that wait there would wait for this task. `place` is as for wait_ms. The limit gets these
 -- fields:
--- - closes, number, opens_ms, by_units: the reason, the number, the time, and whether only units close it (wait_ms)
+-- - closes, number, opens_ms, by_amount: the reason, the number, the time, and whether only amounts close it (wait_ms)
 -- - why: the number or the stop that closes the limit in `says`, or the first closed limit
 -- - again_ms: the time after which all limits may be open
 -- - longest_ms: the time for which the closed limits stay closed
@@ -96,14 +110,14 @@ end
 -- - says: that limit
 function Limits.check(ctx, specs, rules, place)
   local limits, at = Limits.limits_now(ctx, specs, rules), nil
-  local action, by, why, again_ms, longest, by_units = nil, nil, nil, 0, 0, nil
+  local action, by, why, again_ms, longest, by_amount = nil, nil, nil, 0, 0, nil
   for index = 1, #limits do
     local limit = limits[index]
-    local wait, again, closes, number, is_by_units = Limits.wait_ms(ctx, limit, rules, place)
+    local wait, again, closes, number, is_by_amount = Limits.wait_ms(ctx, limit, rules, place)
     if wait > 0 then
-      limit.closes, limit.number, limit.opens_ms, limit.by_units = closes, number, wait, is_by_units
-      if is_by_units then
-        by_units = by_units or limit
+      limit.closes, limit.number, limit.opens_ms, limit.by_amount = closes, number, wait, is_by_amount
+      if is_by_amount then
+        by_amount = by_amount or limit
       else
         at, why = at or limit, why or closes
       end
@@ -114,7 +128,7 @@ function Limits.check(ctx, specs, rules, place)
       end
     end
   end
-  at, why = at or by_units, why or by_units and by_units.closes
+  at, why = at or by_amount, why or by_amount and by_amount.closes
   return at and Limits.note_rejection(at, action, by, again_ms, why, longest)
 end
 

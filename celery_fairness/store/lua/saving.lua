@@ -1,21 +1,23 @@
 --[[
-  saving: keys save the units of their rates for a task that takes several.
+  saving: keys save slots and units for a task that takes several.
 
-  Without this, a task that takes 500 units would wait for ever behind a stream of tasks that take 1. So if only its units
-  keep back the first task that waits at a limit, the keys of all its rates save them. Others see fewer units, until the
-  task starts.
+  Without this, a task that takes 8 of 10 slots would wait for ever behind a stream of tasks that take 1. So if only its
+  amounts keep back the first task that waits at a limit, its keys save them. Others see less, until the task starts.
 
-  `virtual_times` holds by `saving KEY` the text `UNITS UNTIL KEYS NAME TENANT QUEUE`. The key saves UNITS for the place `NAME QUEUE`: tasks
-  of QUEUE wait there at the limit NAME, and the first of them is of the tenant with the key TENANT. KEYS are all that save
-  for it, with commas between them. The saving ends at the logical time UNTIL, if the task has not started.
+  `virtual_times` holds by `saving KEY` the text `SLOTS UNITS UNTIL KEYS NAME TENANT QUEUE`. The key saves SLOTS of its
+  concurrency and UNITS of its rate for the place `NAME QUEUE`: tasks of QUEUE wait there at the limit NAME, and the first of
+  them is of the tenant with the key TENANT. A key that saves none of one has 0. KEYS are all that save for it, with commas
+  between them. The saving ends at the logical time UNTIL, if the task has not started. UNTIL is 0 while slots gather, because
+  no time says when a body ends.
 
   Rules:
   1. A key saves for one task. It is the first of its place by the virtual time of the key.
   2. No task that the claim could take waits at another place of the key and is due before.
-  3. Only the units of the task keep it back (limits.lua). Its keys save all of them or none. Otherwise two keys could save
-     for two tasks, each of which waits for the other key.
-  4. The saving ends when the task starts, when its tenant leaves the place, or GRACE_MS after the units are free. Then
-     others are looked at. So a worker that has died keeps no units from others.
+  3. Only the amounts of the task keep it back (limits.lua). Its keys save all of them or none. Otherwise two keys could save
+     for two tasks, each of which waits for the other key. If the task takes several slots, each of its limits saves.
+     Otherwise its rates save.
+  4. The saving ends when the task starts, when its tenant leaves the place, or GRACE_MS after what it takes is free. Then
+     others are looked at. So a worker that has died keeps nothing from others.
 ]]
 
 -- If no worker has started the task within this time, its turn is over. A worker sleeps at most half as long.
@@ -27,21 +29,37 @@ function Saving.place_of(name, queue)
   return name .. " " .. queue
 end
 
--- Returns what a key saves, or nil.
+-- Returns what a key saves, or nil. `ends` is nil while slots gather.
 function Saving.of(ctx, key)
   local text = redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "saving " .. key)
   if not text then return nil end
-  local units, ends, keys, name, tenant, queue = string.match(text, "^(%d+) (%d+) (%S+) (%S+) (%S+) (.*)$")
-  return {units = tonumber(units), ends = tonumber(ends), keys = keys, name = name, tenant = tenant, queue = queue,
-    place = Saving.place_of(name, queue)}
+  local slots, units, ends, keys, name, tenant, queue = string.match(text, "^(%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (.*)$")
+  return {slots = tonumber(slots), units = tonumber(units), ends = ends ~= "0" and tonumber(ends) or nil, keys = keys,
+    name = name, tenant = tenant, queue = queue, place = Saving.place_of(name, queue)}
 end
 
--- Returns the units that a key saves for another place than `place`, and for how long. Returns nil if it saves none.
-function Saving.of_others(ctx, key, rules, place)
+local function write(ctx, key, saved)
+  redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "saving " .. key, Rates.int_text(saved.slots) .. " "
+    .. Rates.int_text(saved.units) .. " " .. Rates.int_text(saved.ends or 0) .. " " .. saved.keys .. " " .. saved.name .. " "
+    .. saved.tenant .. " " .. saved.queue)
+end
+
+-- Returns whether a key saves for another place than `place` now. `saved` is as Saving.of returns it.
+local function is_for_others(saved, rules, place)
+  return saved and saved.place ~= place and not Saving.is_over(saved, rules)
+end
+
+function Saving.is_over(saved, rules)
+  return saved.ends ~= nil and saved.ends <= rules.logical
+end
+
+-- Returns how many "slots" or "units" a key saves for another place than `place`, and for how long. Returns nil if it saves
+-- none. While slots gather, the saving may end at any moment, so a rate is looked at again after a second.
+function Saving.of_others(ctx, key, rules, place, what)
   if not ctx.several or rules.was_promoted then return nil end
   local saved = Saving.of(ctx, key)
-  if not saved or saved.place == place or saved.ends <= rules.logical then return nil end
-  return saved.units, saved.ends - rules.logical
+  if not is_for_others(saved, rules, place) or saved[what] == 0 then return nil end
+  return saved[what], saved.ends and saved.ends - rules.logical or Backoff.TRY_AGAIN_MS
 end
 
 -- Ends what keys save for the task of a saving. Returns these keys.
@@ -78,7 +96,7 @@ function Saving.look_now(ctx, rules)
   return #keys > 0
 end
 
--- A tenant leaves a place, or its group waits at another place from now on.
+-- A tenant leaves a place.
 function Saving.left(ctx, name, tenant, queue)
   if not ctx.several then return end
   local saved = Saving.of(ctx, string.match(name, "^[^|]*"))
@@ -87,16 +105,28 @@ function Saving.left(ctx, name, tenant, queue)
   end
 end
 
+-- A group waits at another place from now on, with all its tenants.
+function Saving.group_left(ctx, name, group, queue)
+  if not ctx.several then return end
+  local saved = Saving.of(ctx, string.match(name, "^[^|]*"))
+  if saved and saved.name == name and saved.queue == queue
+    and redis.call("ZSCORE", ctx.prefix .. Keys.GROUP .. group .. " " .. queue, saved.tenant) then
+    Saving.look_again(ctx, remove(ctx, saved))
+  end
+end
+
 -- The first task of a place starts. If it takes as much as is saved, the saving ends. Otherwise it is before the task for
 -- which its key saves. Returns the keys that save nothing any more.
 function Saving.started(ctx, turn)
-  local saved, units = ctx.several and turn.group and Saving.of(ctx, turn.limit_key), 1
+  local saved, slots, units = ctx.several and turn.group and Saving.of(ctx, turn.limit_key), 1, 1
   if not saved or saved.place ~= Saving.place_of(turn.name, turn.queue) then return {} end
   for spec in string.gmatch(turn.specs, "[^,]+") do
     local limit = Limits.read_limit(spec)
-    if limit.key == turn.limit_key then units = math.max(units, limit.units or 1) end
+    if limit.key == turn.limit_key then
+      slots, units = math.max(slots, limit.slots or 1), math.max(units, limit.units or 1)
+    end
   end
-  return units >= saved.units and remove(ctx, saved) or {}
+  return slots >= saved.slots and units >= saved.units and remove(ctx, saved) or {}
 end
 
 -- Returns when the lane of a turn is due at a place, if it is the first there, or nil.
@@ -123,52 +153,51 @@ local function is_other_first(ctx, key, place, tag, rules, queues)
   return false
 end
 
--- Only its units keep a task back. Returns the limits whose keys may save for it, and the time until all of its limits are
--- open. Returns nil if its tenant may start nothing.
+-- Only its amounts keep a task back. Returns the limits whose keys may save for it, and the time until all of its limits are
+-- open, which is math.huge while slots gather. Also returns whether the task takes several slots. Returns nil if its tenant
+-- may start nothing.
 local function to_save(ctx, turn, rules, place)
-  local limits, wait, found = Rates.of_one_key(Limits.limits_now(ctx, turn.specs, rules)), 0, {}
+  local limits, wait, found, takes_slots = Rates.of_one_key(Limits.limits_now(ctx, turn.specs, rules)), 0, {}, false
+  for index = 1, #limits do takes_slots = takes_slots or limits[index].slots ~= nil end
   for index = 1, #limits do
     local limit = limits[index]
-    wait = math.max(wait, (Limits.wait_ms(ctx, limit, rules, place)))
+    local its, _, _, _, is_by_amount = Limits.wait_ms(ctx, limit, rules, place)
+    if its == math.huge and not is_by_amount then return nil end
+    wait = math.max(wait, its)
     -- A key that is open beside what it saves for another task goes on to save for that one.
-    if limit.rate ~= "" and not Saving.of_others(ctx, limit.key, rules, place) then found[#found + 1] = limit end
+    local saves = limit.rate ~= "" or takes_slots and limit.concurrency
+    if saves and not is_for_others(ctx.several and Saving.of(ctx, limit.key), rules, place) then found[#found + 1] = limit end
   end
-  if wait == math.huge or not Tenants.check(ctx, turn.key, rules, turn.queue).open then return nil end
-  return found, wait
+  if not Tenants.check(ctx, turn.key, rules, turn.queue).open then return nil end
+  return found, wait, takes_slots
 end
 
 -- A limit rejects the first task of the lane of a turn, and the task waits there. Its keys begin to save for it, or go on,
 -- or end that. `turn` has the limits of the task (specs) besides. `queues` are those of the claim.
 function Saving.note_rejection(ctx, turn, limit, rules, queues)
-  if not limit.units and not ctx.several then return end
+  if not limit.units and not limit.slots and not ctx.several then return end
   local place = Saving.place_of(limit.name, turn.queue)
   local saved = ctx.several and Saving.of(ctx, limit.key)
-  if saved and saved.ends > rules.logical and saved.place ~= place then return end
+  if is_for_others(saved, rules, place) then return end
   local tag = first_tag(ctx, place, turn)
   if not tag then return end
-  local limits, wait
-  if limit.by_units then limits, wait = to_save(ctx, turn, rules, place) end
+  local limits, wait, takes_slots
+  if limit.by_amount then limits, wait, takes_slots = to_save(ctx, turn, rules, place) end
   -- The task may start at its place, before the one for which the key saves.
   if wait == 0 then return end
   local gone = saved and remove(ctx, saved) or {}
   if not limits or is_other_first(ctx, limit.key, place, tag, rules, queues) then return Saving.look_again(ctx, gone) end
   Clock.note_several(ctx)
-  local keys, ends = {}, Rates.int_text(math.ceil(rules.logical + wait + GRACE_MS))
+  if takes_slots then Clock.note_slots(ctx) end
+  local keys, ends = {}, nil
   for index = 1, #limits do keys[index] = limits[index].key end
+  if wait < math.huge then ends = math.ceil(rules.logical + wait + GRACE_MS) end
   for index = 1, #limits do
-    redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "saving " .. keys[index], Rates.int_text(limits[index].units or 1) .. " " .. ends .. " "
-      .. table.concat(keys, ",") .. " " .. limit.name .. " " .. turn.key .. " " .. turn.queue)
+    local its = limits[index]
+    write(ctx, its.key, {slots = takes_slots and its.concurrency and (its.slots or 1) or 0,
+      units = its.rate ~= "" and (its.units or 1) or 0, ends = ends, keys = table.concat(keys, ","), name = limit.name,
+      tenant = turn.key, queue = turn.queue})
   end
-end
-
--- Returns what a key saves when its waiting limits are looked at. A saving that is over ends.
-function Saving.look(ctx, key, rules)
-  local saved = ctx.several and Saving.of(ctx, key)
-  if saved and saved.ends <= rules.logical then
-    remove(ctx, saved)
-    return nil
-  end
-  return saved or nil
 end
 
 -- Returns a limit as the task has it for which the key saves, if it waits at a place. Otherwise returns the limit itself.
@@ -176,6 +205,39 @@ function Saving.limit_at(saved, limit, place)
   if not saved or saved.place ~= place then return limit end
   local its = {}
   for field, value in pairs(limit) do its[field] = value end
-  its.units = saved.units
+  its.slots, its.units = saved.slots > 1 and saved.slots or nil, saved.units > 1 and saved.units or nil
   return its
+end
+
+-- What a task takes of the key at which it waits is free now. A worker has the time until the saving ends to start it.
+local function set_end(ctx, saved, rules)
+  saved.ends = rules.logical + GRACE_MS
+  for key in string.gmatch(saved.keys, "[^,]+") do
+    local its = Saving.of(ctx, key)
+    if its and its.place == saved.place and its.tenant == saved.tenant then
+      its.ends = saved.ends
+      write(ctx, key, its)
+      redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", Rates.int_text(saved.ends), key)
+    end
+  end
+end
+
+-- Returns what a key saves when its waiting limits are looked at. A saving that is over ends.
+function Saving.look(ctx, key, rules)
+  local saved = ctx.several and Saving.of(ctx, key)
+  if not saved then return nil end
+  if Saving.is_over(saved, rules) then
+    remove(ctx, saved)
+    return nil
+  end
+  if not saved.ends and string.match(saved.name, "^[^|]*") == key then
+    local limit = Saving.limit_at(saved, Limits.limit_now(ctx, saved.name, rules), saved.place)
+    if Config.stopped_ms(ctx, limit, rules) > 0 then
+      -- Nobody knows when the task may start, so its other keys save nothing for it.
+      Saving.look_again(ctx, remove(ctx, saved))
+      return nil
+    end
+    if Limits.wait_ms(ctx, limit, rules, saved.place) == 0 then set_end(ctx, saved, rules) end
+  end
+  return saved
 end

@@ -139,11 +139,13 @@ local function blocked_by(ctx, limit, own, found, rules)
   return why, why and wait
 end
 
--- Returns what a key saves, whether it is for the place of the limit, and for how long at most.
+-- Returns what a key saves, whether it is for the place of the limit, and for how long at most. While slots gather, that is
+-- not known.
 local function saving_of(ctx, limit, rules)
   local saved = ctx.several and Saving.of(ctx, limit.key)
-  if not saved or saved.ends <= rules.logical then return nil end
-  return {units = saved.units, tenant = saved.tenant, is_own = saved.place == limit.place, ends_ms = saved.ends - rules.logical}
+  if not saved or Saving.is_over(saved, rules) then return nil end
+  return {slots = saved.slots, units = saved.units, tenant = saved.tenant, is_own = saved.place == limit.place,
+    ends_ms = saved.ends and saved.ends - rules.logical}
 end
 
 -- Adds the numbers of a limit of the key, the reason for its concurrency, why it lets no task start, and what the key

@@ -41,11 +41,13 @@ function Start.lease_task(ctx, found, task, expected, charge, rules)
     Events.emit_released(ctx, task, task.blocked)
   end
   Slots.take(ctx, key, lease, rules)
-  local keys = Tasks.keys_of(key, task.limits)
-  if redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.ends_at, lease) == 0 then keys = Leases.join_held(ctx, lease, keys) end
+  local keys, amounts = Tasks.keys_of(key, task.limits), task.amounts
+  if redis.call("ZADD", ctx.prefix .. Keys.ENDS, rules.ends_at, lease) == 0 then
+    keys, amounts = Leases.join_held(ctx, lease, keys, amounts)
+  end
   Tasks.write_running(ctx, task.tag, {attempt = task.attempt, nonce = rules.nonce, owner = rules.owner,
     state = rules.promotes and "promoted" or "claimed", since = Start.since_now(ctx, rules, task.name), keys = keys,
-    amounts = task.amounts, charge = charge, name = task.name, id = task.id, queue = ""})
+    amounts = amounts, charge = charge, name = task.name, id = task.id, queue = ""})
   return lease, Tasks.message_of(ctx, task.tag)
 end
 

@@ -174,13 +174,13 @@ end
 ]]
 
 -- Returns the keys of a row as its text has them. `amounts` is nil if the task takes one of each.
-local function keys_with(keys, amounts)
+function Tasks.keys_with(keys, amounts)
   if not amounts then return keys end
   return (string.gsub(keys, "[^,]+", function(key) return amounts[key] and key .. "*" .. amounts[key] end))
 end
 
 -- Returns the keys of a text, and the amounts by key as texts, or nil if there are none.
-local function keys_without(text)
+function Tasks.keys_without(text)
   if not string.find(text, "*", 1, true) then return text, nil end
   local amounts = {}
   local keys = string.gsub(text, "([^,*]+)%*([^,]*)", function(key, numbers)
@@ -193,13 +193,13 @@ end
 function Tasks.write_running(ctx, field, row)
   redis.call("HSET", ctx.prefix .. Keys.RUNNING, field,
     row.attempt .. "." .. row.nonce .. " " .. row.owner .. " " .. row.state .. row.since .. " "
-      .. keys_with(row.keys, row.amounts) .. " " .. row.charge .. " " .. row.name .. " " .. row.id .. " " .. row.queue)
+      .. Tasks.keys_with(row.keys, row.amounts) .. " " .. row.charge .. " " .. row.name .. " " .. row.id .. " " .. row.queue)
 end
 
 function Tasks.read_row(text)
   local attempt, nonce, owner, state, since, keys, charge, name, id, queue = string.match(text,
     "^(%d+)%.(%w+) (%S+) (%a+)(%S*) (%S+) (%S*) (%S*) (%S*) (.*)$")
-  local plain, amounts = keys_without(keys)
+  local plain, amounts = Tasks.keys_without(keys)
   return {attempt = attempt, nonce = nonce, owner = owner, state = state, since = since, keys = plain, amounts = amounts,
     charge = charge, name = name, id = id, queue = queue}
 end
@@ -228,4 +228,9 @@ function Tasks.read_held(ctx, lease)
   local text = redis.call("HGET", ctx.prefix .. Keys.RUNNING, lease)
   local row = text and Tasks.read_row(text)
   return row and row.state == "held" and row or nil
+end
+
+-- Returns the row of any lease, or nil.
+function Tasks.row_of(ctx, lease)
+  return Tasks.read_running(ctx, lease) or Tasks.read_held(ctx, lease)
 end

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps, loads
 
 from celery_fairness.config.key_templates import KeyValues
-from celery_fairness.config.limit_spec import Limit
+from celery_fairness.config.limit_spec import Limit, key_with_amounts, keys_of_lease
 from celery_fairness.config.policy import MAX_LIMITS, RateLimitPolicy, check_keys, merge
 from celery_fairness.config.rates import Rate
 from celery_fairness.errors import KeyMissing, PolicyInvalid
@@ -500,6 +500,37 @@ AMOUNT = "a whole number from 1 to 1000000000, or an argument such as 'args.size
 def test_units_that_are_no_amount_of_the_rate_are_a_problem(fields, problem):
     given = {"rate": "100/m", **fields}
     assert problems_of(lambda: RateLimitPolicy("tokens", **given)) == (problem,)
+
+
+SLOTS = "a whole number from 1 to 1000000, or an argument such as 'args.size', or None (1)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"slots": 0}, f"slots: expected {SLOTS}, got: 0"),
+        ({"slots": 1_000_001}, f"slots: expected {SLOTS}, got: 1000001"),
+        ({"slots": 81}, "slots: expected at most the concurrency of the policy, 80, got: 81"),
+        (
+            {"slots": 2, "concurrency": None, "rate": "9/m"},
+            "slots: expected a concurrency in the same policy, got: none",
+        ),
+    ],
+)
+def test_slots_that_are_no_amount_of_the_concurrency_are_a_problem(fields, problem):
+    given = {"concurrency": 80, **fields}
+    assert problems_of(lambda: RateLimitPolicy("gpu", **given)) == (problem,)
+
+
+def test_a_lease_has_what_its_task_takes_behind_each_key():
+    limits = [
+        Limit("gpu", concurrency=80, slots=100),
+        Limit("db", concurrency=5, slots=2, rate=((9, 1_000),), units=3),
+        Limit("plain", concurrency=5),
+    ]
+    words = [key_with_amounts(limit) for limit in limits]
+    assert words == ["gpu*S80", "db*S2;U3", "plain"]
+    assert keys_of_lease(",".join(["tenant:a", *words])) == ["tenant:a", "gpu", "db", "plain"]
 
 
 def test_an_amount_may_be_an_argument_and_travels_in_a_canvas():

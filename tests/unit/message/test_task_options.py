@@ -324,6 +324,19 @@ def test_an_argument_may_have_more_units_than_the_rate():
     assert limit["units"] == 101
 
 
+@pytest.mark.parametrize("value", [0, 2.5, 1_000_001])
+def test_an_argument_that_is_no_number_of_slots_is_an_error(value):
+    gpu = RateLimitPolicy("gpu", concurrency=80, slots="args.estimate")
+    (limit,) = limits_of([gpu], "p", 500)
+    assert limit["slots"] == 500
+    with pytest.raises(KeyInvalid) as caught:
+        limits_of([gpu], "p", value)
+    assert str(caught.value) == (
+        "task shop.t: key 'gpu': {args.estimate}: slots: expected a whole number from 1 to "
+        f"1000000, got: {value!r}"
+    )
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "7", 1_000_000_001])
 def test_an_argument_that_is_no_amount_is_an_error_that_names_key_and_field(value):
     with pytest.raises(KeyInvalid) as caught:

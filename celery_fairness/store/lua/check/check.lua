@@ -32,7 +32,7 @@ function Check.kinds()
     expires = {whole = Check.needs("expiring")},
     tenant = {whole = Check.needs("tenant_published")},
     running = {row = Rows.running, scan = "HSCAN"},
-    leases = {row = Rows.lease, scan = "ZSCAN"},
+    leases = {whole = Rows.leases, row = Rows.lease, scan = "ZSCAN"},
     reserved = {row = Rows.reserved, scan = "ZSCAN"},
     tenant_state = {whole = Places.tenant, row = Places.field, scan = "HSCAN"},
     at_limit = {row = Places.closed, scan = "ZSCAN"},
@@ -51,7 +51,7 @@ function Check.kinds()
     available = {whole = Check.needs("limited"), row = Waits.limit, scan = "ZSCAN"},
     unique = {row = Rows.unique, scan = "HSCAN"},
     window = {whole = Waits.window},
-    virtual_times = {row = Waits.saving, scan = "HSCAN"},
+    virtual_times = {row = Rows.of_key, scan = "HSCAN"},
     queue_limits = {whole = Check.needs("limited"), row = Waits.queue, scan = "HSCAN"},
   }
 end

@@ -4,6 +4,9 @@
   A promotion (promotions.lua) reserves starts only while it lasts. Its task has a record until the broker has the copy.
 ]]
 
+-- The rows of more leases of a key are not added up.
+local LEASES_AT_MOST, LOOKS_AT_MOST = 2000, 1000
+
 function Rows.running(it, _, field)
   local ctx = it.ctx
   local text = redis.call("HGET", ctx.prefix .. Keys.RUNNING, field)
@@ -21,7 +24,9 @@ function Rows.running(it, _, field)
   end
   for key in string.gmatch(row.keys, "[^,]+") do
     if not Slots.since(ctx, key, lease) then
-      Check.found(it, "task_not_counted", Slots.table_of(key), lease, function() Slots.take(ctx, key, lease, it.rules) end)
+      Check.found(it, "task_not_counted", Slots.table_of(key), lease, function()
+        Slots.take(ctx, key, lease, it.rules, Slots.of_lease(row.amounts, key))
+      end)
     end
   end
 end
@@ -56,13 +61,43 @@ end
 
 function Rows.lease(it, key, lease)
   if not Slots.since(it.ctx, key, lease) then return end
-  local row = Tasks.read_running(it.ctx, lease) or Tasks.read_held(it.ctx, lease)
+  local row = Tasks.row_of(it.ctx, lease)
   if row and string.find("," .. row.keys .. ",", "," .. key .. ",", 1, true) then return end
   Check.found(it, "slot_without_task", Slots.table_of(key), lease, function()
-    Slots.give(it.ctx, key, lease)
+    Slots.give(it.ctx, key, lease, 1)
     Leases.freed(it.ctx, key)
     Leases.open_freed(it.ctx, it.rules)
   end)
+end
+
+local function slots_not_counted(it, key, more)
+  Check.found(it, "slots_not_counted", Slots.table_of(key), "", function()
+    Slots.add_beside(it.ctx, key, more)
+    Wake.wake_waiters(it.ctx, key, it.rules)
+  end)
+end
+
+-- The leases of a key take as many slots as their rows say.
+function Rows.leases(it, key)
+  local ctx, most = it.ctx, it.repairs and LEASES_AT_MOST or LOOKS_AT_MOST
+  if not ctx.slots or Slots.leases(ctx, key) > most then return end
+  local leases, more = Slots.page(ctx, key, 0, -1), -Slots.beside(ctx, key)
+  it.left = it.left - #leases
+  for index = 1, #leases do
+    local row = Tasks.row_of(ctx, leases[index])
+    if row then more = more + Slots.of_lease(row.amounts, key) - 1 end
+  end
+  if more ~= 0 then slots_not_counted(it, key, more) end
+end
+
+-- A field of `virtual_times`. A key without a lease takes no slots beside.
+function Rows.of_key(it, name, field)
+  local what, key = string.match(field, "^(%a+) (.*)$")
+  if what == "saving" then return Waits.saving(it, name, field) end
+  if what ~= "beside" then return end
+  Check.flag(it, "slots")
+  local beside = tonumber(redis.call("HGET", it.ctx.prefix .. Keys.VIRTUAL_TIMES, field) or 0)
+  if beside ~= 0 and Slots.leases(it.ctx, key) == 0 then slots_not_counted(it, key, -beside) end
 end
 
 -- A field of the hash of unique keys: `key KEY` or `task TAG`.

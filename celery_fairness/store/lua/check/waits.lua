@@ -6,7 +6,7 @@
 ]]
 
 -- More lanes of a tenant are not repaired (places.lua).
-local LANES_AT_MOST, LOOKS_AT_MOST = 2000, 1000
+local LANES_AT_MOST, LOOKS_AT_MOST, GROUPS_AT_MOST = 2000, 1000, 100
 
 -- Returns the group and the queue of "GROUP QUEUE". Only the spec of a limit has a bar.
 function Waits.read_group(name)
@@ -109,8 +109,9 @@ function Waits.is_left_exhausted(it, queue, name, looked)
     return
   end
   -- The end of a lease opens a full limit, even if the limit cools down too.
+  local wait, _, why = Limits.wait_ms(ctx, limit, it.rules, Saving.place_of(name, queue))
   local is_full = limit.concurrency and not Slots.fits(ctx, limit.key, limit.concurrency)
-  return not is_full and Limits.wait_ms(ctx, limit, it.rules, Saving.place_of(name, queue)) < math.huge
+  return not is_full and why ~= "full" and wait < math.huge
 end
 
 function Waits.limit(it, queue, name)
@@ -128,12 +129,24 @@ function Waits.limit(it, queue, name)
   end
 end
 
--- A key saves for a place at which tasks wait.
+-- Returns whether a tenant waits at a place. The first groups of the place stand for all, so the answer is true if there
+-- are more.
+local function waits_at(ctx, place, queue, tenant)
+  local groups = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. place, 0, GROUPS_AT_MOST)
+  for index = 1, #groups do
+    if redis.call("ZSCORE", ctx.prefix .. Keys.GROUP .. groups[index] .. " " .. queue, tenant) then return true end
+  end
+  return #groups > GROUPS_AT_MOST
+end
+
+-- A key saves for a tenant that waits at a place.
 function Waits.saving(it, _, field)
   local ctx, key = it.ctx, string.match(field, "^saving (.*)$")
   local saved = key and Saving.of(ctx, key)
-  if saved then Check.flag(it, "several") end
-  if not saved or redis.call("EXISTS", ctx.prefix .. Keys.GROUPS_AT .. saved.place) == 1 then return end
+  if not saved then return end
+  Check.flag(it, "several")
+  if saved.slots > 1 then Check.flag(it, "slots") end
+  if waits_at(ctx, saved.place, saved.queue, saved.tenant) then return end
   Check.found(it, "saving_without_task", "virtual_times", field, function()
     redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, field)
     Wake.wake_waiters(ctx, key, it.rules)

@@ -30,7 +30,8 @@
   - sleep_ms is 0 if there is more to do at once.
   - passed is "", or the places that the claim passed over, as JSON.
   - `text` is `lease attempt deaths keys rank waited limit length queue` and then the message.
-  - keys has every key of which the task holds a slot, with commas. The tenant's comes first.
+  - keys has every key of which the task holds a slot, with commas. The tenant's comes first. Amounts follow a key as in a
+    row of `running` (tasks.lua).
   - waited is the time for which the task waited, in ms, or "". limit is the key of the last limit that was reported to
     reject it, or "".
   - Each length is the number of bytes in the text after it.
@@ -104,7 +105,7 @@ register("claim", {"allow-oom"}, function(keys, args)
       local task = row and Tasks.read(ctx, tag)
       if task then
         task.attempt = row.attempt
-        tell(lease, task, row.keys, Tasks.message_of(ctx, tag))
+        tell(lease, task, Tasks.keys_with(row.keys, row.amounts), Tasks.message_of(ctx, tag))
       end
     end
     Stats.write_minute(ctx, rules)
@@ -142,7 +143,7 @@ register("claim", {"allow-oom"}, function(keys, args)
     if not lease then return true end
     if skips then Pick.note_taken(skips, task) end
     if rules.traced and not rules.promotes then Events.emit_started(ctx, task, rules) end
-    tell(lease, task, Tasks.keys_of(task.key, task.limits), message)
+    tell(lease, task, Tasks.keys_with(Tasks.keys_of(task.key, task.limits), task.amounts), message)
     return true
   end
 

@@ -56,8 +56,8 @@ register("park", {}, function(keys, args)
     Blocked.block(ctx, {queue = queue, key = task.key, lane = lane}, rejected, rules, {moves = 0})
     -- The task has woken a promoter. An older wake-up is for something else.
     if not is_woken then Active.wake_next(ctx, queue, true, false) end
-    -- The next claim looks at the limit, and may save units for the task.
-    if rejected.by_units then Saving.look_again(ctx, {rejected.key}) end
+    -- The next claim looks at the limit, which may save for the task.
+    if rejected.by_amount then Saving.look_again(ctx, {rejected.key}) end
   end
   return 1
 end)

@@ -13,7 +13,7 @@
   args[1-5] settings      any  of the worker (Tenants.rules_of)
   args[6]  epoch          str  the epoch of the caller, or ""
   args[7]  frozen_ms      str  "" in production (server TIME); set only by tests
-  args[8+] held           str  pairs: the lease and its keys, with commas
+  args[8+] held           str  pairs: the lease and its keys, with commas, and with their amounts (tasks.lua)
 
   Returns {epoch, gone, ...}. The epoch is in ms. After it come the positions (from 1) of the leases that are gone,
   or that were gone before this call entered them again.
@@ -34,7 +34,9 @@ register("renew", {"allow-oom"}, function(keys, args)
     else
       answer[#answer + 1] = (index - 6) / 2
       if lost then
-        Leases.hold(ctx, {lease = lease, keys = its_keys, limits = "", task = Leases.UNKNOWN, ends_at = ends_at}, rules)
+        local its, amounts = Tasks.keys_without(its_keys)
+        Leases.hold(ctx, {lease = lease, keys = its, amounts = amounts, limits = "", task = Leases.UNKNOWN, ends_at = ends_at},
+          rules)
       end
     end
   end
