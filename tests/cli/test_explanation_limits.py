@@ -296,3 +296,19 @@ def test_a_task_that_takes_several_units_is_told_what_it_needs(run, shop):
     assert "; needs 6 of 10, 4 free; the key saves for it" in line
     (line,) = [line for line in told(run, "behind") if "blocked by" in line]
     assert "; needs 1 of 10, 4 free; the key saves 6 for tenant:42, for at most" in line
+
+
+EIGHTY = Limit("gpu:memory", concurrency=80)
+
+
+def test_a_task_that_takes_several_slots_is_told_what_it_needs(run, shop, installation):
+    send(shop, "41", "runs", limits=write_limits((changed(EIGHTY, slots=70),)))
+    assert len(shop.claim()) == 1
+    send(shop, "42", "needs", limits=write_limits((changed(EIGHTY, slots=24),)))
+    send(shop, "43", "behind", queue="other", limits=write_limits((EIGHTY,)))
+    assert not shop.claim()
+    (line,) = [line for line in told(run, "needs") if "blocked by" in line]
+    assert "; needs 24 of 80, 10 free; the key saves for it" in line
+    (line,) = [line for line in told(run, "behind") if "blocked by" in line]
+    assert "; needs 1 of 80, 10 free; the key saves 24 for tenant:42" in line
+    assert "for at most" not in line

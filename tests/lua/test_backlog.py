@@ -273,3 +273,33 @@ def test_the_pages_of_a_queue_share_the_free_slots(dispatch):
     assert (len(first), len(rest["tenants"])) == (30, 10)
     assert sum(row[6] for row in first + rest["tenants"]) == 35
     assert not {row[0] for row in first} & {row[0] for row in rest["tenants"]}
+
+
+def slots(number, slots_of_task=None, key="gpu"):
+    return write_limits([Limit(key, concurrency=number, slots=slots_of_task)])
+
+
+def test_tasks_that_take_several_slots_use_up_so_many(dispatch):
+    for _ in range(5):
+        dispatch.put("a", tier="pro", limits=slots(10, 3))
+    for _ in range(5):
+        dispatch.put("b", tier="pro", limits=slots(10))
+    ((_, _, _, active, _),) = ask(dispatch, "q", 10)
+    assert [row[6] for row in active] == [3, 1]
+    dispatch.claim(1)
+    ((_, _, _, active, _),) = ask(dispatch, "q", 10)
+    # One of a runs, so b has its turn before.
+    assert [row[6] for row in active] == [5, 0]
+
+
+def test_what_a_key_saves_is_startable_for_its_task_alone(dispatch):
+    for _ in range(9):
+        dispatch.put("a", tier="pro", limits=slots(10))
+    running = dispatch.claim(9).tasks
+    dispatch.put("heavy", tier="pro", limits=slots(10, 8))
+    dispatch.put("b", tier="pro", limits=slots(10), queue="other")
+    assert dispatch.claim(1).tasks == ()
+    dispatch.settle(running)
+    ((_, _, _, active, blocked), (_, _, _, others, _)) = ask(dispatch, "q", 9, "other", 9)
+    assert [row[6] for row in (*active, *blocked)] == [1]
+    assert [row[6] for row in others] == [1]

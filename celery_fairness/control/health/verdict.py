@@ -66,6 +66,8 @@ def verdict_of(
     troubles += _not_taken(checked)
     troubles += [line for each in checked for line in each.delays()]
     waits = [line for each in checked for line in each.reasons()]
+    # A key may be that of limits in several queues.
+    waits += dict.fromkeys(line for each in checked for line in each.savings())
     waits += _dead_letters(queues)
     ruled_out = tuple(_ruled_out(checked, workers, index, replies))
     unchecked = tuple(_unchecked(replies))
@@ -133,6 +135,13 @@ class _CheckedQueue:
             return
         parts.append(f"{_places(self.free)} free" if self.free else "no place is free")
         yield f"{self.name}: {tasks_wait(queue.waiting)}, {'; '.join(parts)}"
+
+    def savings(self) -> Iterator[str]:
+        """Yield for which large tasks keys save slots or units, so that others wait."""
+        for limit in self.queue.limits:
+            if (saving := limit.saving) is not None:
+                needs = f"needs {saving.needs:,} of {saving.of:,}, {saving.free:,} free"
+                yield f"{limit.key}: a task of {saving.tenant} {needs}; the key saves for it"
 
     def _oldest_ready(self) -> float:
         waits = [each.waits_seconds or 0.0 for each in self.queue.tenants if each.startable]

@@ -35,16 +35,18 @@ class Saving(NamedTuple):
     """What a key saves for the first task that waits there.
 
     Attributes:
+        slots: What it saves of its concurrency.
         units: What it saves of its rate.
         tenant: Key of the tenant of that task.
         is_own: Whether the task of the snapshot waits at the same place.
-        ends_ms: Time until the saving ends, if that task has not started.
+        ends_ms: Time until the saving ends, if that task has not started. None while slots gather.
     """
 
+    slots: int
     units: int
     tenant: str
     is_own: bool
-    ends_ms: int
+    ends_ms: int | None = None
 
 
 class KeyState(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 from celery_fairness.config.queue_limits import PARKED_QUEUES
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.views import OwnerStatus
-from celery_fairness.control.queue.views import BlockingLimit, QueueStatus, TenantShare
+from celery_fairness.control.queue.views import BlockingLimit, KeySaving, QueueStatus, TenantShare
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.util.durations import Milliseconds, seconds
 
@@ -92,8 +92,8 @@ def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:
     tenants = [tenant_share(row, answer["now"]) for row in answer.get("tenants", ())]
     tenants.sort(key=lambda each: (-(each.waits_seconds or 0.0), each.key))
     limits = (
-        BlockingLimit(key, _REASONS.get(why, why), waiting)
-        for key, why, waiting in answer.get("limits", ())
+        BlockingLimit(key, _REASONS.get(why, why), waiting, *(KeySaving(*each) for each in saving))
+        for key, why, waiting, *saving in answer.get("limits", ())
     )
     blocked: Counter[str] = Counter()
     for each in tenants:

@@ -41,6 +41,23 @@ class TenantShare:
 
 
 @dataclass(frozen=True, slots=True)
+class KeySaving:
+    """What a key saves for the first task that waits there and takes several slots or units.
+
+    Attributes:
+        needs: How many the task takes.
+        of: The concurrency of the key, or its rate.
+        free: How many of them are free now. Others see as many less as the task needs.
+        tenant: Key of the tenant of the task.
+    """
+
+    needs: int
+    of: int
+    free: int
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
 class BlockingLimit:
     """A limit at which tasks of a queue wait.
 
@@ -49,11 +66,13 @@ class BlockingLimit:
         reason: ``concurrency``, ``rate``, ``throttle``, ``paused`` or ``cool-down``. "" if the next
             claim checks the limit.
         waiting: Waiting tasks that have a limit of this key, in all queues.
+        saving: What the key saves for a task. None if it saves nothing.
     """
 
     key: str
     reason: str
     waiting: int
+    saving: KeySaving | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from celery_fairness.config.numbers import NUMBERS
-from celery_fairness.control.key.snapshot import KeyState, read_state
+from celery_fairness.control.key.snapshot import KeyState, Saving, read_state
 from celery_fairness.control.task.views import Amount, Blocker, TaskLimit
 from celery_fairness.util.durations import milliseconds, seconds
 from celery_fairness.util.timestamps import at_ms
@@ -59,7 +60,7 @@ class CheckedLimit(NamedTuple):
                 in_force=state.in_force,
                 opens_at=self._opens_at(),
                 counted=self._counted() if self.blocked_by == "rate" else "",
-                amount=_amount(state) if self.blocked_by == "rate" else None,
+                amount=_AMOUNTS.get(self.blocked_by, _nothing)(state),
             )
         if self.local_held is not None:
             yield Blocker(
@@ -81,7 +82,33 @@ class CheckedLimit(NamedTuple):
         return ""
 
 
-def _amount(state: KeyState) -> Amount | None:
+def _nothing(state: KeyState) -> None:
+    """Return that no amount of the task blocks it."""
+
+
+def _slots(state: KeyState) -> Amount | None:
+    """Return what the task takes of the concurrency."""
+    slots, most, saves = state.limit["slots"] or 1, state.limit["concurrency"], 0
+    if state.saving is not None:
+        saves = min(state.saving.slots, most)
+    if slots == 1 and not saves:
+        return None
+    return _with_saving(Amount(min(slots, most), most, most - state.held), state.saving, saves)
+
+
+def _with_saving(amount: Amount, saving: Saving | None, saves: int) -> Amount:
+    """Return an amount with what the key saves."""
+    if saving is None or not saves:
+        return amount
+    return replace(
+        amount,
+        saves=saves,
+        saved_for="" if saving.is_own else saving.tenant,
+        saved_seconds=None if saving.ends_ms is None else seconds(saving.ends_ms),
+    )
+
+
+def _units(state: KeyState) -> Amount | None:
     """Return what the task takes of the window that has the least room for it."""
     units, saving = state.limit["units"] or 1, state.saving
     windows = zip(state.limit["rate"] or (), state.started, strict=True)
@@ -89,11 +116,15 @@ def _amount(state: KeyState) -> Amount | None:
     if not rooms or (units == 1 and saving is None):
         return None
     free, rate = min(rooms, key=lambda room: room[0] - min(units, room[1]))
-    needs = min(units, rate)
-    if saving is None:
-        return Amount(needs, rate, free)
-    saved_for = "" if saving.is_own else saving.tenant
-    return Amount(needs, rate, free, saving.units, saved_for, seconds(saving.ends_ms))
+    saves = min(saving.units, rate) if saving is not None else 0
+    return _with_saving(Amount(min(units, rate), rate, free), saving, saves)
+
+
+#: What a task takes, by the number that blocks it.
+_AMOUNTS: Final[Mapping[str, Callable[[KeyState], Amount | None]]] = {
+    "concurrency": _slots,
+    "rate": _units,
+}
 
 
 def read_limits_of(answer: Mapping[str, Any]) -> tuple[CheckedLimit, ...]:

@@ -118,12 +118,16 @@ def _longer(holders: Iterable[HeldLease]) -> float:
 
 
 def wait_for_slot(state: KeyState, limit: int, before: Before) -> float | None:
-    """Return the seconds until a key has a slot for a task, or None if unknown."""
-    free = limit - state.held
-    if before.tasks < free:
+    """Return the seconds until a key has the slots of a task, or None if unknown.
+
+    Tasks that go before are expected to take one slot each.
+    """
+    free, ends = limit - state.held, before.tasks + min(state.limit["slots"] or 1, limit)
+    ends -= free
+    if ends <= 0:
         return 0.0
     if free <= 0:
-        return wait_for_ends(state.leases, state.held, before.tasks + 1 - free, before.takes)
+        return wait_for_ends(state.leases, state.held, ends, before.takes)
     if before.takes is None:
         return None
     # Other tasks take the free slots at once, and hold them for the usual time. The leases may be a
@@ -131,7 +135,7 @@ def wait_for_slot(state: KeyState, limit: int, before: Before) -> float | None:
     taken = HeldLease("", 0.0, held_seconds=0.0, usual_seconds=before.takes)
     part = len(state.leases) / state.held if state.held else 1.0
     holders = (*state.leases, *(taken for _ in range(ceil(free * part))))
-    return wait_for_ends(holders, limit, before.tasks + 1 - free, before.takes)
+    return wait_for_ends(holders, limit, ends, before.takes)
 
 
 def wait_for_limit(state: KeyState, before: Before, logical_ms: float) -> float | None:

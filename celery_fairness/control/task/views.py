@@ -191,7 +191,8 @@ class Amount:
         free: How much is free now. Less than 0 if more was used than the number allows.
         saves: How much the key saves for the first task that waits there. 0 if it saves nothing.
         saved_for: Key of the tenant of that task. "" if it is this task, or one that waits with it.
-        saved_seconds: Time after which the saving ends, if that task has not started.
+        saved_seconds: Time after which the saving ends, if that task has not started. None while
+            slots gather.
     """
 
     needs: int

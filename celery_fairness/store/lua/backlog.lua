@@ -31,12 +31,12 @@ function Backlog.begin(ctx, wanted)
 end
 
 -- Returns how many tasks the rate and the throttle of a limit let start from now on, if they let one start. Each task takes
--- as many units as the first one.
-local function pace_room(ctx, limit, rules)
+-- as many units as the first one. `place` is that at which the tasks wait, or nil.
+local function pace_room(ctx, limit, rules, place)
   local room, window = math.huge, limit.rate ~= "" and Rates.read(ctx, limit.key)
   for starts, period_ms in Rates.windows_of(limit.rate) do
     local _, reserved = Promotions.reserved(ctx, limit.key, rules)
-    local saved = Saving.of_others(ctx, limit.key, rules, nil, "units") or 0
+    local saved = Saving.of_others(ctx, limit.key, rules, place, "units") or 0
     local units = starts - reserved - saved - Rates.count_in(window, starts, period_ms, rules.logical)
     room = math.min(room, math.floor(units / math.min(limit.units or 1, starts)))
   end
@@ -63,27 +63,42 @@ local function tenant_state_of(it, key, tier, tenant)
   return found
 end
 
--- Returns how many tasks a limit lets start from now on, and why not more.
-local function room_of(ctx, limit, rules)
-  local _, _, why = Limits.wait_ms(ctx, limit, rules)
-  if why then return 0, why end
-  if rules.enforcement ~= "on" then return math.huge end
-  local room = pace_room(ctx, limit, rules)
-  if limit.concurrency then room = math.min(room, Slots.free(limit.concurrency, Slots.held(ctx, limit.key))) end
-  return room
+-- Returns how many tasks the rates of a limit let start from now on, how many slots it has for them, and why it lets none
+-- start.
+local function room_of(ctx, limit, rules, place)
+  local _, _, why = Limits.wait_ms(ctx, limit, rules, place)
+  if why then return {starts = 0, slots = 0, why = why} end
+  if rules.enforcement ~= "on" then return {starts = math.huge, slots = math.huge} end
+  local most, slots = limit.concurrency, math.huge
+  if most then
+    local saved = ctx.slots and Saving.of_others(ctx, limit.key, rules, place, "slots") or 0
+    slots = Slots.free(most, Slots.held(ctx, limit.key) + math.min(saved, most))
+  end
+  return {starts = pace_room(ctx, limit, rules, place), slots = slots}
+end
+
+-- Returns the place at which the tasks of a lane wait, or nil. Only what keys save depends on it.
+local function place_of(ctx, queue, key, lane)
+  local group = ctx.several and Lanes.group_of(ctx, queue, key, lane)
+  local name = group and redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
+  return name and Saving.place_of(name, queue) or nil
 end
 
 -- Returns how many of `tasks` start, with the slots that are free for them, and why not more. `limits` are those of the
--- lane.
-local function share_of(it, tasks, tenant_state, limits)
+-- lane, whose tasks wait at `place`. `it.taken` has by key how many tasks have started, and by `beside KEY` the slots that they
+-- take beside one each.
+local function share_of(it, tasks, tenant_state, limits, place)
   local most, reason = tenant_state.free, tenant_state.limit == 0 and "paused" or "tier"
   for index = 1, #limits do
     local limit = limits[index]
-    if not limit.room then limit.room, limit.room_why = room_of(it.ctx, limit, it.rules) end
-    -- The tasks that go before may take other amounts, so this is an estimate.
-    local left = math.max(0, limit.room - (it.taken[limit.key] or 0))
+    limit.rooms = limit.rooms or {}
+    local room = limit.rooms[place or ""] or room_of(it.ctx, limit, it.rules, place)
+    limit.rooms[place or ""] = room
+    local taken, beside = it.taken[limit.key] or 0, it.taken["beside " .. limit.key] or 0
+    -- The tasks that go before may take other units, so this is an estimate.
+    local left = math.min(room.starts - taken, math.floor((room.slots - taken - beside) / Slots.of_task(limit)))
     if left < most then
-      most, reason = left, REASONS[limit.room_why] or string.sub(limit.key, 1, 6) == "queue:" and "queue" or "limit"
+      most, reason = math.max(0, left), REASONS[room.why] or string.sub(limit.key, 1, 6) == "queue:" and "queue" or "limit"
     end
   end
   local starts = math.min(tasks, most)
@@ -91,6 +106,8 @@ local function share_of(it, tasks, tenant_state, limits)
   for index = 1, #limits do
     local key = limits[index].key
     it.taken[key] = (it.taken[key] or 0) + starts
+    local beside = starts * (Slots.of_task(limits[index]) - 1)
+    if beside > 0 then it.taken["beside " .. key] = (it.taken["beside " .. key] or 0) + beside end
   end
   return starts, reason
 end
@@ -171,7 +188,8 @@ function Backlog.tenant_row(it, queue, key)
     local lane = lanes[index]
     local tasks = index == #lanes and left or math.min(left, Lanes.length_of(ctx, queue, key, lane))
     local specs = Pick.with_queue_limit(ctx, queue, Lanes.first_limits(ctx, queue, key, lane))
-    local starts, reason = share_of(it, tasks, tenant_state, Limits.limits_now(ctx, specs, rules))
+    local limits = Limits.limits_now(ctx, specs, rules)
+    local starts, reason = share_of(it, tasks, tenant_state, limits, place_of(ctx, queue, key, lane))
     left = left - tasks
     add(it, found, {queue = queue, key = key, lane = lane, index = 0}, "ready", starts)
     add(it, found, {queue = queue, key = key, lane = lane, index = starts}, reason, tasks - starts)

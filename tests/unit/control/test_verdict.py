@@ -14,7 +14,7 @@ from celery_fairness.control.installation.views import (
     WorkerStatus,
 )
 from celery_fairness.control.queue.queue_status import fairness_index, with_entitled
-from celery_fairness.control.queue.views import QueueStatus, TenantShare
+from celery_fairness.control.queue.views import BlockingLimit, KeySaving, QueueStatus, TenantShare
 from celery_fairness.control.tenant.views import UnresolvedTenant
 
 OWNER = "web:7:abc"
@@ -26,7 +26,7 @@ def share(
     return TenantShare(key, "free", weight, limit, held, 0.0, waiting, startable, state, waits)
 
 
-def queue(*tenants, name="celery", waiting=5, dead=0, **blocked):
+def queue(*tenants, name="celery", waiting=5, dead=0, limits=(), **blocked):
     startable = sum(each.startable for each in tenants)
     return QueueStatus(
         name,
@@ -39,6 +39,7 @@ def queue(*tenants, name="celery", waiting=5, dead=0, **blocked):
         startable=startable,
         blocked_tasks=blocked,
         tenants=tenants,
+        limits=limits,
         is_complete=True,
     )
 
@@ -65,6 +66,16 @@ REPLIES = WorkerReplies(at=AT, answered=1)
 def judged(*queues, workers=WORKERS, runs=1, index=None, claims=True, replies=REPLIES):
     owners = [OwnerStatus(OWNER, runs)]
     return verdict_of(queues, workers, owners, index, replies, at=AT, claims=claims)
+
+
+def test_a_key_that_saves_is_named_once_with_what_its_task_needs():
+    gpu = BlockingLimit("gpu:memory", "concurrency", 7, KeySaving(24, 80, 10, "tenant:7"))
+    plain = BlockingLimit("api", "rate", 2)
+    queues = [queue(share(), name=name, limits=(gpu, plain), limit=5) for name in ("a", "b")]
+    found = judged(*queues, workers=(worker("a", "b"),))
+    (line,) = [each for each in (found.line, *found.causes) if "gpu" in each]
+    assert line == ("gpu:memory: a task of tenant:7 needs 24 of 80, 10 free; the key saves for it")
+    assert found.level == "busy"
 
 
 def test_nothing_waits():

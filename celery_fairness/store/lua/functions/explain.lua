@@ -274,7 +274,7 @@ end
 -- Returns the names of about a part of the leases of a key, evenly from the oldest to the newest.
 local function sample_leases(it, found, part)
   if part >= 1 then return Slots.page(it.ctx, found.key, 0, -1) end
-  local names, all = {}, found.held + found.ended_unswept
+  local names, all = {}, Slots.leases(it.ctx, found.key)
   local most = math.ceil(all * part)
   for index = 1, most do
     local place = math.floor((index - 0.5) * all / most)
@@ -291,7 +291,7 @@ local function add_leases(it, limits, block, most)
     local found = limits[index]
     local blocks = (found.blocked_by or found.local_held) ~= nil
     if blocks == block and (block or string.find(found.numbers, "C%d")) then
-      some[#some + 1], all = found, all + found.held + found.ended_unswept
+      some[#some + 1], all = found, all + Slots.leases(it.ctx, found.key)
     end
   end
   for index = 1, #some do

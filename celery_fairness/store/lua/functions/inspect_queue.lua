@@ -10,7 +10,7 @@
   queue         its name
   active        index of the first active tenant of this page
   blocked       index of its first blocked tenant
-  taken         the slots that the tenants of earlier pages use up, by key
+  taken         what the tenants of earlier pages use up (backlog.lua)
 
   Returns JSON. A field without a value is left out.
   - now       the server's time in ms
@@ -22,13 +22,32 @@
 
   `backlog.lua` describes the row of a tenant.
 
-  A row of a limit is [KEY, WHY, WAITING]:
+  A row of a limit is [KEY, WHY, WAITING], or [KEY, WHY, WAITING, SAVING] while the key saves for a task:
   - WHY      "paused", "cools", "full", "rate" or "throttle", or "" if the next claim looks at it
   - WAITING  the tasks in all queues that have a limit of this key
+  - SAVING   [NEEDS, OF, FREE, TENANT]: the task of the tenant with this key needs NEEDS of the number OF, of which FREE are
+             free. It is of the concurrency if the key saves slots, otherwise of the rate with the least room
 ]]
 -- One page has at most this many active tenants, and as many blocked ones. One tenant takes about twenty microseconds
 -- with its first lane, and a limit five.
 local TENANTS_AT_MOST, LIMITS_AT_MOST, LIMITS_SHOWN = 30, 100, 20
+
+-- Returns what a key saves for a task, or nil. `limit` has its numbers now.
+local function saving_of(ctx, limit, rules)
+  local saved = ctx.several and Saving.of(ctx, limit.key)
+  if not saved or Saving.is_over(saved, rules) then return nil end
+  local most = limit.concurrency
+  if saved.slots > 1 and most then
+    return {math.min(saved.slots, most), most, most - Slots.held(ctx, limit.key), saved.tenant}
+  end
+  local found
+  for starts, period_ms in Rates.windows_of(limit.rate) do
+    local free = starts - Rates.count_in(Rates.read(ctx, limit.key), starts, period_ms, rules.logical)
+    local needs = math.min(saved.units, starts)
+    if needs > 1 and (not found or free - needs < found[3] - found[1]) then found = {needs, starts, free, saved.tenant} end
+  end
+  return found
+end
 
 local function limit_rows(ctx, queue, rules)
   local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
@@ -39,7 +58,7 @@ local function limit_rows(ctx, queue, rules)
     local _, _, why = Limits.wait_ms(ctx, limit, rules)
     local waiting = redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key)
       or limit.key == "queue:" .. queue and redis.call("HGET", ctx.prefix .. Keys.WAITING, queue)
-    rows[index] = {limit.key, why or "", tonumber(waiting or 0)}
+    rows[index] = {limit.key, why or "", tonumber(waiting or 0), saving_of(ctx, limit, rules)}
   end
   table.sort(rows, function(one, other) return one[3] > other[3] or one[3] == other[3] and one[1] < other[1] end)
   for index = #rows, LIMITS_SHOWN + 1, -1 do rows[index] = nil end
