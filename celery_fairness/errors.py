@@ -18,6 +18,7 @@
     ├── TaskExists             a task was not sent: another one has its unique key
     ├── Unroutable             a task was not sent: no queue is bound for it
     ├── LimiterUnavailable     the limiter's Redis does not answer             (ConnectionError)
+    │   └── NotWithPartitions  a command needs all partitions together
     ├── DeliveriesExhausted    the result of a dead letter: its process died too often
     ├── MessageUnreadable      the result of a dead letter: a worker could not read it
     ├── RateLimitDropped       the result of a task that a limit dropped
@@ -285,6 +286,27 @@ class LimiterUnavailable(FairnessError, ConnectionError):
         if self.is_not_ready:
             return "takes no commands now"
         return "answers with an error" if self.has_answered else "does not answer"
+
+
+class NotWithPartitions(LimiterUnavailable):
+    """A command needs the tables of all partitions together, which is not built yet."""
+
+    @classmethod
+    def of(cls, address: str, what: str) -> NotWithPartitions:
+        """Return the error of the function or the command ``what``."""
+        problem = (
+            f"{what} needs the tables of all of them together, which is not built yet: "
+            "docs/how-to/partitions.md has what works"
+        )
+        return cls(address, problem, is_broker=True, has_answered=True)
+
+    @property
+    def what(self) -> str:
+        """The state of the server, as the end of a sentence."""
+        return "has several partitions"
+
+    def __str__(self) -> str:
+        return f"the broker's Redis at {self.address} {self.what}: {self.problem}"
 
 
 @dataclass(eq=False, repr=False)

@@ -192,6 +192,7 @@ class Parts:
             redelivery_seconds=redelivery,
             key_prefix=before,
             broker=broker_name(self.app),
+            partitions=self.settings.partitions if self.claims_fairly else 1,
         )
         self._limiters.append(limiter)
         return limiter
@@ -355,7 +356,8 @@ class Parts:
         self._worker_started = datetime.now(UTC)
         prepare_reconnect(self.app, worker.pool)
         logger.info("the limiter's Redis is %s", self.address)
-        for symptom in at_start(self.installation):
+        several = self.limiter.partitions.are_several
+        for symptom in () if several else at_start(self.installation):
             logger.warning("%s", symptom)
         enforces = self.settings.enforcement is Enforcement.ON
         level = logging.INFO if enforces else logging.WARNING
@@ -365,7 +367,7 @@ class Parts:
             self.lease_renewer.limits = self.installation.declared_words()
             self.lease_renewer.start()
             self.promoter.start()
-        if not self._threads:
+        if not self._threads and not several:
             self._threads = [self._make_forwarder(worker)]
             if not self.claims_fairly:
                 # Its connection is its own, because it runs in a thread of its own.

@@ -27,6 +27,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -56,6 +57,8 @@ Resolver = Callable[[str], str | None]
 
 #: Longest snooze and jitter, in seconds.
 DAY_SECONDS = 86_400.0
+#: Most partitions of an installation.
+MOST_PARTITIONS = 256
 
 _REDIS_URL = re.compile(r"(?:rediss?|unix|redis\+socket|sentinel|clusters?)://.+", re.DOTALL)
 _NAMESPACE = text_of(r"[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, '_', '.' or '-'")
@@ -103,6 +106,15 @@ _NAMES_OF_HEADERS = Rule(
     "a list of names of headers or properties",
     lambda value: (
         isinstance(value, (list, tuple)) and all(isinstance(each, str) and each for each in value)
+    ),
+)
+_PARTITIONS = Rule(
+    f"a power of two from 1 to {MOST_PARTITIONS}",
+    lambda value: (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and 1 <= value <= MOST_PARTITIONS
+        and value & (value - 1) == 0
     ),
 )
 _TIERS = Rule(
@@ -224,6 +236,13 @@ class Settings(BaseModel):
         json_schema_extra={"acts_on": DISPATCH},
     )
 
+    partitions: Annotated[int, _PARTITIONS] = Field(
+        1,
+        description="On `fairredis`: into how many parts the tenants of an installation are "
+        "divided, so that several servers can share them later. The first process fixes it.",
+        json_schema_extra={"acts_on": DISPATCH},
+    )
+
     services: Annotated[Mapping[_ServiceName, Service], _mapping_of("service")] = Field(
         default_factory=dict,
         description="`{name: {env_prefix, priority, default, scheduled, shares}}`: a worker's "
@@ -253,6 +272,20 @@ class Settings(BaseModel):
     def _merge_tiers(cls, value: Any) -> Any:
         given = tiers_by_name(value)
         return merge_tiers(given) if isinstance(given, Mapping) else given
+
+    @field_validator("queues", mode="after")
+    @classmethod
+    def _expect_no_shared_limit(
+        cls, value: Mapping[str, QueuePolicy], info: ValidationInfo
+    ) -> Mapping[str, QueuePolicy]:
+        count = info.data.get("partitions", 1)
+        limited = [name for name, policy in value.items() if policy.limits]
+        if count > 1 and limited:
+            raise SettingsError(
+                f": expected no limit of a queue, because fairness.partitions is {count} and it "
+                f"would hold in each partition alone, got one of: {limited[0]!r}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _check_default_tier(self) -> Settings:

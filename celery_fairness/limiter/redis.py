@@ -31,6 +31,7 @@ from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
 from celery_fairness.config.tenants import id_part, key_part
 from celery_fairness.config.tiers import Tier, read_tier, tier_numbers, write_tier
+from celery_fairness.errors import NotWithPartitions
 from celery_fairness.limiter.types import (
     Admitted,
     Counted,
@@ -52,15 +53,23 @@ from celery_fairness.message.headers import Copy
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Settled, Verdict
 from celery_fairness.store.connection import REDIS_ERRORS, Connection, mapping_of, time_ms
-from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.note_sender import NoteSender
+from celery_fairness.store.partitions import Partitions, other_number
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 from celery_fairness.util.ids import new_id
 
 #: Most leases that one call renews or releases, so that its time in Redis is bounded.
 BATCH = 250
+
+#: Functions whose tables are in the home of several partitions.
+_OF_HOME = {
+    *(calls.PUBLISH_TIERS, calls.PUBLISH_TENANT, calls.UNRESOLVED, calls.ANNOUNCE, calls.EPOCH),
+    *(calls.SET_QUEUE_LIMIT, calls.RING),
+}
+#: Functions about one key, which is a tenant's.
+_OF_KEY = {calls.STOP, calls.OVERRIDE, calls.INSPECT}
 
 _REJECTIONS = {
     0: Reason.AT_CONCURRENCY_LIMIT,
@@ -85,6 +94,7 @@ class Limiter:
         redelivery_seconds: Time after which the broker redelivers an unacknowledged message.
         key_prefix: A prefix of every key.
         broker: The broker of the tasks. Its parked tasks return to it.
+        partitions: The number of partitions of the installation.
     """
 
     def __init__(
@@ -95,14 +105,16 @@ class Limiter:
         redelivery_seconds: float = 600.0,
         key_prefix: str = "",
         broker: str = "",
+        partitions: int = 1,
     ) -> None:
         #: The connection to its Redis.
         self.connection = connection
-        #: The names of its keys, and their beginning.
-        self.names = Names(settings.namespace, key_prefix)
+        self.partitions = Partitions(settings.namespace, key_prefix, partitions)
+        #: The names of the keys of its home, and their beginning.
+        self.names = self.partitions.home
         self.prefix = self.names.prefix
         self._listener, self._broker = Listener(connection), broker
-        self._notes = NoteSender(connection, self.prefix)
+        self._notes = NoteSender(connection)
         self._promoter, self._promotions = f"promoter:{new_id(6)}", 1
         self._tiers = settings.tiers
         default = tier_numbers(settings.tiers[settings.default_tier], "tenant")
@@ -140,6 +152,7 @@ class Limiter:
         Raises:
             LibraryUnusable: The server cannot load it, the user may not call it, or its tables
                 have another schema. The text has the cause and the next step.
+            SettingsError: The installation has another number of partitions.
         """
         try:
             self.connection.load_library(self.prefix)
@@ -147,6 +160,9 @@ class Limiter:
             wanted = {"key": "", "tenant_key": "", "tier": "", "app": "", "first": 0}
             args = calls.json_args(**wanted, **self._checking())
             self.connection.execute(calls.INSPECT, self.prefix, args)
+            if self.partitions.are_several:
+                args = calls.epoch_args(self._rules, self.partitions.count)
+                self.connection.execute(calls.EPOCH, self.prefix, args)
         except LibraryUnusable:
             raise
         except NoPermissionError as error:
@@ -157,6 +173,8 @@ class Limiter:
         except ResponseError as error:
             if str(error).startswith("SCHEMA"):
                 raise LibraryUnusable(f"{self.connection.address}: {error}") from None
+            if other := other_number(error, self.partitions.count):
+                raise other from None
         except REDIS_ERRORS:
             return
 
@@ -264,16 +282,17 @@ class Limiter:
         It may not if the lease, which was held in ``epoch``, has ended.
         """
         args = calls.begin_args(lease, verdict, epoch, self._now_text())
-        return bool(self._call(calls.BEGIN, args))
+        return bool(self.connection.run(calls.BEGIN, self._prefix_of(lease), args))
 
     def begin_soon(self, lease: str, verdict: Verdict, epoch: int) -> None:
         """Store that the body of a claimed task begins, without waiting for the answer."""
-        self._notes.send(calls.BEGIN, calls.begin_args(lease, verdict, epoch, self._now_text()))
+        args = calls.begin_args(lease, verdict, epoch, self._now_text())
+        self._notes.send(calls.BEGIN, self._prefix_of(lease), args)
 
     def used(self, lease: str, key: str, units: int) -> Counted:
         """Correct the start of a task by the units of a rate that its body has used."""
         args = calls.used_args(lease, key, units, self._rules, self._now_text())
-        return Counted(int(self._call(calls.USED, args)))
+        return Counted(int(self.connection.run(calls.USED, self._prefix_of(lease), args)))
 
     def supersede(self, rejected: Copy, next_serial: str) -> bool:
         """Replace the successor of ``rejected`` by a copy with ``next_serial``.
@@ -488,7 +507,11 @@ class Limiter:
             Whether the table is now in force.
         """
         rows = {tier.name: write_tier(tier) for tier in tiers}
-        answer = self._call(calls.PUBLISH_TIERS, calls.tiers_args(rows, source, force=force))
+        args = calls.tiers_args(rows, source, force=force)
+        # The home comes first, because caches read it. A worker publishes again what is missing.
+        answer = self._call(calls.PUBLISH_TIERS, args)
+        for prefix in self._prefixes():
+            self.connection.run(calls.PUBLISH_TIERS, prefix, args)
         return bool(json.loads(answer)["is_written"])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
@@ -524,7 +547,11 @@ class Limiter:
         keep_ms = 0 if keep and ends_ms is None else 2 * self._cache_ms + 1000
         own = write_numbers(numbers)
         args = calls.tenant_args(self._tenant_key(tenant), tier or "", own, keep_ms, ends_ms)
-        return int(json.loads(self._call(calls.PUBLISH_TENANT, args))["version"])
+        answer = self._call(calls.PUBLISH_TENANT, args)
+        if self.partitions.are_several:
+            there = self.partitions.prefix(self.partitions.of_tenant(key_part(tenant)))
+            self.connection.run(calls.PUBLISH_TENANT, there, args)
+        return int(json.loads(answer)["version"])
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``; None if none was."""
@@ -621,7 +648,33 @@ class Limiter:
         return cast("Mapping[str, Any]", json.loads(answer))
 
     def _call(self, function: str, args: Sequence[Any]) -> Any:
-        return self.connection.run(function, self.prefix, args)
+        return self.connection.run(function, self.prefix_for(function, args), args)
+
+    def prefix_for(self, function: str, args: Sequence[Any]) -> str:
+        """Return the beginning of the keys that a function reads and writes.
+
+        Raises:
+            NotWithPartitions: The function needs the tables of all partitions together.
+        """
+        if not self.partitions.are_several or function in _OF_HOME:
+            return self.prefix
+        if function in _OF_KEY:
+            key = json.loads(args[0])["key"]
+            if key.startswith("tenant:"):
+                return self.partitions.prefix(self.partitions.of_tenant(key[len("tenant:") :]))
+            if not key:
+                return self.prefix
+        raise NotWithPartitions.of(str(self.connection.address), function)
+
+    def _prefix_of(self, lease: str) -> str:
+        """Return the beginning of the keys of the partition that has a lease."""
+        return self.partitions.prefix(self.partitions.of_tag(lease))
+
+    def _prefixes(self) -> list[str]:
+        """Return the beginnings of the keys of all partitions, without those of a lone home."""
+        if not self.partitions.are_several:
+            return []
+        return [names.prefix for names in self.partitions.names]
 
     def _now_text(self) -> str:
         return "" if self._frozen_clock is None else str(self._frozen_clock())

@@ -37,6 +37,8 @@ from celery_fairness.scheduler.types import (
 )
 from celery_fairness.util.durations import Milliseconds
 
+_SKIPS_NOTHING = json.dumps(asdict(SkippedTasks()))
+
 PUT = "put"
 #: A put of a message from a plain list.
 ADOPT = "adopt"
@@ -49,6 +51,7 @@ PURGE = "purge"
 SIZE = "size"
 RENEW = "renew"
 EPOCH = "epoch"
+RING = "ring"
 EXPIRE_QUEUES = "expire_queues"
 #: Its answer if a queue has ended that is in use again, and is not removed completely yet.
 ENDS_FIRST = -2
@@ -134,7 +137,12 @@ def read_put(answer: Any) -> Put | Full | Existing:
     if isinstance(answer, list):
         key, limit, waiting = answer
         return Full(as_text(key), int(limit), int(waiting))
-    return Put(int(answer))
+    return Put(abs(int(answer)))
+
+
+def rings_bell(answer: Any) -> bool:
+    """Return whether the producer rings the bell of the queue after this answer to a put."""
+    return not isinstance(answer, list) and int(answer) < 0
 
 
 def claim_args(
@@ -148,6 +156,7 @@ def claim_args(
     epoch: int | None = None,
     ends: Sequence[Settle] = (),
     is_first: bool = False,
+    ring: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return the arguments of a claim.
 
@@ -158,14 +167,19 @@ def claim_args(
         epoch: The epoch in which this process took its leases. None if it holds none. In another
             epoch the claim leases nothing.
         ends: The ends of tasks that were claimed before.
+        ring: What the caller has read of the rings, as ``rings.lua`` reads it. None if the
+            installation has one partition.
     """
+    passing = json.dumps(asdict(skipped)) if skipped else ""
+    if ring is not None:
+        passing = f'{(passing or _SKIPS_NOTHING)[:-1]}, "ring": {json.dumps(ring)}}}'
     return [
         owner,
         str(number),
         str(want),
         *rules_args(rules),
         now_text,
-        json.dumps(asdict(skipped)) if skipped else "",
+        passing,
         _or_empty(epoch),
         rules.fairness_by,
         str(rules.snooze_ms),
@@ -178,16 +192,18 @@ def claim_args(
     ]
 
 
-def read_claim(answer: bytes | str) -> Claim:
-    """Read the answer to a claim."""
+def read_claim(answer: bytes | str, in_partition: bool = False) -> Claim:
+    """Read the answer to a claim; ``in_partition`` is whether it was sent with a ring."""
     data = answer.encode() if isinstance(answer, str) else answer
     sleep_ms, epoch, length, rest = data.split(b" ", 3)
     passed, tasks = rest[: int(length)], rest[int(length) :]
+    read = json.loads(passed) if passed else {}
     return Claim(
         tuple(_read_tasks(tasks)),
         Milliseconds(int(sleep_ms)),
-        json.loads(passed) if passed else {},
+        read.get("places", {}) if in_partition else read,
         int(epoch),
+        read if in_partition else {},
     )
 
 
@@ -247,6 +263,25 @@ def renew_args(
 ) -> list[str]:
     """Return the arguments of a renewal of leases that were taken in ``epoch``."""
     return [*rules_args(rules), _or_empty(epoch), now_text, *chain.from_iterable(held)]
+
+
+def epoch_args(rules: Rules, partitions: int | None, now_text: str = "") -> list[str]:
+    """Return the arguments of a read of the epoch.
+
+    Args:
+        partitions: The number of partitions by the settings. None in a partition itself.
+    """
+    return [str(rules.lease_ms), now_text, _or_empty(partitions)]
+
+
+def ring_args(partition: int, new: Sequence[str], left: Sequence[str] = ()) -> list[str]:
+    """Return the arguments of waking workers for queues of one partition.
+
+    Args:
+        new: Queues to which a task came.
+        left: Queues in which a claim has left tasks.
+    """
+    return json_args(partition=partition, new=list(new) or None, left=list(left) or None)
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:

@@ -41,6 +41,7 @@ class Held:
         lost: Whether Redis has ended the lease.
         deaths: How often a process has died with the task's body.
         sends_begin: Whether the process that runs the body sends its begin to Redis.
+        partition: The partition that has the lease.
         since: The time of the answer to its claim (monotonic seconds).
     """
 
@@ -59,6 +60,7 @@ class Held:
     lost: bool = False
     deaths: int = 0
     sends_begin: bool = False
+    partition: int = 0
     since: float = field(default_factory=monotonic)
 
 
@@ -98,7 +100,9 @@ class LeaseTable:
         keys = (key for all_of_one in limited for key in keys_of_lease(all_of_one))
         return dict(Counter(key for key in keys if key.startswith(PREFIX)))
 
-    def hold(self, task: Claimed, epoch: int, in_place: bool = False) -> Held | None:
+    def hold(
+        self, task: Claimed, epoch: int, in_place: bool = False, partition: int = 0
+    ) -> Held | None:
         """Add a claimed task, with or without one of the worker's places.
 
         Returns:
@@ -106,7 +110,11 @@ class LeaseTable:
         """
         if task.lease in self._held or task.lease in self._ends:
             return None
-        held = Held(task.lease, task.attempt, task.key, task.queue, epoch, deaths=task.deaths)
+        held = Held(
+            *(task.lease, task.attempt, task.key, task.queue, epoch),
+            deaths=task.deaths,
+            partition=partition,
+        )
         self._held[task.lease] = held
         if in_place:
             self._in_places.add(task.lease)

@@ -157,12 +157,14 @@ class Claim:
         sleep_ms: The time until the next claim, unless a wake-up comes. 0 means claim again.
         passed: By queue, the number of tenants at its beginning that were skipped.
         epoch: The beginning of the Redis memory that answered, in ms.
+        ring: The state of the rings of a partition, as ``rings.lua`` answers it.
     """
 
     tasks: tuple[Claimed, ...]
     sleep_ms: Milliseconds
     passed: Mapping[str, int] = field(default_factory=dict)
     epoch: int = 0
+    ring: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

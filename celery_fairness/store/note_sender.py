@@ -43,10 +43,10 @@ class _Note:
         is_sent: Whether some thread has sent it.
     """
 
-    __slots__ = ("args", "function", "is_sent")
+    __slots__ = ("args", "function", "is_sent", "prefix")
 
-    def __init__(self, function: str, args: Sequence[str]) -> None:
-        self.function, self.args, self.is_sent = function, args, False
+    def __init__(self, function: str, prefix: str, args: Sequence[str]) -> None:
+        self.function, self.prefix, self.args, self.is_sent = function, prefix, args, False
 
 
 class _Line:
@@ -82,19 +82,18 @@ class NoteSender:
     Args:
         connection: Leads to the Redis. It also makes the calls if the server, a proxy or the
             user's rights refuse ``CLIENT REPLY``.
-        prefix: The prefix of all keys.
     """
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
-        self._connection, self._prefix = connection, prefix
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._own = _own()
 
-    def send(self, function: str, args: Sequence[str]) -> None:
+    def send(self, function: str, prefix: str, args: Sequence[str]) -> None:
         """Call ``function``; on return the system has the call, or Redis does not answer."""
         line: _Line = self._own.line
         if line is None or line.pid != os.getpid():
             line = self._own.line = _Line()
-        note = _Note(function, args)
+        note = _Note(function, prefix, args)
         line.notes.append(note)
         with line.lock:
             if note.is_sent:
@@ -116,7 +115,7 @@ class NoteSender:
         if line.is_refused:
             for note in notes:
                 with suppress(LimiterUnavailable):
-                    self._connection.post(note.function, self._prefix, note.args)
+                    self._connection.post(note.function, note.prefix, note.args)
             return
         calls = b"".join([self._packed(note) for note in notes])
         if line.client is client and now - line.answered_at < TRUST_SECONDS:
@@ -137,7 +136,7 @@ class NoteSender:
             _close(line)
             for note in notes:
                 with suppress(LimiterUnavailable):
-                    self._connection.run(note.function, self._prefix, note.args)
+                    self._connection.run(note.function, note.prefix, note.args)
         except REDIS_ERRORS:
             _close(line)
             line.not_before = now + PAUSE_SECONDS
@@ -148,7 +147,7 @@ class NoteSender:
 
     def _packed(self, note: _Note) -> bytes:
         name = library().function(note.function)
-        return pack(("FCALL", name, "1", self._prefix, *note.args))
+        return pack(("FCALL", name, "1", note.prefix, *note.args))
 
     def _ask(self, line: _Line, client: Any, calls: bytes, count: int) -> None:
         """Send calls and read their answers, over a new connection if the old one is dead."""

@@ -34,6 +34,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.compat import redis_transport
+from celery_fairness.errors import SettingsError
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
@@ -48,11 +49,12 @@ from celery_fairness.store.cluster import (
     slot_of,
 )
 from celery_fairness.store.connection import pack
-from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
+from celery_fairness.store.partitions import Partitions
 from celery_fairness.store.readiness import ServerNotReady
 from celery_fairness.store.spin import Spin
 from celery_fairness.transport.envelope import FairMessage, task_name_of
+from celery_fairness.transport.merged_claims import MergedClaims
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import key_prefixes, settings_of
 from celery_fairness.transport.publish import PublishMixin
@@ -124,9 +126,11 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         """This process's session with the channel's Redis."""
         client = self.connection.client
         settings = settings_of(client.transport_options)
-        names = Names(settings.namespace, self._own_prefix)
+        partitions = Partitions(settings.namespace, self._own_prefix, settings.partitions)
         address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
-        session = session_of(self._connection_key(), names, settings, address, self._own_client)
+        session = session_of(
+            self._connection_key(), partitions, settings, address, self._own_client
+        )
         self.connection.cycle.serve(session)
         return session
 
@@ -168,19 +172,32 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         """The position of the next claim, and the tasks that it skips."""
         return ScanCursor(self.session.task_filter)
 
+    @cached_property
+    def merged(self) -> MergedClaims | None:
+        """The claims of several partitions; None if the installation has one."""
+        return MergedClaims(self) if self.session.partitions.are_several else None
+
+    @property
+    def takes_of_one_partition(self) -> bool:
+        """Whether one request takes tasks of one partition alone, because they share a bound."""
+        left, task_filter = self.queue_shares.left(), self.session.task_filter
+        return bool(
+            left or task_filter.are_limited or self.session.lease_table.slots_by_queue_key()
+        )
+
     def is_fair(self, queue: str) -> bool:
         """Return whether a queue is claimed from."""
         return queue not in self._fanout_queues and not queue.endswith(REPLY_SUFFIX)
 
     @cached_property
-    def _is_strict(self) -> bool:
+    def is_strict(self) -> bool:
         """Whether a queue is served only if the queues before it have no task to start."""
         return type(self._queue_cycle) in (priority_cycle, sorted_cycle)
 
     @cached_property
     def _gives_one(self) -> bool:
         """Whether a claim takes one task, because only a user's class has the next queue."""
-        return not self._is_strict and type(self._queue_cycle) is not round_robin_cycle
+        return not self.is_strict and type(self._queue_cycle) is not round_robin_cycle
 
     def want(self) -> int:
         """Return the number of tasks that this channel may claim now."""
@@ -199,6 +216,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         super()._update_queue_cycle()
         queues = self.active_queues
         self.fair_queues = [queue for queue in queues if self.is_fair(queue)]
+        if self.fair_queues:
+            self.session.claimed_queues = self.fair_queues
         self.stock_queues = [queue for queue in queues if not self.is_fair(queue)]
 
     # -- claiming ---------------------------------------------------------------------------------
@@ -207,6 +226,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         """Consume from ``queue``; without acks, a delivery is the end."""
         self._takers[queue] = no_ack, callback
         self._asleep_until = 0.0
+        if self.merged is not None:
+            self.merged.rings.look_again()
         return super().basic_consume(queue, no_ack, callback, *args, **kw)
 
     def basic_cancel(self, consumer_tag: str) -> Any:
@@ -236,6 +257,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if want and now >= self._adopt_at:
             self._adopt(fair)
         asleep = self._asleep_until - now
+        if self.merged is not None:
+            asleep = self.merged.rings.seconds_to_look(fair, now)
         self.queues_without_room = []
         connection = self.client.connection
         if want and asleep <= 0:
@@ -253,14 +276,17 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     ) -> None:
         """Wait for wake-ups of queues that may be claimed from, and for messages of stock ones."""
         names = self.session.names
-        keys = [names.of("wakeup", queue) for queue in fair]
-        keys += [
-            names.of("wakeup_leftover", queue)
-            for queue in fair
-            if queue not in self.scan_cursor.skipped_tenants
-        ]
+        if self.merged is not None:
+            keys = self.merged.bells(fair)
+        else:
+            keys = [names.of("wakeup", queue) for queue in fair]
+            keys += [
+                names.of("wakeup_leftover", queue)
+                for queue in fair
+                if queue not in self.scan_cursor.skipped_tenants
+            ]
         if queues_without_room:
-            keys.append(names.of("wakeup_worker", self.claimant.owner))
+            keys.append(self._own_bell)
         keys += [
             self.global_keyprefix + self._q_for_pri(queue, priority)
             for priority in self.priority_steps
@@ -268,6 +294,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         ]
         self.queues_without_room = queues_without_room
         connection.send_packed_command([pack(("BRPOP", *keys, f"{seconds:.3f}"))])
+
+    @property
+    def _own_bell(self) -> str:
+        return self.session.names.of("wakeup_worker", self.claimant.owner)
 
     def wake_if_room(self) -> None:
         """Wake from a wait that leaves out a queue which has room again."""
@@ -333,8 +363,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if self._synced_on is not None and self._synced_on is connection._sock:
             return
 
-        def call(verb: str, args: list[str]) -> Any:
-            connection.send_packed_command([self._command(verb, args)])
+        def call(verb: str, args: list[str], partition: int | None = None) -> Any:
+            connection.send_packed_command([self.command(verb, args, partition)])
             return self._read()
 
         try:
@@ -342,34 +372,43 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         except ResponseError as error:
             if not is_missing(error):
                 raise
-            self._load_library()
+            self.load_library()
             self.session.renewals.sync_epoch(call)
         self._synced_on = connection._sock
 
     def _send_claim(self, connection: Any, queues: list[str], want: int) -> None:
         self._sync_epoch(connection)
         session = self.session
-        claimant = self.claimant
         ends = session.lease_table.take_ends(SETTLE_AT_MOST)
+        self._claim, self._claim_wants = ends, want
+        session.count_open(want, self.serves_worker)
+        try:
+            if self.merged is not None:
+                self.merged.send(connection, queues, want, ends)
+            else:
+                self._send_one_claim(connection, queues, want, ends)
+        except BaseException:
+            self._claim_over()
+            raise
+
+    def _send_one_claim(
+        self, connection: Any, queues: list[str], want: int, ends: list[Settle]
+    ) -> None:
+        session, claimant = self.session, self.claimant
         owner, number, epoch = claimant.owner, claimant.number, session.renewals.epoch
         claim = calls.claim_args(
             *(owner, number, want, queues, session.rules),
             skipped=self.scan_cursor.next_skip(
-                session.lease_table, self.queue_shares, self._is_strict
+                session.lease_table, self.queue_shares, self.is_strict
             ),
             epoch=epoch,
             ends=ends,
             is_first=claimant.mark_sent(),
         )
-        self._claim, self._claim_wants, self._claim_epoch = ends, want, epoch
-        session.count_open(want, self.serves_worker)
-        try:
-            connection.send_packed_command([self._command(calls.CLAIM, claim)])
-        except BaseException:
-            self._claim_over()
-            raise
+        self._claim_epoch = epoch
+        connection.send_packed_command([self.command(calls.CLAIM, claim)])
 
-    def _load_library(self) -> None:
+    def load_library(self) -> None:
         """Load the library after it was deleted.
 
         Raises:
@@ -380,8 +419,15 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         except LibraryUnusable as error:
             raise ServerNotReady(str(error)) from None
 
-    def _command(self, verb: str, args: list[str]) -> bytes:
-        return pack(("FCALL", library().function(verb), "1", self.session.prefix, *args))
+    def command(self, verb: str, args: list[str], partition: int | None = None) -> bytes:
+        """Return a call of a function as it is sent, in a partition or in the home."""
+        session = self.session
+        prefix = session.prefix if partition is None else session.partitions.prefix(partition)
+        return pack(("FCALL", library().function(verb), "1", prefix, *args))
+
+    def ends_arrived(self) -> None:
+        """Note that Redis has the ends of the open request."""
+        self._claim = []
 
     def _claim_over(self) -> None:
         """Close the open request, and put back the ends that Redis did not get."""
@@ -440,6 +486,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             raise Empty
         key = bytes_to_str(answer[0])
         if key.startswith(self.session.prefix):
+            if self.merged is not None and key != self._own_bell:
+                self.merged.rings.look_again(int(answer[1]))
             raise Empty
         queue = key.removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
         self._queue_cycle.rotate(queue)
@@ -447,6 +495,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return True
 
     def _read_claim(self, claimant: Claimant) -> list[tuple[Claimed, Held]]:
+        if self.merged is not None:
+            return self._read_merged(self.merged, claimant)
         session = self.session
         try:
             answer = self._read()
@@ -455,7 +505,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         except ResponseError as error:
             if not is_missing(error):
                 raise
-            self._load_library()
+            self.load_library()
             raise Empty from None
         finally:
             self._claim_over()
@@ -469,6 +519,28 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             self._queue_cycle.rotate(task.queue)
         # All leases are stored before the first delivery, because a body may run inside it.
         return session.enter(claimant, claim, self.serves_worker)
+
+    def _read_merged(self, merged: MergedClaims, claimant: Claimant) -> list[tuple[Claimed, Held]]:
+        try:
+            waiting = merged.read(claimant)
+        finally:
+            self._claim_over()
+        for task, _ in waiting:
+            self._queue_cycle.rotate(task.queue)
+        seconds = merged.rings.seconds_to_look(self.fair_queues, monotonic())
+        if 0 < seconds < LATE_SECONDS and not self.stock_queues:
+            short = min(seconds, NAP_SECONDS)
+            self.is_napping = not self.connection.cycle.nap(short, self._wake_up)
+        return waiting
+
+    def read_or_error(self) -> Any:
+        """Return the next answer, or the error that Redis answered."""
+        try:
+            return self._read()
+        except ServerNotReady:
+            raise
+        except ResponseError as error:
+            return error
 
     def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
@@ -668,6 +740,11 @@ class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: i
 
     def _get_client(self) -> Any:
         settings = settings_of(self.connection.client.transport_options)
+        if settings.partitions > 1:
+            raise SettingsError(
+                "fairness.partitions: expected 1 at faircluster://, whose one hash slot has all "
+                f"keys, got: {settings.partitions}"
+            )
         self.global_keyprefix, self._own_prefix = key_prefixes(
             settings, self.global_keyprefix or "", is_cluster=True
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from kombu.utils.json import JSONEncoder, loads, object_hook
 from celery_fairness.config.limit_spec import write_limits
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import key_part
-from celery_fairness.errors import KeyMissing
+from celery_fairness.errors import KeyMissing, PolicyInvalid
 from celery_fairness.message.attribution import attribution_of
 from celery_fairness.message.headers import (
     CLAIM_PROPERTY,
@@ -35,6 +36,7 @@ from celery_fairness.message.partition import partition_limit_text, partition_of
 from celery_fairness.message.priority import rank_of
 from celery_fairness.message.tenant_header import carried_header
 from celery_fairness.scheduler.types import Claimed, Waiting
+from celery_fairness.store.partitions import Partitions
 from celery_fairness.transport.options import bounds_of
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import eta_ms, expires_ms
@@ -106,6 +108,31 @@ def waiting_of(queue: str, message: dict[str, Any], settings: Settings) -> Waiti
         task_id=_header_part(headers, "id"),
         unique=unique,
     )
+
+
+def placed(waiting: Waiting, partitions: Partitions) -> tuple[int, Waiting]:
+    """Return the partition of a task, and the task with the delivery tag that it has there.
+
+    Raises:
+        PolicyInvalid: There are several partitions, and one of its keys may have tasks of several
+            tenants. Its limit would hold in each partition alone.
+    """
+    if partitions.are_several and (waiting.limits or waiting.unique):
+        _expect_keys_of_tenant(waiting, partitions.count)
+    partition = partitions.of_tenant(waiting.tenant, waiting.task_id or waiting.tag)
+    return partition, waiting._replace(tag=partitions.tag_of(partition, waiting.tag))
+
+
+def _expect_keys_of_tenant(waiting: Waiting, count: int) -> None:
+    keys = [limit.partition("|")[0] for limit in waiting.limits.split(",") if limit]
+    keys += [waiting.unique.split("|", 2)[2]] if waiting.unique else []
+    own = re.compile(rf"(?:^|[.:-]){re.escape(waiting.tenant)}(?:$|[.:-])")
+    shared = [key for key in keys if not (waiting.tenant and own.search(key))]
+    if shared:
+        raise PolicyInvalid(
+            f"key: expected one with {{tenant}}, because fairness.partitions is {count} and a key "
+            f"of several tenants would count in each partition alone, got: {shared[0]!r}"
+        )
 
 
 def with_carried_header(message: dict[str, Any], settings: Settings) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Claimed, Put, Settle, Verdict, Waiting
 from celery_fairness.store.connection import REDIS_ERRORS
 from celery_fairness.store.library import is_missing, library
-from celery_fairness.transport.envelope import waiting_of, with_carried_header
+from celery_fairness.transport.envelope import placed, waiting_of, with_carried_header
 from celery_fairness.transport.session import Claimant, Session
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.value import Value
@@ -178,9 +178,10 @@ def adopt(channel: Any, queues: list[str]) -> int:
 def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[bytes]) -> int:
     """Move the oldest entries of one plain list, and return their number."""
 
-    def call(function: str, args: list[Any]) -> Any:
+    def call(function: str, args: list[Any], partition: int = 0) -> Any:
         # Not through the session: an entry may be bytes that are not text.
-        parts = library().function(function), 1, channel.session.prefix, *args
+        prefix = channel.session.partitions.prefix(partition)
+        parts = library().function(function), 1, prefix, *args
         try:
             return client.fcall(*parts)
         except ResponseError as error:
@@ -195,11 +196,15 @@ def _adopt_list(channel: Any, client: Any, queue: str, key: str, entries: list[b
         for entry in entries:
             try:
                 waiting = _read(channel, queue, entry)
+                partition, waiting = placed(waiting, channel.session.partitions)
             except Exception as error:  # noqa: BLE001 - a producer may have written anything
                 problem = error
                 quarantined += int(call(calls.QUARANTINE, [queue, key, entry]))
             else:
-                answer = call(calls.ADOPT, calls.put_args(waiting, plain=key, entry=entry))
+                args = calls.put_args(waiting, plain=key, entry=entry)
+                answer = call(calls.ADOPT, args, partition)
+                if channel.session.partitions.are_several and calls.rings_bell(answer):
+                    channel.session.ring_bell(partition, [queue])
                 moved += calls.read_put(answer) not in (Put.GONE, Put.STAYS)
     finally:
         if quarantined:

@@ -110,10 +110,15 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def bounds_of(settings: Settings, queue: str, tier: str) -> Bounds | None:
-    """Return the maximum of waiting tasks for a new task; None for no maximum."""
+    """Return the maximum of waiting tasks for a new task; None for no maximum.
+
+    Each of several partitions has an equal part of the maximum of a queue, at least one task.
+    """
     if settings.enforcement is not Enforcement.ON:
         return None
     of_tier = settings.tiers.get(tier) or settings.tiers[settings.default_tier]
     policy = settings.queues.get(queue)
     of_queue = None if policy is None else policy.max_waiting
+    if of_queue is not None:
+        of_queue = max(1, of_queue // settings.partitions)
     return Bounds(settings.default_tier, of_tier.max_waiting, of_queue)

@@ -16,6 +16,7 @@ retry, uses the same delivery tag, so the task waits once.
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -26,13 +27,17 @@ from celery_fairness.errors import BacklogFull, TaskExists, Unroutable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Existing, Full, Put, Waiting
 from celery_fairness.store.library import is_missing, library
-from celery_fairness.transport.envelope import waiting_of
+from celery_fairness.transport.envelope import placed, waiting_of
 from celery_fairness.util.ids import new_id
 
 if TYPE_CHECKING:
     _Channel = Any
 else:
     _Channel = object
+
+
+#: With several partitions, the age up to which a channel uses bindings it has read, in seconds.
+TABLE_SECONDS = 1.0
 
 
 class BindingsChanged(Exception):
@@ -67,25 +72,29 @@ class FairBatch(PublishBatch):
         self._execute = self.pipeline.execute
         self.pipeline.execute = self._execute_and_read
 
-    def put(self, waiting: Waiting) -> None:
-        """Add a put of ``waiting``."""
-        session = self.channel.session
+    def put(self, waiting: Waiting, partition: int) -> None:
+        """Add a put of ``waiting`` in its partition."""
+        prefix = self.channel.session.partitions.prefix(partition)
         args = calls.put_args(waiting)
         # The function's name is not a key, so kombu's client adds no prefix to it.
-        self.add(
-            "execute_command", "FCALL", library().function(calls.PUT), 1, session.prefix, *args
-        )
+        self.add("execute_command", "FCALL", library().function(calls.PUT), 1, prefix, *args)
 
     def _execute_and_read(self) -> list[Any]:
         sent = [args for args, _ in self.pipeline.command_stack]
         answers: list[Any] = self._execute(raise_on_error=False)
+        session = self.channel.session
         for index, answer in enumerate(answers):
             if isinstance(answer, ResponseError) and is_missing(answer):
                 # Redis ran the other puts, so only this one is sent again.
-                answers[index] = self.channel.session.call(calls.PUT, list(sent[index][4:]))
+                prefix, args = sent[index][3], list(sent[index][4:])
+                answers[index] = session.call(calls.PUT, args, session.partitions.of_prefix(prefix))
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
+        for index, answer in enumerate(answers):
+            if session.partitions.are_several and calls.rings_bell(answer):
+                prefix, queue = sent[index][3:5]
+                session.ring_bell(session.partitions.of_prefix(prefix), [queue])
         # An accepted put returns a number.
         for each in [calls.read_put(each) for each in answers if isinstance(each, list)]:
             if isinstance(each, Full):
@@ -112,6 +121,8 @@ class PublishMixin(_Channel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._tables: dict[str, Any] = {}
+        #: When each of them was read, if there are several partitions (monotonic seconds).
+        self._read_at: dict[str, float] = {}
         #: Bindings of the open publish: the exchange, and each binding as Redis has it.
         self._unchecked: tuple[str, list[str]] | None = None
         self._tag = ""
@@ -125,12 +136,13 @@ class PublishMixin(_Channel):
             return super()._put(queue, message, **kwargs)
         QUEUE_NAME.read("queue", queue)
         waiting = waiting_of(queue, message, self.session.settings)
+        partition, waiting = placed(waiting, self.session.partitions)
         batch = kwargs.get("_publish_batch")
         self._use([queue])
         if batch is None:
-            self._put_checked(waiting)
+            self._put_checked(waiting, partition)
             return None
-        batch.put(waiting)
+        batch.put(waiting, partition)
         return None
 
     def get_table(self, exchange: str) -> Any:
@@ -139,17 +151,31 @@ class PublishMixin(_Channel):
         The first put of a publish carries them, and Redis rejects it if they have changed.
         """
         known = self._tables.get(exchange) or super().get_table(exchange)
+        if self.session.partitions.are_several:
+            # The bindings are not in the partition, so no put can compare them.
+            return self._recent_table(exchange, known)
         # A put of the stock transport cannot report a change.
         if all(self.is_fair(bound[-1]) for bound in known):
             self._tables[exchange] = known
             self._unchecked = exchange, [self.sep.join(each) for each in known]
         return known
 
-    def _put_checked(self, waiting: Waiting) -> None:
+    def _recent_table(self, exchange: str, known: Any) -> Any:
+        """Return the bindings as this channel read them at most :data:`TABLE_SECONDS` ago."""
+        now = monotonic()
+        if now - self._read_at.get(exchange, -TABLE_SECONDS) >= TABLE_SECONDS:
+            known, self._read_at[exchange] = super().get_table(exchange), now
+        self._tables[exchange] = known
+        return known
+
+    def _put_checked(self, waiting: Waiting, partition: int) -> None:
         (exchange, bound), self._unchecked = self._unchecked or ("", []), None
         key = self.global_keyprefix + self.keyprefix_queue % exchange if exchange else ""
         args = calls.put_args(waiting, bindings=key, bound=bound)
-        answer = calls.read_put(self.session.call(calls.PUT, args))
+        given = self.session.call(calls.PUT, args, partition)
+        if self.session.partitions.are_several and calls.rings_bell(given):
+            self.session.ring_bell(partition, [waiting.queue])
+        answer = calls.read_put(given)
         if isinstance(answer, Full):
             raise BacklogFull(*answer)
         if isinstance(answer, Existing):

@@ -13,7 +13,7 @@ every consumer of fair queues, looks for an expired queue and ends a bounded par
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held
 from celery_fairness.scheduler.types import Claim, Claimed, Verdict
 from celery_fairness.transport.envelope import message_of
+from celery_fairness.transport.ring_merge import NO_RING, first_of
 from celery_fairness.transport.session import Claimant
 from celery_fairness.util.log_fields import about
 
@@ -96,14 +97,17 @@ class QueueOperationsMixin(_Channel):
         claimant = self.session.borrow_claimant()
         found = None
         try:
-            while found is None and (claim := self._claim_now(claimant, queue)).tasks:
-                for task, held in self.session.enter(claimant, claim):
-                    if found is None and task.queue == queue:
-                        self.claimed.add(held.lease)
-                        found = self._read_message(task, held)
-                    else:
-                        # It belongs to the lost answer of an earlier channel.
-                        self.session.lease_table.end(held, Verdict.HEAD, begun=False)
+            for partition in self._in_turn(claimant, queue):
+                while (
+                    found is None and (claim := self._claim_now(claimant, queue, partition)).tasks
+                ):
+                    for task, held in self.session.enter(claimant, claim, partition=partition):
+                        if found is None and task.queue == queue:
+                            self.claimed.add(held.lease)
+                            found = self._read_message(task, held)
+                        else:
+                            # It belongs to the lost answer of an earlier channel.
+                            self.session.lease_table.end(held, Verdict.HEAD, begun=False)
         finally:
             self.session.return_claimant(claimant)
         return found
@@ -116,22 +120,38 @@ class QueueOperationsMixin(_Channel):
             raise Empty
         return message._raw
 
-    def _claim_now(self, claimant: Claimant, queue: str) -> Claim:
+    def _in_turn(self, claimant: Claimant, queue: str) -> Sequence[int]:
+        """Return the partitions that have a task of ``queue`` to start, in their order."""
+        session, rings = self.session, {}
+        if not session.partitions.are_several:
+            return (0,)
+        session.flush()
+        for partition in session.partitions:
+            args = calls.claim_args(
+                *(claimant.owner, 0, 0, [queue], session.rules), is_first=True, ring=NO_RING
+            )
+            answer = session.call(calls.CLAIM, args, partition)
+            rings[partition] = calls.read_claim(answer, in_partition=True).ring["rings"][queue]
+        firsts = {partition: first_of(ring) for partition, ring in rings.items()}
+        there = {partition: first for partition, first in firsts.items() if first is not None}
+        return sorted(there, key=lambda partition: there[partition])
+
+    def _claim_now(self, claimant: Claimant, queue: str, partition: int) -> Claim:
         # A message that was acknowledged just now may hold the slot.
         self.session.flush()
         self.session.sync_epoch()
         claimant.mark_sent()
         for _ in range(ENTERED_AT_MOST):
-            epoch = self.session.renewals.epoch
+            epoch = self.session.renewals.epochs[partition]
             args = calls.claim_args(
                 *(claimant.owner, claimant.number, 1, [queue], self.session.rules), epoch=epoch
             )
-            claim = calls.read_claim(self.session.call(calls.CLAIM, args))
+            claim = calls.read_claim(self.session.call(calls.CLAIM, args, partition))
             if epoch in (None, claim.epoch):
                 claimant.number += 1
                 break
             # The leases are registered again before the next try.
-            self.session.renewals.saw_epoch(claim.epoch)
+            self.session.renewals.saw_epoch(claim.epoch, partition)
             sleep(claim.sleep_ms / 1000)
         return claim
 
@@ -159,13 +179,15 @@ class QueueOperationsMixin(_Channel):
 
     def _waiting(self, queue: str) -> int:
         """Return how many tasks wait in a fair queue, including delayed tasks."""
-        return sum(map(int, self.session.call(calls.SIZE, calls.size_args(queue))))
+        args, call = calls.size_args(queue), self.session.call
+        return sum(sum(map(int, call(calls.SIZE, args, each))) for each in self.session.partitions)
 
     def _purge(self, queue: str) -> int:
         purged = int(super()._purge(queue))
         if self.is_fair(queue):
-            while gone := int(self.session.call(calls.PURGE, [queue])):
-                purged += gone
+            for partition in self.session.partitions:
+                while gone := int(self.session.call(calls.PURGE, [queue], partition)):
+                    purged += gone
         return purged
 
     def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:

@@ -21,12 +21,13 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Renewal, Rules
 from celery_fairness.store.connection import Connection
+from celery_fairness.store.partitions import Partitions, other_number
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices
@@ -44,8 +45,9 @@ IDLE_RENEWALS_AT_MOST = 3
 #: The thread's longest sleep, in seconds.
 SLEEP_SECONDS = 3600.0
 
-#: Calls a function of the library and returns its answer.
-Call = Callable[[str, list[str]], Any]
+#: Calls a function of the library with arguments, in a partition or in the home, and returns its
+#: answer.
+Call = Callable[..., Any]
 
 
 class Renewals:
@@ -63,16 +65,19 @@ class Renewals:
         lease_table: LeaseTable,
         client: Any,
         connection: Connection,
-        prefix: str,
+        partitions: Partitions,
         rules: Rules,
         settle: Callable[[Call], None],
         keep: Callable[[Call], None],
     ) -> None:
         self._lease_table, self._client, self._connection = lease_table, client, connection
-        self._prefix, self._rules, self._settle, self._keep = prefix, rules, settle, keep
+        self._partitions, self._rules, self._settle, self._keep = partitions, rules, settle, keep
         self._lease_ms = rules.lease_ms
-        #: The epoch that has all leases of this process; None before the first answer.
-        self.epoch: int | None = None
+        #: By partition, the epoch that has all leases of this process there; None before the first
+        #: answer.
+        self.epochs: list[int | None] = [None] * partitions.count
+        #: Partitions whose epoch has changed.
+        self._changed = set[int]()
         #: The time of the last complete renewal (monotonic seconds).
         self.renewed_at = 0.0
         #: The time of Redis less the monotonic time of this host, in seconds.
@@ -109,11 +114,17 @@ class Renewals:
         elif self._sleeps:
             self._bell.ring()
 
-    def saw_epoch(self, epoch: int) -> None:
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the first partition, which is in the memory that has the bindings."""
+        return self.epochs[0]
+
+    def saw_epoch(self, epoch: int, partition: int = 0) -> None:
         """Compare an answer's epoch with the stored one; renew all leases now if it differs."""
-        if self.epoch is None:
-            self.epoch = epoch
-        elif epoch != self.epoch:
+        if self.epochs[partition] is None:
+            self.epochs[partition] = epoch
+        elif epoch != self.epochs[partition]:
+            self._changed.add(partition)
             self._at_once = True
             self.begin()
             self._bell.ring()
@@ -164,11 +175,13 @@ class Renewals:
         self._closed = True
         self._bell.ring()
 
-    def renew_batch(self, call: Call, batch: list[Held], epoch: int | None) -> Renewal[Held]:
-        """Renew leases of one epoch."""
+    def renew_batch(
+        self, call: Call, batch: list[Held], epoch: int | None, partition: int
+    ) -> Renewal[Held]:
+        """Renew leases of one epoch of a partition."""
         leases = [(each.lease, each.key) for each in batch]
         args = calls.renew_args(leases, self._rules, epoch)
-        answer = calls.renewal_of(batch, call(calls.RENEW, args), epoch)
+        answer = calls.renewal_of(batch, call(calls.RENEW, args, partition), epoch)
         for each in batch:
             each.epoch = answer.epoch
         return answer
@@ -177,12 +190,45 @@ class Renewals:
         """Read Redis's epoch, before the first claim on a new connection.
 
         A producer connects too, and its user may not have the rights of a renewal.
+
+        Raises:
+            SettingsError: The installation has another number of partitions.
         """
-        self.saw_epoch(int(call(calls.EPOCH, [str(self._rules.lease_ms), ""])))
+        several = self._partitions.are_several
+        try:
+            args = calls.epoch_args(self._rules, self._partitions.count)
+            epoch = int(call(calls.EPOCH, args))
+        except ResponseError as error:
+            raise other_number(error, self._partitions.count) or error from None
+        if not several:
+            self.saw_epoch(epoch)
+            return
+        args = calls.epoch_args(self._rules, None)
+        for partition in self._partitions:
+            self.saw_epoch(int(call(calls.EPOCH, args, partition)), partition)
 
     def renew(self, call: Call) -> None:
         """Renew all leases; if Redis lost its memory, the call registers them again."""
-        known, held, answers = self.epoch, self._lease_table.held(), list[Renewal[Held]]()
+        held_there = defaultdict[int, list[Held]](list)
+        for each in self._lease_table.held():
+            held_there[each.partition].append(each)
+        for partition in self._partitions:
+            # Without a lease, only a changed epoch is read. Claims move the clock of a partition.
+            if not self._partitions.are_several or partition in self._changed | set(held_there):
+                self._renew_partition(call, partition, held_there[partition])
+        if self._partitions.are_several and self.worker:
+            self._announced = self.worker()
+            self._announce(call, self._announced, None, None)
+
+    def _announce(self, call: Call, worker: str, epoch: int | None, partition: int | None) -> bool:
+        """Report that the worker lives; return whether Redis lost its memory since ``epoch``."""
+        limits = self.limits if worker else ()
+        args = calls.announce_args(self._rules, worker, self._lease_ms, epoch, limits=limits)
+        return calls.read_announce(call(calls.ANNOUNCE, args, partition))
+
+    def _renew_partition(self, call: Call, partition: int, held: list[Held]) -> None:
+        known, answers = self.epochs[partition], list[Renewal[Held]]()
+        self._changed.discard(partition)
         by_epoch: dict[int | None, list[Held]] = defaultdict(list)
         for each in held:
             by_epoch[each.epoch].append(each)
@@ -190,20 +236,22 @@ class Renewals:
         for epoch, known_there in (by_epoch or {known: []}).items():
             for start in range(0, max(1, len(known_there)), RENEW_AT_MOST):
                 batch = known_there[start : start + RENEW_AT_MOST]
-                answers.append(self.renew_batch(call, batch, epoch))
+                answers.append(self.renew_batch(call, batch, epoch, partition))
         gone = [each for answer in answers for each in answer.gone]
         self._mark_lost([each for each in gone if not each.ended and not each.lost])
         epoch = answers[0].epoch
         changed, lost = known not in (None, epoch), False
-        worker = self._announced = self.worker() if self.worker else ""
+        worker = ""
+        if not self._partitions.are_several:
+            worker = self._announced = self.worker() if self.worker else ""
         if worker or changed:
             # The new epoch is stored only after this call, so that a failed call runs again.
-            limits = self.limits if worker else ()
-            args = calls.announce_args(self._rules, worker, self._lease_ms, known, limits=limits)
-            lost = calls.read_announce(call(calls.ANNOUNCE, args))
+            lost = self._announce(call, worker, known, partition)
         # If the epoch changed between two calls, the next renewal registers the rest.
-        self.epoch = epoch
-        if any(each.epoch != self.epoch for each in self._lease_table.held()):
+        self.epochs[partition] = epoch
+        there = (each for each in self._lease_table.held() if each.partition == partition)
+        if any(each.epoch != epoch for each in there):
+            self._changed.add(partition)
             self._at_once = True
         if changed:
             entered = [each for answer in answers for each in answer.entered if not each.ended]
@@ -239,8 +287,9 @@ class Renewals:
 
     # -- in the thread ----------------------------------------------------------------------------
 
-    def _call(self, verb: str, args: list[str]) -> Any:
-        return self._connection.execute(verb, self._prefix, args)
+    def _call(self, verb: str, args: list[str], partition: int | None = None) -> Any:
+        names = self._partitions.home if partition is None else self._partitions.names[partition]
+        return self._connection.execute(verb, names.prefix, args)
 
     def _run(self) -> None:
         every = self._lease_ms / 3000

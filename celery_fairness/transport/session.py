@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 from weakref import ref
@@ -26,13 +26,14 @@ from celery_fairness.config.settings import Settings
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held, LeaseTable
-from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Verdict
+from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Settle, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.keys import Names
+from celery_fairness.store.partitions import Partitions
 from celery_fairness.transport.options import rules_of
 from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares
 from celery_fairness.transport.renewals import Call, Renewals
+from celery_fairness.transport.ring_merge import NO_RING
 from celery_fairness.transport.suspects import Suspects
 from celery_fairness.transport.task_filter import TaskFilter
 from celery_fairness.util.threads import native_lock
@@ -55,6 +56,8 @@ class Claimant:
         process: The id of its process.
         owner: Its name in Redis: host, process, and a random part.
         number: The number of the open or the next request.
+        unanswered: By partition, the tasks that the open request wants, if there are several
+            partitions.
         sent_at: When that number was first sent (monotonic seconds).
     """
 
@@ -63,6 +66,7 @@ class Claimant:
         host = "".join(socket.gethostname().encode("ascii", "replace").decode().split())
         self.owner = f"{host}:{self.process}:{uuid.uuid4().hex[:12]}"
         self.number = 1
+        self.unanswered: dict[int, int] = {}
         self.sent_at = 0.0
         self._sent = 0
 
@@ -83,11 +87,13 @@ class Session:
     """
 
     def __init__(
-        self, address: Address, make: Callable[[], Any], names: Names, settings: Settings
+        self, address: Address, make: Callable[[], Any], partitions: Partitions, settings: Settings
     ) -> None:
         self.settings = settings
         self.rules = rules_of(settings)
-        self.names, self.prefix = names, names.prefix
+        self.partitions = partitions
+        #: The names of the home.
+        self.names, self.prefix = partitions.home, partitions.home.prefix
         self.address = address
         self._client, self._client_of_thread = make(), make()
         self.forget()
@@ -120,6 +126,12 @@ class Session:
         self.wakers: list[ref[Any]] = []
         #: Consumed queues that expire, each with the time to keep it, in ms.
         self.consumed: dict[str, int] = {}
+        #: The queues that a channel of this process claims from.
+        self.claimed_queues: list[str] = []
+        #: The name under which ends are sent without a claim, if there are several partitions.
+        self._settler = Claimant()
+        #: The partition of the last outcome.
+        self._outcomes_of = 0
         self._connection = Connection(self.address, make=lambda: self._client)
         #: The number of opened connections when the epoch was last read.
         self._synced_on: int | None = None
@@ -128,7 +140,7 @@ class Session:
             self.lease_table,
             of_thread,
             Connection(self.address, make=lambda: of_thread),
-            self.prefix,
+            self.partitions,
             self.rules,
             self._settle,
             self._keep_consumed,
@@ -176,9 +188,13 @@ class Session:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def call(self, verb: str, args: list[str]) -> Any:
-        """Call a function of the library and return its answer, with the errors of redis-py."""
-        return self._connection.execute(verb, self.prefix, args)
+    def call(self, verb: str, args: list[str], partition: int | None = None) -> Any:
+        """Call a function of the library and return its answer, with the errors of redis-py.
+
+        ``partition`` is the partition whose keys it has; None is the home.
+        """
+        prefix = self.prefix if partition is None else self.partitions.prefix(partition)
+        return self._connection.execute(verb, prefix, args)
 
     def load_library(self) -> None:
         """Load the function library if Redis does not have it.
@@ -195,10 +211,26 @@ class Session:
             self._synced_on = self._connection.opened
 
     def next_outcome(self, written: str) -> Outcome | None:
-        """Delete the outcome that was stored, and return the next one."""
-        return calls.read_next_outcome(
-            self.call(calls.NEXT_OUTCOME, calls.next_outcome_args(written, self.rules))
-        )
+        """Delete the outcome that was stored, and return the next one of any partition."""
+        for _ in self.partitions:
+            args = calls.next_outcome_args(written, self.rules)
+            answer = self.call(calls.NEXT_OUTCOME, args, self._outcomes_of)
+            if (outcome := calls.read_next_outcome(answer)) is not None:
+                return outcome
+            written = ""
+            self._outcomes_of = (self._outcomes_of + 1) % self.partitions.count
+        return None
+
+    def ring_bells(self, partition: int, claim: Claim) -> None:
+        """Ring the bells of the queues of which a claim has set the wake-ups."""
+        new, left = claim.ring.get("new", ()), claim.ring.get("left", ())
+        if new or left:
+            self.ring_bell(partition, new, left)
+
+    def ring_bell(self, partition: int, new: Sequence[str], left: Sequence[str] = ()) -> None:
+        """Wake workers for queues of a partition. If it fails, they look within a second."""
+        with contextlib.suppress(LimiterUnavailable):
+            self._connection.post(calls.RING, self.prefix, calls.ring_args(partition, new, left))
 
     def ring(self, owner: str) -> None:
         """Wake one claimant of this process. If the call fails, it sleeps on."""
@@ -217,7 +249,7 @@ class Session:
     def _settle(self, call: Call) -> None:
         while ends := self.lease_table.take_ends(SETTLE_AT_MOST):
             try:
-                call(calls.SETTLE, calls.settle_args(ends, self.rules))
+                self._settle_each(call, ends)
             except (RedisError, OSError, LimiterUnavailable) as error:
                 self.lease_table.give_back(ends)
                 self.notices.error(
@@ -228,6 +260,25 @@ class Session:
                     str(error) or type(error).__name__,
                 )
                 return
+
+    def _settle_each(self, call: Call, ends: list[Settle]) -> None:
+        if not self.partitions.are_several:
+            call(calls.SETTLE, calls.settle_args(ends, self.rules))
+            return
+        for partition in self.partitions:
+            there = [end for end in ends if self.partitions.of_tag(end.lease) == partition]
+            if there and self.claimed_queues:
+                # A claim of no task answers which bells to ring.
+                args = calls.claim_args(
+                    *(self._settler.owner, 0, 0, self.claimed_queues, self.rules),
+                    ends=there,
+                    is_first=True,
+                    ring=NO_RING,
+                )
+                answer = call(calls.CLAIM, args, partition)
+                self.ring_bells(partition, calls.read_claim(answer, in_partition=True))
+            elif there:
+                call(calls.SETTLE, calls.settle_args(there, self.rules), partition)
 
     def _keep_consumed(self, call: Call) -> None:
         """Report the queues in use, because the loop may stand still while a body runs."""
@@ -242,29 +293,31 @@ class Session:
         Returns:
             The ms until the next look: 0 if another queue is ending, -1 if none will end.
         """
-        args = calls.expire_queues_args(kept_ms, declared)
-        while (wait_ms := int(call(calls.EXPIRE_QUEUES, args))) == calls.ENDS_FIRST:
-            pass
-        return wait_ms
+        args, waits = calls.expire_queues_args(kept_ms, declared), []
+        for partition in self.partitions:
+            while (wait_ms := int(call(calls.EXPIRE_QUEUES, args, partition))) == calls.ENDS_FIRST:
+                pass
+            waits.append(wait_ms)
+        return min((wait_ms for wait_ms in waits if wait_ms >= 0), default=-1)
 
     def enter(
-        self, claimant: Claimant, claim: Claim, for_places: bool = False
+        self, claimant: Claimant, claim: Claim, for_places: bool = False, partition: int = 0
     ) -> list[tuple[Claimed, Held]]:
         """Add a claim's tasks to the table, except known tasks and tasks whose lease has ended."""
         entered = [
             (task, held)
             for task in claim.tasks
-            if (held := self.lease_table.hold(task, claim.epoch, for_places)) is not None
+            if (held := self.lease_table.hold(task, claim.epoch, for_places, partition)) is not None
         ]
         if entered:
             self.renewals.begin()
         # Only after that: a lease from before a lost memory is registered again with the rest.
-        self.renewals.saw_epoch(claim.epoch)
+        self.renewals.saw_epoch(claim.epoch, partition)
         if not entered or monotonic() - claimant.sent_at < self.rules.lease_ms / 3000:
             return entered
         all_held = [held for _, held in entered]
         try:
-            gone = self.renewals.renew_batch(self.call, all_held, claim.epoch).gone
+            gone = self.renewals.renew_batch(self.call, all_held, claim.epoch, partition).gone
         except BaseException:
             for held in all_held:
                 self.lease_table.end(held, Verdict.HEAD, begun=False)
@@ -277,7 +330,7 @@ class Session:
         """Return whether the lease has ended; ask Redis if no renewal came for a whole lease."""
         if monotonic() - max(held.since, self.renewals.renewed_at) >= self.rules.lease_ms / 1000:
             try:
-                gone = self.renewals.renew_batch(self.call, [held], held.epoch).gone
+                gone = self.renewals.renew_batch(self.call, [held], held.epoch, held.partition).gone
             except (RedisError, OSError):
                 # While no process can renew, no lease ends.
                 return held.lost
@@ -351,17 +404,17 @@ _sessions_lock = threading.Lock()
 
 def session_of(
     place: tuple[str, ...],
-    names: Names,
+    partitions: Partitions,
     settings: Settings,
     address: Address,
     make: Callable[[], Any],
 ) -> Session:
     """Return this process's session with a Redis, made at the first call."""
-    key = place, names.prefix, repr(settings)
+    key = place, partitions.home.prefix, repr(settings)
     with _sessions_lock:
         session = _sessions.get(key)
         if session is None:
-            session = _sessions[key] = Session(address, make, names, settings)
+            session = _sessions[key] = Session(address, make, partitions, settings)
         return session
 
 

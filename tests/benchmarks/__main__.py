@@ -47,13 +47,14 @@ PARTS = (
         "idle",
         "cpu",
         "cluster",
+        "partitions",
         "network",
         "gate",
     ),
 )
 #: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
 #: cost of the gate needs more than a few hundred tasks.
-NOT_QUICK = ("admin", "flags", "shares", "idle", "cpu", "network", "gate")
+NOT_QUICK = ("admin", "flags", "shares", "idle", "cpu", "partitions", "network", "gate")
 
 
 def main() -> int:
@@ -133,6 +134,9 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
             server, *((3, 1_000) if quick else (9, 2_000)), all_pools=not quick
         ),
         "cluster": lambda: throughput.cluster_rows(server, *((1, 0.3) if quick else (16, 1.0))),
+        "partitions": lambda: throughput.partition_rows(
+            server, *((1, 0.3) if quick else (16, 1.0))
+        ),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 1, 0.3) if quick else (20_000, 16, 1.0))),
     }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from celery_fairness.store.partitions import Partitions
 from tests.support.redis_server import RedisServer
 
 QUEUE = "celery"
@@ -34,10 +35,11 @@ def url_of(server: RedisServer, *, ours: bool) -> str:
     return f"fair{server.url}" if ours else server.url
 
 
-def backlog(client: Any, *, ours: bool) -> int:
+def backlog(client: Any, *, ours: bool, partitions: int = 1) -> int:
     """Return how many tasks wait."""
     if ours:
-        return int(client.hget(f"{PREFIX}waiting", QUEUE) or 0)
+        names = Partitions("fairness", count=partitions).names
+        return sum(int(client.hget(each.waiting, QUEUE) or 0) for each in names)
     return int(client.llen(QUEUE))
 
 
@@ -61,7 +63,7 @@ def worker(
         process.wait()
 
 
-def publish(url: str, task: str, tasks: int, tenants: int) -> None:
+def publish(url: str, task: str, tasks: int, tenants: int, **variables: str) -> None:
     """Publish no-op tasks of ``tenants`` tenants in turn."""
     code = (
         "from tests.benchmarks import app as b\n"
@@ -69,7 +71,7 @@ def publish(url: str, task: str, tasks: int, tenants: int) -> None:
         f"    for n in range({tasks}):\n"
         f"        b.{task}.apply_async((str(n % {tenants}),), producer=producer)\n"
     )
-    env = {**os.environ, "BENCH_BROKER_URL": url}
+    env = {**os.environ, "BENCH_BROKER_URL": url, **variables}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 

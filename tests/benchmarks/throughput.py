@@ -86,6 +86,21 @@ def cluster_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[R
             )
 
 
+def partition_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:
+    """Measure workers with one partition and with several on one server in turns."""
+    for name, args, _ in POOLS[:2]:
+        contenders = [Contender("fair", args, ours=True, partitions=count) for count in (1, 4, 16)]
+        one, *others = rates(server, contenders, rounds, seconds)
+        for count, seen in zip((4, 16), others, strict=True):
+            yield Row(
+                "P1",
+                f"no-op tasks a second with {count} partitions on one server, {name}",
+                ">= 0.7 x one partition",
+                f"{seen:,.0f} against {one:,.0f}: {seen / one:.2f} x",
+                seen / one >= 0.7,
+            )
+
+
 def idle_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:
     """Measure every pool: ours, and stock on a broker that takes no time, in turns."""
     for name, args, _ in POOLS:

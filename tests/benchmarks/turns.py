@@ -8,6 +8,7 @@ the broker that takes no time.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -45,6 +46,7 @@ class Contender:
         ours: Whether its broker is this package's transport.
         node: The node of a cluster that has its tasks; None: a database of the server.
         idle: The address of a broker that takes no time; None: Redis.
+        partitions: The number of partitions of its installation.
     """
 
     task: str
@@ -52,6 +54,14 @@ class Contender:
     ours: bool = False
     node: Node | None = None
     idle: str | None = None
+    partitions: int = 1
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its processes."""
+        if self.partitions == 1:
+            return {}
+        return {"BENCH_FAIRNESS": json.dumps({"partitions": self.partitions})}
 
 
 class _Run:
@@ -108,19 +118,25 @@ class _RedisRun(_Run):
         self._url = f"fair{where}" if contender.ours else where
         self._published = 0
 
+    def _backlog(self) -> int:
+        its = self._contender
+        return backlog(self._client, ours=its.ours, partitions=its.partitions)
+
     def done(self) -> int:
-        waiting = backlog(self._client, ours=self._contender.ours)
+        waiting = self._backlog()
         assert waiting > 0, f"more than {MOST_A_SECOND} tasks a second: the queue ran empty"
         return self._published - waiting
 
     def fill(self, least: int, full: int) -> None:
-        if (waiting := backlog(self._client, ours=self._contender.ours)) < least:
-            publish(self._url, self._contender.task, full - waiting, TENANTS)
+        if (waiting := self._backlog()) < least:
+            its = self._contender
+            publish(self._url, its.task, full - waiting, TENANTS, **its.variables)
             self._published += full - waiting
 
     def run(self, at_end: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         at_end.callback(self._client.close)
-        return at_end.enter_context(worker(self._url, self._contender.args))
+        its = self._contender
+        return at_end.enter_context(worker(self._url, its.args, **its.variables))
 
 
 class _IdleRun(_Run):

@@ -408,11 +408,11 @@ def test_a_renewal_that_fails_after_its_first_call_enters_the_rest_later(
     said, calls = [], []
     session.renewals.on_memory_lost = lambda: said.append("lost")
 
-    def fails_once(verb: str, args: list[str]) -> object:
+    def fails_once(verb: str, args: list[str], partition: int) -> object:
         calls.append(verb)
         if len(calls) == 2:
             raise Lost("cut")
-        return session.call(verb, args)
+        return session.call(verb, args, partition)
 
     client.flushall()
     with pytest.raises(Lost):

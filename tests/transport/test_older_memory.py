@@ -167,7 +167,7 @@ def test_an_answer_that_was_lost_is_given_in_the_new_epoch(
     session = session_of(inbox)
     with monkeypatch.context() as late:
         # Nobody renews yet: claims are rejected.
-        late.setattr(session.renewals, "saw_epoch", lambda _epoch: None)
+        late.setattr(session.renewals, "saw_epoch", lambda *_epoch: None)
         inbox.nothing_comes()
     inbox.await_count(1)
     assert running_leases(client) == {session.lease_table.held()[0].lease}

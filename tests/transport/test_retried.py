@@ -21,8 +21,8 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many answers to puts are lost from now on: ``lose[0] = 2``."""
     left, call = [0], Session.call
 
-    def call_and_lose(session: Session, verb: str, args: list[str]) -> Any:
-        answer = call(session, verb, args)
+    def call_and_lose(session: Session, verb: str, *args: Any) -> Any:
+        answer = call(session, verb, *args)
         if verb == calls.PUT and left[0]:
             left[0] -= 1
             raise Lost("the answer is lost")

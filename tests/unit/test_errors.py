@@ -21,6 +21,7 @@ from celery_fairness.errors import (
     MessageUnreadable,
     NotFound,
     NotWired,
+    NotWithPartitions,
     PolicyInvalid,
     ProblemsError,
     PublishFailed,
@@ -60,6 +61,10 @@ EXAMPLES = [
     (
         LimiterUnavailable("redis://h:6379/0", "refused"),
         ("address", "problem", "is_broker", "is_not_ready", "has_answered"),
+    ),
+    (
+        NotWithPartitions.of("redis://h:6379/0", "overview"),
+        ("address", "problem", "is_broker", "has_answered"),
     ),
     (
         DeliveriesExhausted("shop.t", "id1", 5, "celery"),

@@ -70,6 +70,7 @@ def test_what_is_exported_is_fixed():
         "MessageUnreadable",
         "NotFound",
         "NotWired",
+        "NotWithPartitions",
         "PolicyInvalid",
         "ProblemsError",
         "PublishFailed",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from celery_fairness.errors import NotWithPartitions
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.store.connection import time_ms
 
@@ -24,17 +25,19 @@ class Reader:
     """Reads one installation."""
 
     def __init__(self, limiter: Limiter) -> None:
-        self._connection = limiter.connection
+        self._limiter, self._connection = limiter, limiter.connection
         self.keys = limiter.names
         #: The longest step of the logical clock in one call.
         self.longest_step_ms = limiter.lease_ms // 3
 
     def call(self, function: str, args: Sequence[Any]) -> Any:
         """Call a function of the library."""
-        return self._connection.run(function, self.keys.prefix, args)
+        return self._connection.run(function, self._limiter.prefix_for(function, args), args)
 
     def read(self, command: str, *args: Any) -> Any:
         """Run one plain command."""
+        if args:
+            self._expect_one_partition(command)
         return self._connection.read(command, *args)
 
     def together(self, commands: Sequence[Command]) -> list[Any]:
@@ -42,10 +45,16 @@ class Reader:
 
         On a Redis at its memory limit one may: see ``Connection.read_together``.
         """
+        self._expect_one_partition(commands[0][0])
         return self._connection.read_together(commands)
+
+    def _expect_one_partition(self, what: str) -> None:
+        if self._limiter.partitions.are_several:
+            raise NotWithPartitions.of(str(self._connection.address), what)
 
     def scan(self) -> Iterator[str]:
         """Yield the names of all keys without the prefix. A key may occur twice."""
+        self._expect_one_partition("SCAN")
         start = len(self.keys.prefix)
         cursor = "0"
         while True:

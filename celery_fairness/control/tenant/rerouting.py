@@ -38,7 +38,8 @@ class Rerouting:
 
     def __init__(self, installation: Installation) -> None:
         self._settings, self._limiter = installation.settings, installation.limiter
-        self._has_tasks = installation.claims
+        # Waiting tasks of several partitions stay in the queue to which they were sent.
+        self._has_tasks = installation.claims and not self._limiter.partitions.are_several
         if self._has_tasks:
             self._reader = installation.reader
             self._published = self._limiter.published_tiers()[1]

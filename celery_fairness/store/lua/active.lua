@@ -24,7 +24,9 @@ end
 
 function Active.wake_worker(ctx, queue)
   local wakeup = ctx.prefix .. Keys.WAKEUP .. queue
-  if redis.call("EXISTS", wakeup) == 0 then redis.call("RPUSH", wakeup, "1") end
+  if redis.call("EXISTS", wakeup) == 1 then return end
+  redis.call("RPUSH", wakeup, "1")
+  Rings.note_wakeup(ctx, "new", queue)
 end
 
 -- Wakes another worker for the tasks that a claim left. If nothing is left, it removes the wake-ups, because
@@ -37,9 +39,11 @@ function Active.wake_next(ctx, queue, limited_here, exhausted)
   if exhausted or there < 2 and redis.call("EXISTS", active_key) == 0 and not (limited_here
     and redis.call("ZCOUNT", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf") > 0) then
     redis.call("DEL", ctx.prefix .. Keys.WAKEUP .. queue, left)
+    Rings.drop_wakeups(ctx, queue)
     return not exhausted
   elseif there < 2 and redis.call("EXISTS", left) == 0 then
     redis.call("RPUSH", left, "1")
+    Rings.note_wakeup(ctx, "left", queue)
   end
 end
 
@@ -127,7 +131,7 @@ local CLEAR_AT_MOST = 4
 -- moved it nor added a debt, because then at most older debts are left to clear. `wanted` is true if the claim wanted
 -- more tasks and no tenant may start anything.
 function Active.clear_debts(ctx, queue, virtual, tasks, wanted)
-  if wanted then return Active.forget_debts(ctx, queue) end
+  if wanted and not Rings.is_partition(ctx) then return Active.forget_debts(ctx, queue) end
   if not virtual then return end
   local out = ctx.prefix .. Keys.DEBTS .. queue
   local passed = redis.call("ZRANGEBYSCORE", out, "-inf", virtual, "LIMIT", 0, CLEAR_AT_MOST * tasks)
@@ -136,8 +140,14 @@ end
 
 -- Forgets the virtual time and the debts of a queue in which nothing waits, so it begins anew.
 function Active.forget_queue(ctx, queue)
-  redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue)
-  redis.call("UNLINK",
-    ctx.prefix .. Keys.DEBTS .. queue, ctx.prefix .. Keys.WAKEUP .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue)
+  local wakeup, left = ctx.prefix .. Keys.WAKEUP .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue
+  if Rings.is_partition(ctx) then
+    redis.call("UNLINK", wakeup, left)
+    Rings.drop_wakeups(ctx, queue)
+    Rings.note_idle(ctx, queue)
+  else
+    redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue)
+    redis.call("UNLINK", ctx.prefix .. Keys.DEBTS .. queue, wakeup, left)
+  end
   Priorities.forget_ranks(ctx, queue)
 end

@@ -7,6 +7,7 @@ Keys = {
   ACTIVE = "active:",
   AT_LIMIT = "at_limit",
   AVAILABLE = "available:",
+  BELL = "bell:",
   BLOCKED = "blocked:",
   BLOCKED_CLASSES = "blocked_classes:",
   BLOCKED_LANES = "blocked_lanes:",

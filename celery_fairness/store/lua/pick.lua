@@ -181,8 +181,8 @@ local FULL_LANES_AT_MOST = 128
 -- Returns two values:
 -- - what the claim passes over, or nil if it passes over nothing
 -- - all that the claim sent
-function Pick.read_skips(text, is_local)
-  local sent = text == "" and {never = {}, once = {}, places = {}, held = {}, rooms = {}} or cjson.decode(text)
+function Pick.read_skips(sent, is_local)
+  sent = sent or {never = {}, once = {}, places = {}, held = {}, rooms = {}}
   if not is_local and #sent.never + #sent.once == 0 then return nil, sent end
   local skips = {never = {}, once = {}, places = sent.places, held = sent.held, is_local = is_local,
     moves = Pick.PASSED_AT_MOST, lanes = FULL_LANES_AT_MOST}

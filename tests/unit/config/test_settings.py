@@ -56,6 +56,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "fairness_by": "tasks",
         "priority_scope": "tenant",
         "priority_order": "high_first",
+        "partitions": 1,
         "services": {},
         "queues": {},
         "metric_tenants": 0,

@@ -12,6 +12,7 @@ from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.tier_cache import AWAY_SECONDS, LOOK_SECONDS, TierCache
 from celery_fairness.message.headers import HEADER
+from celery_fairness.store.partitions import Partitions
 
 TASK = {"id": "t1", "eta": None, HEADER: {"v": 1, "tenant": "42", "tier": "pro", "cost": 2.5}}
 ETA, ETA_MS = "2026-11-24T12:00:00+01:00", 1_795_518_000_000
@@ -21,6 +22,7 @@ class Recorded(Limiter):
     """A limiter whose Redis records the arguments of each call."""
 
     def __init__(self):
+        self.partitions = Partitions("fairness")
         self.prefix, self.calls, self.watched, self.away = "p:", [], True, False
 
     @property

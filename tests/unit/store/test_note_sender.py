@@ -32,7 +32,7 @@ def make_sender():
 
     def make(url):
         connections.append(Connection(address_from_url(url), timeout_seconds=0.5))
-        return NoteSender(connections[-1], PREFIX)
+        return NoteSender(connections[-1])
 
     yield make
     for each in connections:
@@ -41,7 +41,7 @@ def make_sender():
 
 def send(sender, tenant):
     """Send a call whose effect can be read."""
-    sender.send(calls.PUBLISH_TENANT, calls.tenant_args(f"tenant:{tenant}", "free"))
+    sender.send(calls.PUBLISH_TENANT, PREFIX, calls.tenant_args(f"tenant:{tenant}", "free"))
 
 
 def await_notes(server, tenants):

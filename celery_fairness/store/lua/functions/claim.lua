@@ -15,7 +15,7 @@
   args[3]  want           int  most tasks
   args[4-8] settings      any  of the worker (Tenants.rules_of)
   args[9]  frozen_ms      str  "" in production (server TIME); set only by tests
-  args[10] passing        str  what this process does not take (pick.lua), or ""
+  args[10] passing        str  what this process does not take (pick.lua), and the state of the rings (rings.lua), or ""
   args[11] known_epoch    str  the epoch of the caller, or ""
   args[12] fairness_by    str  what a task charges, "tasks", "cost" or "runtime"
   args[13] snooze_ms      int  longest wait for a slot of a task that is put back
@@ -28,7 +28,7 @@
 
   Returns `sleep_ms epoch length passed`, and then `length text` for each task.
   - sleep_ms is 0 if there is more to do at once.
-  - passed is "", or the places that the claim passed over, as JSON.
+  - passed is "", or the places that the claim passed over, as JSON. In a partition it is the answer of rings.lua.
   - `text` is `lease attempt deaths keys rank waited limit length queue` and then the message.
   - keys has every key of which the task holds a slot, with commas. The tenant's comes first. Amounts follow a key as in a
     row of `running` (tasks.lua).
@@ -79,6 +79,8 @@ register("claim", {"allow-oom"}, function(keys, args)
   rules.expiring, rules.kept_run_times, rules.promotes = flags.expiring, flags.run_times, tonumber(args[15])
   rules.lets_all_start = rules.promotes and rules.enforcement ~= "on"
   local first_queue = 18 + 2 * end_count
+  local all_queues, sent = {unpack(args, first_queue)}, passing ~= "" and cjson.decode(passing) or nil
+  local ring = Rings.read(sent, all_queues, ctx)
   for index = 18, first_queue - 1, 2 do
     Settle.settle(ctx, rules, args[index], args[index + 1])
   end
@@ -112,7 +114,6 @@ register("claim", {"allow-oom"}, function(keys, args)
     return as_answer(0, epoch_text, "", answer)
   end
 
-  local all_queues = {unpack(args, first_queue)}
   local longest = math.floor(rules.lease_ms / 3)
   -- A gate that parks a task wakes its own promoter. The others look again after this time.
   if not (rules.promotes and Queues.is_empty(ctx, all_queues[1])) then longest = math.min(SLEEP_MS, longest) end
@@ -121,7 +122,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   ctx.memo.held, ctx.memo.limits, ctx.memo.windows = {}, {}, {}
   local queues, without = Active.with_tasks(ctx, all_queues)
   queues = Queues.not_ended(ctx, queues, rules.now)
-  local skips, shares = Pick.read_skips(passing, rules.limited and Pick.are_local(ctx, queues, rules))
+  local skips, shares = Pick.read_skips(sent, rules.limited and Pick.are_local(ctx, queues, rules))
   local budget = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
     queues = queues, left = {}, exhausted = {}, ranked = {}, sleep_ms = sleep_ms}
   local rounds = Pick.begin_rounds(queues, shares, budget)
@@ -138,7 +139,7 @@ register("claim", {"allow-oom"}, function(keys, args)
       Blocked.drop_or_reschedule(ctx, found, rejected, rules, budget)
       found = Pick.next_of(ctx, queue, rules, budget, skips)
     end
-    if not found then return false end
+    if not found or ring and Rings.is_behind(ring, found, budget.ranked[queue]) then return false end
     local lease, task, message = Start.start(ctx, found, rules, budget)
     if not lease then return true end
     if skips then Pick.note_taken(skips, task) end
@@ -165,9 +166,11 @@ register("claim", {"allow-oom"}, function(keys, args)
     Active.clear_debts(ctx, queue, virtual, #leases, nobody and #leases < want)
   end
   if #leases == 0 then Active.clear_wakeups(ctx, without) end -- a caller that gets a task does not sleep
+  local places = skips and next(skips.places) and skips.places or nil
   Stats.write_minute(ctx, rules)
   sleep_ms = Schedule.opens_ms(ctx, rules, budget.sleep_ms)
-  if more or budget.over or #leases > 0 then sleep_ms = 0 end
-  local passed = skips and next(skips.places) and cjson.encode(skips.places) or ""
+  -- The caller goes on with the ring that is first, which may be another one.
+  if more or budget.over or #leases > 0 and not ring then sleep_ms = 0 end
+  local passed = ring and Rings.answer(ctx, all_queues, budget.ranked, places, rules) or places and cjson.encode(places) or ""
   return as_answer(sleep_ms, epoch_text, passed, answer)
 end)

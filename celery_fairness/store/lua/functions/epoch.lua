@@ -4,11 +4,19 @@
 
   args[1]  lease_ms   int  how long a lease lives without a renewal
   args[2]  frozen_ms  str  "" in production (server TIME); set only by tests
+  args[3]  partitions str  how many partitions the caller's settings have, "" in a partition itself. The first caller fixes
+                           the number. An installation without it has one
 
-  Returns the epoch in ms.
+  Returns the epoch in ms, or an error with the word PARTITIONS and the number that the installation has.
 ]]
 register("epoch", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1], memo = {}, result = {}}
+  local kept, partitions = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "partitions", "schema"), args[3]
+  local fixed = kept[1] or kept[2] and "1" or partitions
+  if partitions ~= "" and partitions ~= fixed then return redis.error_reply("PARTITIONS " .. fixed) end
+  if not kept[1] and partitions ~= "" and partitions ~= "1" then
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "partitions", partitions)
+  end
   local _, now, epoch = Clock.tick(ctx, tonumber(args[1]), args[2])
   return Rates.int_text(Clock.meet_server(ctx, epoch, now))
 end)

@@ -39,6 +39,7 @@
   Returns a code. If a tenant or a queue has no room for the task, returns {key, limit, waiting} of it. If another task
   has its unique key, and the producer wants that task, returns {id} of it.
     1 WAITS   2 WAITS_FOR_ITS_TIME   0 KNOWN   3 BINDINGS_CHANGED   4 GONE   5 STAYS   6 DUPLICATE
+  In a partition it is negative if the producer rings the bell of the queue (rings.lua).
 ]]
 local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?) (%S*)$"
 
@@ -161,10 +162,10 @@ local function put(keys, args)
   if is_later then
     -- If the task expires before its time, it is looked at when it expires.
     Schedule.wait_until(ctx, queue, task, expires_ms > 0 and math.min(eta_ms, expires_ms) or eta_ms)
-    return 2
+    return Rings.with_bell(ctx, 2)
   end
   Lanes.enqueue(ctx, queue, task, true, now)
-  return 1
+  return Rings.with_bell(ctx, 1)
 end
 
 register("put", {}, put)

@@ -1,0 +1,120 @@
+"""Real workers of an installation with several partitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_fairness import PolicyInvalid, RateLimitPolicy
+from celery_fairness.store.partitions import Partitions
+from tests.dispatch.conftest import send
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.waiting import at_most, eventually
+
+COUNT = 8
+KINDS = "tests.dispatch.kinds"
+PLACES = Partitions("fairness", count=COUNT)
+#: Of this, every number is seen as it is.
+SEVERAL: dict[str, Any] = {"partitions": COUNT, "tier_cache_seconds": 0}
+USERS = [f"user{number}" for number in range(12)]
+
+
+@pytest.fixture
+def shop(make_fair_shop: Callable[..., Shop]) -> Shop:
+    """A shop whose tenants are in eight partitions."""
+    return make_fair_shop(fairness=SEVERAL)
+
+
+def left(memory: Redis) -> list[str]:
+    """Return what partitions have of tasks that wait or run."""
+    return [
+        key
+        for names in PLACES.names
+        for kind in ("tasks", "messages", "running", "ends", "leases:*", "lane:*", "outcomes")
+        for key in memory.scan_iter(names.prefix.replace("*", "") + kind)
+    ]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_limits_hold_and_every_task_runs_once(shop: Shop, memory: Redis, pool: str) -> None:
+    for _ in range(2):
+        shop.worker(pool=pool, concurrency=1 if pool == "solo" else 3)
+    results = [shop.send("work", user=user, seconds=0.01) for _ in range(5) for user in USERS]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {result.id: 1 for result in results}
+    assert {shop.most_at_once(user) for user in USERS} == {1}
+    eventually(lambda: left(memory) == [])
+
+
+def test_the_tasks_of_a_killed_worker_run_on_another(shop: Shop, memory: Redis) -> None:
+    first = shop.worker(app=KINDS, pool="threads", concurrency=12)
+    gate = shop.gate_file()
+    results = [send(shop, "kinds.late", user, gate=str(gate)) for user in USERS]
+    eventually(lambda: len(shop.ledger("start")) == len(USERS), RESULT_SECONDS)
+    first.kill()
+    gate.touch()
+    shop.worker(app=KINDS, pool="threads", concurrency=12)
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {2}
+    eventually(lambda: left(memory) == [])
+
+
+def test_leases_are_registered_again_after_lost_memory(shop: Shop, memory: Redis) -> None:
+    worker = shop.worker(pool="threads", concurrency=4)
+    gate = shop.gate_file()
+    results = [shop.send("work", user=user, gate=str(gate)) for user in USERS[:3]]
+    eventually(lambda: len(shop.ledger("start")) == 3, RESULT_SECONDS)
+    memory.flushall()
+    worker.wait_for_log("registered again", at_most(20.0))
+    more = [shop.send("work", user=user) for user in USERS[:3]]
+    shop.send("work", user="other").get(timeout=RESULT_SECONDS)
+    assert len(shop.ledger("start")) == 4
+    gate.touch()
+    for result in (*results, *more):
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert {shop.most_at_once(user) for user in USERS[:3]} == {1}
+
+
+def test_a_tier_is_in_force_in_the_partition_of_its_tenant(shop: Shop) -> None:
+    shop.worker(pool="threads", concurrency=4)
+    gate = shop.gate_file()
+    results = [shop.send("work", user="42", gate=str(gate)) for _ in range(4)]
+    eventually(lambda: len(shop.ledger("start")) == 1, RESULT_SECONDS)
+    shop.fairness.tenants.set_tier("42", "pro")
+    eventually(lambda: len(shop.ledger("start")) == 3, at_most(3.0))
+    gate.touch()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
+    shared = RateLimitPolicy("api:stripe", concurrency=1)
+    with pytest.raises(PolicyInvalid, match=r"expected one with {tenant}.* got: 'api:stripe'"):
+        shop.send("work", user="42", options={"limits": [shared]})
+    own = RateLimitPolicy("api:{tenant}", concurrency=1)
+    shop.worker(pool="threads", concurrency=2)
+    result = shop.send("work", user="42", options={"limits": [own]})
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+
+
+def test_a_worker_with_another_number_ends_and_names_both(
+    make_fair_shop: Callable[..., Shop], shop: Shop
+) -> None:
+    shop.send("work", user="42")
+    other = json.dumps({**json.loads(shop.env["SHOP_FAIRNESS"]), "partitions": 4})
+    done = shop.command("worker", "--pool", "solo", env={"SHOP_FAIRNESS": other})
+    assert done.returncode == 2
+    assert "fairness.partitions: expected 8" in done.stderr
+    assert "got: 4" in done.stderr
+
+
+def test_a_command_that_needs_all_partitions_names_the_page(shop: Shop) -> None:
+    done = shop.command("fairness", "status")
+    assert done.returncode != 0
+    assert "docs/how-to/partitions.md" in done.stderr

@@ -1,0 +1,191 @@
+"""An installation with several partitions: turns across them, bells, times and ends."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from celery_fairness.errors import SettingsError
+from celery_fairness.store.partitions import Partitions
+from tests.support.waiting import eventually
+from tests.transport.conftest import BATCHES, Connect, Inbox, charged, publish
+
+pytestmark = pytest.mark.redis
+
+COUNT = 8
+#: No tier's limit is in the way of the turns.
+SEVERAL: dict[str, Any] = {"partitions": COUNT, "tiers": "unlimited"}
+LIMITED: dict[str, Any] = {"partitions": COUNT}
+PLACES = Partitions("fairness", count=COUNT)
+
+
+def tenants_of(partition: int, count: int) -> list[str]:
+    """Return names of tenants that are in one partition."""
+    names = (f"t{number}" for number in range(100_000))
+    there = (name for name in names if PLACES.of_tenant(name) == partition)
+    return [next(there) for _ in range(count)]
+
+
+def drain(inbox: Inbox, count: int) -> list[str]:
+    """Acknowledge each message as it comes, and return the tenants in the order of delivery."""
+    served: list[str] = []
+
+    def take() -> None:
+        inbox.turn()
+        while len(served) < len(inbox.messages):
+            message = inbox.messages[len(served)]
+            served.append(message.headers["fairness"]["tenant"])
+            message.ack()
+        assert len(served) >= count, len(served)
+
+    eventually(take, poll_seconds=0)
+    return served
+
+
+def spread_of(served: list[str], tenants: list[str]) -> int:
+    """Return by how many tasks one tenant was ahead of another at any time, while all had some."""
+    starts, worst, least = Counter(dict.fromkeys(tenants, 0)), 0, len(served) // len(tenants)
+    for tenant in served:
+        starts[tenant] += 1
+        if max(starts.values()) > least:
+            break
+        worst = max(worst, max(starts.values()) - min(starts.values()))
+    return worst
+
+
+@pytest.mark.parametrize("prefetch", [1, 4, 20])
+def test_tenants_of_all_partitions_take_turns(connect: Connect, prefetch: int) -> None:
+    connection = connect(fairness=SEVERAL)
+    # Half of the tenants are in one partition. To take partitions in turn would favour the others.
+    tenants = tenants_of(0, 4) + [tenants_of(partition, 1)[0] for partition in range(1, 5)]
+    for tenant in tenants:
+        publish(connection, "jobs", *range(20), headers=charged(tenant))
+    inbox = Inbox(connection, "jobs", prefetch_count=prefetch)
+    served = drain(inbox, 20 * len(tenants))
+    assert Counter(served) == dict.fromkeys(tenants, 20)
+    # One worker process is ahead by at most one task more than one ring alone.
+    assert spread_of(served, tenants) <= 2
+
+
+def test_a_newcomer_in_an_idle_partition_has_no_credit(connect: Connect) -> None:
+    connection = connect(fairness=SEVERAL)
+    old, new = tenants_of(1, 1)[0], tenants_of(2, 1)[0]
+    publish(connection, "jobs", *range(60), headers=charged(old))
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    drain(inbox, 40)
+    inbox.messages.clear()
+    publish(connection, "jobs", *range(10), headers=charged(new))
+    served = drain(inbox, 30)
+    first = served.index(new)
+    assert first <= 2
+    # From there they take turns.
+    assert abs(served[first : first + 16].count(new) - 8) <= 1
+
+
+def test_a_partition_that_was_emptied_has_no_credit_either(connect: Connect) -> None:
+    connection = connect(fairness=SEVERAL)
+    old, new = tenants_of(1, 1)[0], tenants_of(2, 1)[0]
+    publish(connection, "jobs", *range(60), headers=charged(old))
+    publish(connection, "jobs", *range(20), headers=charged(new))
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    drain(inbox, 50)
+    inbox.messages.clear()
+    publish(connection, "jobs", *range(10), headers=charged(new))
+    served = drain(inbox, 40)
+    assert abs(served[:16].count(new) - 8) <= 2
+
+
+def test_a_task_wakes_a_worker_that_sleeps(connect: Connect) -> None:
+    connection = connect(fairness=SEVERAL)
+    inbox = Inbox(connection, "jobs")
+    waits = []
+    for number in range(12):
+        inbox.turn(0.01)
+        began = time.monotonic()
+        publish(connection, "jobs", number, headers=charged(f"tenant {number}"))
+        inbox.await_count(number + 1)
+        waits.append(time.monotonic() - began)
+        inbox.messages[-1].ack()
+    # Without a bell, a look once a second would find it after half a second on average.
+    assert sorted(waits)[len(waits) // 2] < 0.2
+
+
+@BATCHES
+def test_a_batch_rings_the_bells_of_its_partitions(connect: Connect, client: Redis) -> None:
+    connection = connect(fairness=SEVERAL)
+    producer = connection.Producer()
+    with producer.batch():
+        for tenant in ("a", "b", "c", "d"):
+            producer.publish(tenant, exchange="", routing_key="jobs", headers=charged(tenant))
+    numbers = {str(PLACES.of_tenant(tenant)) for tenant in ("a", "b", "c", "d")}
+    assert set(client.lrange("{fairness}:bell:new jobs", 0, -1)) == numbers
+
+
+def test_a_bell_has_each_partition_once(connect: Connect, client: Redis) -> None:
+    connection = connect(fairness=SEVERAL)
+    inbox = Inbox(connection, "jobs")
+    for number in range(5):
+        publish(connection, "jobs", number, headers=charged("a"))
+        inbox.await_count(number + 1)
+        inbox.messages[-1].ack()
+    assert client.llen("{fairness}:bell:new jobs") <= 1
+
+
+def test_a_delayed_task_comes_at_its_time(connect: Connect) -> None:
+    connection = connect(fairness=SEVERAL)
+    inbox = Inbox(connection, "jobs")
+    inbox.turn(0.01)
+    eta = datetime.now(UTC) + timedelta(seconds=0.4)
+    publish(connection, "jobs", 1, headers={**charged("a"), "eta": eta.isoformat()})
+    inbox.await_count(1)
+    late = datetime.now(UTC) - eta
+    assert timedelta(0) <= late < timedelta(seconds=0.5)
+
+
+def test_a_tenant_at_its_limit_starts_its_next_task_when_one_ends(connect: Connect) -> None:
+    connection = connect(fairness=LIMITED)
+    for tenant in ("a", "b", "c"):
+        publish(connection, "jobs", 1, 2, 3, headers=charged(tenant))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(3)
+    inbox.nothing_comes()
+    for count in range(4, 10):
+        inbox.messages[count - 4].ack()
+        inbox.await_count(count)
+
+
+def test_every_operation_on_a_queue_has_all_partitions(connect: Connect) -> None:
+    connection = connect(fairness=SEVERAL)
+    for number in range(12):
+        publish(connection, "jobs", number, headers=charged(f"t{number}"))
+    channel = connection.channel()
+    assert channel._size("jobs") == 12
+    got = [channel.basic_get("jobs", no_ack=True) for _ in range(3)]
+    assert None not in got
+    assert channel._size("jobs") == 9
+    assert channel.queue_purge("jobs") == 9
+    assert channel.basic_get("jobs") is None
+
+
+def test_another_number_of_partitions_is_an_error_with_both_numbers(connect: Connect) -> None:
+    publish(connect(fairness=SEVERAL), "jobs", 1)
+    for other in (1, 4):
+        with pytest.raises(SettingsError, match=rf"expected 8,.* got: {other};"):
+            publish(connect(fairness={**SEVERAL, "partitions": other}), "jobs", 1)
+
+
+def test_an_installation_with_one_partition_gets_no_more(connect: Connect) -> None:
+    publish(connect(), "jobs", 1)
+    with pytest.raises(SettingsError, match=r"expected 1,.* got: 8;"):
+        publish(connect(fairness=SEVERAL), "jobs", 1)
+
+
+@pytest.mark.parametrize("count", [0, 3, 512, True, "8"])
+def test_a_wrong_number_names_what_is_expected(connect: Connect, count: Any) -> None:
+    with pytest.raises(SettingsError, match=r"fairness.partitions: expected a power of two"):
+        publish(connect(fairness={"partitions": count}), "jobs", 1)
