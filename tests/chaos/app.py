@@ -208,11 +208,12 @@ def early(
     seconds: float,
     retries: int,
     units: int = 1,
+    slots: int = 1,
     used: int | None = None,
     part: str = "",
 ) -> None:
     """Run for a while; acknowledged before."""
-    _body(self, tenant, seconds, retries, used, units=units, part=part)
+    _body(self, tenant, seconds, retries, used, units=units, slots=slots, part=part)
 
 
 @app.task(name="chaos.late", acks_late=True, **options)
@@ -222,11 +223,12 @@ def late(
     seconds: float,
     retries: int,
     units: int = 1,
+    slots: int = 1,
     used: int | None = None,
     part: str = "",
 ) -> None:
     """Run for a while; acknowledged after."""
-    _body(self, tenant, seconds, retries, used, units=units, part=part)
+    _body(self, tenant, seconds, retries, used, units=units, slots=slots, part=part)
 
 
 def _unique(on_duplicate: OnDuplicate) -> None:

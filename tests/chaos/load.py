@@ -20,6 +20,7 @@ from celery import Celery
 from tests.chaos import ledger, troubles
 from tests.chaos.app import ON, STOCK, app
 from tests.chaos.plan import (
+    CAPS,
     DEBOUNCE_SECONDS,
     LIMITS,
     OUR_BROKERS,
@@ -139,11 +140,13 @@ class Sender:
         job = next_job(self._plan, self._random, tenant)
         kwargs = {"seconds": job.seconds, "retries": job.retries}
         kwargs |= {"tenant": None if LIMITS[tenant] is None else tenant}
-        kwargs |= {"units": job.units, "used": job.used, "part": job.part}
+        kwargs |= {"units": job.units, "used": job.used}
+        kwargs |= {"slots": job.slots, "part": job.part}
         options: dict[str, Any] = {"countdown": job.countdown or None}
         if not STOCK:
-            paces = [each.policy for each in PACES.values() if tenant in each.tenants]
-            options["limits"] = [policy for policy in paces if policy]
+            keys = [*PACES.values(), *CAPS.values()]
+            policies = [each.policy for each in keys if tenant in each.tenants]
+            options["limits"] = [policy for policy in policies if policy]
         if tenant in QUEUE_OF:
             options["queue"] = QUEUE_OF[tenant]
         name = "chaos.late" if job.late else "chaos.early"

@@ -31,6 +31,9 @@ LIMITS: dict[str, int | None] = {
     "light0": 4,
     "light1": 4,
     "heavy0": 2,
+    "slim0": 4,
+    "slim1": 4,
+    "wide0": 2,
     "part0": 4,
     "part1": 4,
     "unique0": 4,
@@ -42,8 +45,8 @@ UNIQUE = "unique0"
 OnDuplicate = Literal["drop", "existing", "replace", "debounce"]
 ON_DUPLICATE: tuple[OnDuplicate, ...] = ("drop", "existing", "replace", "debounce")
 
-#: What an attempt counts at a key: itself, or the units of its task.
-Counted = Literal["one", "units"]
+#: What an attempt counts at a key: itself, or the units or the slots of its task.
+Counted = Literal["one", "units", "slots"]
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,17 @@ class Cap:
 
     tenants: tuple[str, ...]
     most: int
+    policy: RateLimitPolicy | None = None
+    counts: Counted = "one"
     by_part: bool = False
 
 
 #: The key whose starts count units, and that a body corrects.
 TOKENS = "chaos.tokens"
 LIGHT, HEAVY = ("light0", "light1"), "heavy0"
+#: The key whose running tasks count slots.
+SLOTS = "chaos.slots"
+SLIM, WIDE = ("slim0", "slim1"), "wide0"
 PARTS = ("part0", "part1")
 #: By key.
 PACES = {
@@ -98,15 +106,24 @@ PACES = {
     "partition": Pace(PARTS, 12, 5.0, by_part=True),
 }
 #: By key, beside those of tenants.
-CAPS = {"queue": Cap(PARTS, 3), "partition": Cap(PARTS, 1, by_part=True)}
+CAPS = {
+    "queue": Cap(PARTS, 3),
+    "partition": Cap(PARTS, 1, by_part=True),
+    SLOTS: Cap(
+        (*SLIM, WIDE),
+        8,
+        RateLimitPolicy(SLOTS, concurrency=8, slots="args.slots"),
+        counts="slots",
+    ),
+}
 #: Tiers by what they allow, and those that allow more than that.
 TIERS = {1: "free", 2: "two", 4: "four"}
 TIER_PACES = {"paced": (4, "15/5s")}
 TIER_OF = {"paced0": "paced"}
-#: The queues of tenants whose tasks are not in the default one. Light tasks have one of their own,
-#: so that a heavy one would starve if its key did not save units for it.
+#: The queues of tenants whose tasks are not in the default one. Light and slim tasks have one of
+#: their own, so that a heavy or a wide one would starve if its key did not save for it.
 QUEUE, LIGHT_QUEUE = "celery-parts", "celery-light"
-QUEUE_OF = {**dict.fromkeys(LIGHT, LIGHT_QUEUE), **dict.fromkeys(PARTS, QUEUE)}
+QUEUE_OF = {**dict.fromkeys((*LIGHT, *SLIM), LIGHT_QUEUE), **dict.fromkeys(PARTS, QUEUE)}
 #: The settings of the queue with a limit and partitions.
 QUEUE_SETTINGS: Mapping[str, Any] = {
     "global_limit": CAPS["queue"].most,
@@ -124,6 +141,8 @@ DEBOUNCE_AT_MOST_SECONDS = 3.0
 STARVABLE: dict[str, tuple[tuple[str, ...], float]] = {
     "units, light tasks": (LIGHT, 15.0),
     "units, heavy tasks": ((HEAVY,), 15.0),
+    "slots, slim tasks": (SLIM, 15.0),
+    "slots, wide tasks": ((WIDE,), 15.0),
     "a burst": (("burst0",), 15.0),
     "a tier's rate": (("paced0",), 7.0),
     "partitions of a queue": (PARTS, 10.0),
@@ -344,6 +363,7 @@ class Job:
 
     Attributes:
         units: What it takes of a rate that counts units.
+        slots: What it takes of a concurrency that counts slots.
         used: What its body reports in place of that. None: it reports nothing.
         part: Which part of a queue it is of. "": of none.
     """
@@ -353,6 +373,7 @@ class Job:
     countdown: float
     retries: int
     units: int = 1
+    slots: int = 1
     used: int | None = None
     part: str = ""
 
@@ -380,6 +401,10 @@ def next_job(plan: Plan, random: Random, tenant: str = "") -> Job:
         # Most estimates are too high, some are too low, and a third is not corrected.
         used = random.randint(0, round(1.2 * units)) if random.random() < 0.67 else None
         return replace(job, units=units, used=used)
+    if tenant in CAPS[SLOTS].tenants:
+        # Slim tasks leave a wide one never enough slots at once.
+        slots = random.randint(1, 2) if tenant in SLIM else random.randint(6, 8)
+        return replace(job, slots=slots, seconds=max(job.seconds, random.uniform(0.8, 1.6)))
     if tenant in PARTS:
         return replace(job, part=random.choice("abcd"))
     return job

@@ -6,7 +6,7 @@ An attempt without an end of its own ended when its process died.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -55,6 +55,7 @@ class Attempt:
 
     Attributes:
         units: What its start counts at a rate of units.
+        slots: What it counts at a concurrency of slots.
         uses: Reports in place of that, in their order.
         part: Which part of a queue its task is of.
         message: The identity that all copies of its message have at a gate.
@@ -76,6 +77,7 @@ class Attempt:
     over: float
     outcome: str | None
     units: int = 1
+    slots: int = 1
     uses: tuple[Use, ...] = ()
     part: str = ""
 
@@ -192,6 +194,7 @@ class Story:
             over=over,
             outcome=None if end is None else end["outcome"],
             units=start.get("units", 1),
+            slots=start.get("slots", 1),
             uses=tuple(self._uses.get(start["run"], ())),
             part=start.get("part", ""),
         )
@@ -230,6 +233,26 @@ class Story:
             (min(each.over - each.begun, third) + max(0.0, at - each.over) for each in recent),
             default=0.0,
         )
+
+    def unbegun(self, tenants: Collection[str], kept: float) -> list[tuple[float, float]]:
+        """Return the times in which workers had tasks of tenants that did not run.
+
+        A task that has died waits in its worker for the one before it (ADR 18).
+
+        Args:
+            kept: For so long Redis keeps a task for a worker that has died, in seconds.
+        """
+        spans = []
+        for task_id, received in self._received.items():
+            if self.submits.get(task_id, {}).get("tenant") not in tenants:
+                continue
+            attempts = self.attempts_of.get(task_id, ())
+            for event in received:
+                at, worker = event["at"], event["worker"]
+                begins = [each.begun for each in attempts if each.worker == worker]
+                begun = min((each for each in begins if each >= at), default=inf)
+                spans.append((at, min(begun, self.death(worker, -1, at) + kept)))
+        return [span for span in spans if span[1] < inf]
 
     def has_free_place(self, at: float) -> bool:
         """Say whether some worker could begin a body at a moment, as far as is known."""

@@ -24,6 +24,7 @@ from tests.chaos.plan import (
     PACES,
     QUEUE_SETTINGS,
     QUICK,
+    SLOTS,
     TIER_OF,
     TIER_PACES,
     Cap,
@@ -91,6 +92,10 @@ def ran(
     if over is not None:
         found.append({"event": "end", "at": over, "outcome": outcome, **facts})
     return found
+
+
+def received(at: float, task_id: str, worker: str = "w.1") -> ledger.Event:
+    return {"event": "received", "at": at, "id": task_id, "retries": 0, "worker": worker}
 
 
 def killed(at: float, what: str = "worker", worker: str = "w.1", pid: int = 1) -> ledger.Event:
@@ -178,9 +183,9 @@ def test_an_early_task_that_a_pool_took_and_whose_worker_died_is_counted_apart()
 def test_a_worker_that_is_killed_with_a_begin_on_its_way_takes_an_early_task_with_it(
     end: ledger.Event, is_gone: bool
 ) -> None:
-    received = {"event": "received", "at": 1, "id": "a", "retries": 0, "worker": "w.1"}
-    assert verdict_on(sent(0, "a", late=False), received, end).gone == (["a"] if is_gone else [])
-    assert verdict_on(sent(0, "a"), received, end).lost == ["a"]
+    has = received(1, "a")
+    assert verdict_on(sent(0, "a", late=False), has, end).gone == (["a"] if is_gone else [])
+    assert verdict_on(sent(0, "a"), has, end).lost == ["a"]
 
 
 def test_an_early_task_that_a_worker_left_when_it_ended_in_order_is_lost() -> None:
@@ -670,6 +675,8 @@ def test_what_a_run_looks_for_is_what_its_limits_say() -> None:
             assert (pace.policy.key, pace.policy.units is not None) == (key, pace.counts == "units")
         assert pace.most == rate.limit
         assert pace.seconds == pytest.approx(rate.period_seconds, abs=0.05)
+    assert CAPS[SLOTS].policy is not None
+    assert CAPS[SLOTS].most == CAPS[SLOTS].policy.concurrency
     assert CAPS["partition"].most == QUEUE_SETTINGS["partition"]["concurrency"]
     assert {TIER_OF[tenant] for tenant in PACES["tier paced"].tenants} == TIER_PACES.keys()
 
@@ -734,6 +741,18 @@ def test_partitions_have_limits_of_their_own(parts: str, found: int) -> None:
     assert [each.key for each in judge(story, LIMITS, caps=caps).excesses] == ["queue"]
 
 
+@pytest.mark.parametrize(("slots", "found"), [(4, 0), (5, 1)])
+def test_slots_above_a_concurrency_are_seen(slots: int, found: int) -> None:
+    first, second = ran(1, 3, "a", tenant="two"), ran(2, 4, "b", tenant="two")
+    first[1]["slots"], second[1]["slots"] = 4, slots
+    tasks = [sent(0, "a", tenant="two"), sent(0, "b", tenant="two")]
+    caps = {"memory": Cap(("one", "two"), 8, counts="slots")}
+    verdict = judge(Story([*tasks, *first, *second], LEASE), LIMITS, caps=caps)
+    assert [(each.key, each.begun, each.over) for each in verdict.excesses] == (
+        [("memory", 2, 3)] * found
+    )
+
+
 # -- nobody starves -------------------------------------------------------------------------------
 
 
@@ -755,6 +774,15 @@ def waited(*parts: Any) -> bool:
         # A task of the same tenants died, and its slot is gone for a lease.
         ([ran(2, None, "b", tenant="two"), killed(3, "child")], 5 + 2 * (LEASE + SLACK_SECONDS)),
         ([ran(2, None, "b", tenant="one"), killed(3, "child")], 5 + LEASE + SLACK_SECONDS),
+        # A worker has another task of them, which begins there, or dies with its worker.
+        ([sent(0, "b", tenant="two"), received(1, "b"), ran(4, 4.1, "b", tenant="two")], 5 + 3),
+        (
+            [
+                [sent(0, "b", tenant="two"), received(1, "b"), ran(9, 9.1, "b", tenant="two")],
+                [killed(6, "worker", worker="w.9"), killed(1.5)],
+            ],
+            5 + 0.5 + 2 * (LEASE + SLACK_SECONDS),
+        ),
     ],
 )
 def test_what_waits_for_something_slow_begins_in_its_time(fault: Any, latest: float) -> None:

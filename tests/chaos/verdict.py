@@ -253,6 +253,8 @@ def excesses(
     """Yield every span in which a tenant or another key ran more than it may."""
     moments: dict[str, list[tuple[float, int, str]]] = {}
     most: dict[str, int] = {}
+    slots = {attempt.id: attempt.slots for attempt in attempts}
+    by_slots = {name for name, cap in (caps or {}).items() if cap.counts == "slots"}
     for attempt in attempts:
         if attempt.begun >= attempt.over:
             continue
@@ -275,7 +277,8 @@ def excesses(
                 running.append(task_id)
             elif task_id in running:
                 running.remove(task_id)
-            above = len(running) > most[key]
+            taken = sum(slots[each] for each in running) if key in by_slots else len(running)
+            above = taken > most[key]
             if above and since is None:
                 since, seen = at, tuple(running)
             elif not above and since is not None:

@@ -6,6 +6,7 @@ It may wait longer by the time that these took of its wait, together:
 - An outage, and a second.
 - The lease of a process that died with a task of the same tenants.
 - A freeze and a lease, in which the frozen worker may have the task.
+- A lease of a worker that had a task of the same tenants, until its begin or the worker's death.
 
 A killed worker may have had it too, which costs it one more lease.
 """
@@ -191,6 +192,7 @@ def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]
     kept = story.lease_seconds + SLACK_SECONDS
     faults = [(each.begun, each.over + AWAKE_SECONDS) for each in story.outages]
     faults += [(each.begun, each.over + kept) for each in story.freezes]
+    faults += [(begun, over) for begun, over in story.unbegun(tenants, kept)]
     gone = {name for names in story.unfinished()[1:] for name in names}
     found = []
     for task_id, submit in story.submits.items():
