@@ -45,13 +45,15 @@ WAIT_MS = 100
 
 #: Tenants whose tasks wait for something slow.
 SHORT = frozenset(tenant for tenants, _ in STARVABLE.values() for tenant in tenants)
-#: Chance of a call of a unique task in a turn: a few a second.
-CALL_SHARE = 0.15
+#: Chance of calls of a unique task in a turn.
+CALL_SHARE = 0.3
 
 
 def backlog(tenant: str) -> int:
     """Return how many tasks of a tenant shall wait."""
     limit = LIMITS[tenant]
+    if tenant == UNIQUE:
+        return 6
     if tenant in SHORT:
         # The tasks of a slow rate must all start soon after the end of the load.
         return 2
@@ -129,7 +131,9 @@ class Sender:
             if tenant != UNIQUE:
                 self._send(tenant)
             elif ON in OUR_BROKERS and self._calls.random() < CALL_SHARE:
-                self._call(next_call(self._calls))
+                call = next_call(self._calls)
+                for _ in range(call.times):
+                    self._call(call)
 
     def look(self) -> None:
         """Learn what the replica has."""

@@ -412,19 +412,21 @@ def next_job(plan: Plan, random: Random, tenant: str = "") -> Job:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a unique task."""
+    """Some calls of a unique task, one right after the other, as a person clicks again."""
 
     on_duplicate: OnDuplicate
     account: str
+    times: int
     seconds: float
     retries: int
 
 
 def next_call(random: Random) -> Call:
-    """Return the next call of a unique task. Its key is among few, so that keys meet."""
+    """Return the next calls of a unique task. Their key is among few, so that keys meet."""
     return Call(
         on_duplicate=random.choice(ON_DUPLICATE),
         account=random.choice("xy"),
+        times=random.choice((1, 1, 2, 3)),
         seconds=round(random.uniform(0.005, 1.0), 4),
         retries=1 if random.random() < 0.15 else 0,
     )
