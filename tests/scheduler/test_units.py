@@ -228,6 +228,13 @@ def test_a_report_of_a_task_without_units_replaces_the_one_that_it_counted(shop)
     assert len(shop.claim()[0]) == 5
 
 
+def test_a_report_names_a_key_of_the_task_as_it_is_written(shop):
+    shop.put("a", taking(4, Limit("a_b", rate=((10, 1_000),))))
+    task = shop.claim(1) and shop.answer.tasks[0]
+    keys = ("a_b", "tenant:a", "a.b", "a", "b", "a_b,")
+    assert [used(shop, task, 2, key=key) for key in keys] == [1, 1, -1, -1, -1, -1]
+
+
 def test_a_second_report_of_a_number_writes_nothing(shop):
     shop.put("a", taking(4))
     task = shop.claim(1) and shop.answer.tasks[0]
