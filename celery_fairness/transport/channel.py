@@ -528,7 +528,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         for task, _ in waiting:
             self._queue_cycle.rotate(task.queue)
         seconds = merged.rings.seconds_to_look(self.fair_queues, monotonic())
-        if 0 < seconds < LATE_SECONDS and not self.stock_queues:
+        # After skipped tasks, a nap bounds how often tasks for other workers wake this one.
+        if seconds and (seconds < LATE_SECONDS or merged.rings.skipped) and not self.stock_queues:
             short = min(seconds, NAP_SECONDS)
             self.is_napping = not self.connection.cycle.nap(short, self._wake_up)
         return waiting
@@ -591,12 +592,15 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if message is None:
             return
         task_filter = self.session.task_filter
-        reads_name = task_filter.are_limited or self.scan_cursor.found_nothing
+        cursor = self.scan_cursor
+        if self.merged is not None:
+            cursor = self.merged.rings.cursor(held.partition)
+        reads_name = task_filter.are_limited or cursor.found_nothing
         task_name = task_name_of(message.headers) if reads_name else ""
         if not task_filter.take(task_name):
             self._end(held, Verdict.HEAD)
             return
-        self.scan_cursor.count_taken(task_name)
+        cursor.count_taken(task_name)
         if no_ack:
             self._end(held, Verdict.DONE)
         else:

@@ -39,8 +39,9 @@ class MergedClaims:
 
     def bells(self, queues: Sequence[str]) -> list[str]:
         """Return the keys of the bells of ``queues``, first those for new tasks."""
-        channel, names = self._channel, self._channel.session.names
-        left = [queue for queue in queues if queue not in channel.scan_cursor.skipped_tenants]
+        names = self._channel.session.names
+        skipped = self.rings.skipped
+        left = [queue for queue in queues if queue not in skipped]
         return [names.of("bell", f"new {queue}") for queue in queues] + [
             names.of("bell", f"left {queue}") for queue in left
         ]

@@ -194,18 +194,24 @@ class Renewals:
         Raises:
             SettingsError: The installation has another number of partitions.
         """
-        several = self._partitions.are_several
-        try:
-            args = calls.epoch_args(self._rules, self._partitions.count)
-            epoch = int(call(calls.EPOCH, args))
-        except ResponseError as error:
-            raise other_number(error, self._partitions.count) or error from None
-        if not several:
+        epoch = self.meet_home(call)
+        if not self._partitions.are_several:
             self.saw_epoch(epoch)
             return
         args = calls.epoch_args(self._rules, None)
         for partition in self._partitions:
             self.saw_epoch(int(call(calls.EPOCH, args, partition)), partition)
+
+    def meet_home(self, call: Call) -> int:
+        """Return the epoch of the home, and check the number of partitions.
+
+        Raises:
+            SettingsError: The installation has another number of partitions.
+        """
+        try:
+            return int(call(calls.EPOCH, calls.epoch_args(self._rules, self._partitions.count)))
+        except ResponseError as error:
+            raise other_number(error, self._partitions.count) or error from None
 
     def renew(self, call: Call) -> None:
         """Renew all leases; if Redis lost its memory, the call registers them again."""

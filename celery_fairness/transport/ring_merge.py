@@ -87,6 +87,11 @@ class RingMerge:
         """Return the position of the scan of a partition."""
         return self._partitions[partition].cursor
 
+    @property
+    def skipped(self) -> set[str]:
+        """The queues of which the last claim of a partition has skipped tasks."""
+        return {queue for each in self._partitions for queue in each.cursor.skipped_tenants}
+
     def look_again(self, partition: int | None = None, *, is_woken: bool = True) -> None:
         """Look at a partition, or at all of them, with the next request.
 

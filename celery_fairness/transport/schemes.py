@@ -51,7 +51,12 @@ class Transport(redis_transport.Transport):
         established: Any = super().establish_connection()
         channel = established._avail_channels[-1]
         try:
-            channel.session.renewals.sync_epoch(channel.session.call)
+            session = channel.session
+            if session.partitions.are_several:
+                # A producer does not ask for the epochs of all partitions.
+                session.renewals.meet_home(session.call)
+            else:
+                session.renewals.sync_epoch(session.call)
         except BaseException:
             established._avail_channels.remove(channel)
             channel.close()

@@ -102,6 +102,22 @@ def test_a_ring_that_had_no_turn_moves_on_and_gives_no_credit(client: Redis) -> 
     assert ring_of(answer) == {"at": "50", "first": ["51", ""]}
 
 
+def test_a_ring_moves_on_once_for_each_time_without_a_turn(client: Redis) -> None:
+    claim(client, 0)
+    for number in range(3):
+        put(client, f"a{number}", "a")
+    assert ring_of(claim(client, 1, 1, floors={"q": 50}))["at"] == "50"
+    assert ring_of(claim(client, 1, 2, floors={"q": 90}))["at"] == "51"
+
+
+def test_a_ring_that_a_person_emptied_moves_on_too(client: Redis) -> None:
+    put(client, "1", "a")
+    assert ring_of(claim(client, 0))["first"] == ["0", ""]
+    call(client, calls.PURGE, ["q"])
+    put(client, "2", "b")
+    assert ring_of(claim(client, 0, 2, floors={"q": 50}))["at"] == "50"
+
+
 def test_a_ring_with_a_turn_does_not_move_on(client: Redis) -> None:
     for number in range(3):
         put(client, f"a{number}", "a")

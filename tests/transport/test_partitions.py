@@ -115,6 +115,23 @@ def test_a_task_wakes_a_worker_that_sleeps(connect: Connect) -> None:
     assert sorted(waits)[len(waits) // 2] < 0.2
 
 
+def test_a_worker_wakes_another_for_the_tasks_that_it_leaves(connect: Connect) -> None:
+    first, second = (Inbox(connect(fairness=SEVERAL), "jobs", prefetch_count=1) for _ in range(2))
+    for inbox in (first, second):
+        inbox.turn(0.01)
+        inbox.turn(0.01)
+    publish(connect(fairness=SEVERAL), "jobs", 1, 2, headers=charged("a"))
+    began = time.monotonic()
+
+    def both_have_one() -> None:
+        first.turn(0.01)
+        second.turn(0.01)
+        assert len(first.messages) == len(second.messages) == 1
+
+    eventually(both_have_one, poll_seconds=0)
+    assert time.monotonic() - began < 0.4
+
+
 @BATCHES
 def test_a_batch_rings_the_bells_of_its_partitions(connect: Connect, client: Redis) -> None:
     connection = connect(fairness=SEVERAL)
@@ -157,6 +174,29 @@ def test_a_tenant_at_its_limit_starts_its_next_task_when_one_ends(connect: Conne
     for count in range(4, 10):
         inbox.messages[count - 4].ack()
         inbox.await_count(count)
+
+
+def test_tasks_that_a_worker_skips_do_not_keep_it_awake(connect: Connect, client: Redis) -> None:
+    connection = connect(fairness=SEVERAL)
+    inbox = Inbox(connection, "jobs")
+    inbox.channel.serves_worker = True
+    session = inbox.channel.session
+    session.start(lambda: 4)
+    session.task_filter.skip("others")
+    for tenant in ("a", "b", "c"):
+        publish(connection, "jobs", 1, headers={**charged(tenant), "task": "others", "id": tenant})
+    inbox.turn(0.3)
+    before = client.info("commandstats")["cmdstat_fcall"]["calls"]
+    ends_at = time.monotonic() + 1.0
+    while time.monotonic() < ends_at:
+        inbox.turn(0.1)
+    called = client.info("commandstats")["cmdstat_fcall"]["calls"] - before
+    assert not inbox.messages
+    # It looks at each partition once a second, and a few times more at those with skipped tasks.
+    assert called < 20 * COUNT
+    publish(connection, "jobs", 2, headers={**charged("d"), "task": "own", "id": "d"})
+    inbox.await_count(1)
+    session.slots = None
 
 
 def test_every_operation_on_a_queue_has_all_partitions(connect: Connect) -> None:
