@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -129,10 +129,22 @@ def problems_of(values: Mapping[str, Any], rules: Mapping[str, Rule]) -> list[st
     ]
 
 
-def unknown_problems(expected: str, names: Iterable[Any], known: Collection[str]) -> list[str]:
-    """Return one problem for each of ``names`` that is not known."""
+def unknown_problems(
+    expected: str,
+    names: Iterable[Any],
+    known: Collection[str],
+    meant: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return one problem for each of ``names`` that is not known.
+
+    Args:
+        expected: The beginning of each problem.
+        names: The names that somebody wrote.
+        known: The valid names.
+        meant: By a name that is valid elsewhere, the valid name for the same thing.
+    """
     return [
-        f"{expected}, got: {got(each)}{suggestion(each, known)}"
+        f"{expected}, got: {got(each)}{suggestion((meant or {}).get(each, each), known)}"
         for each in names
         if each not in known
     ]
@@ -179,6 +191,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
+    #: By a name that is valid in another mapping, the field for the same thing.
+    meant: ClassVar[Mapping[str, str]] = {}
+
     @model_validator(mode="wrap")
     @classmethod
     def _read(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
@@ -187,7 +202,8 @@ class Section(BaseModel):
         if not isinstance(given, Mapping):
             raise SettingsError(f"expected a mapping of fields, got: {got(given)}")
         known = list(cls.model_fields)
-        problems = unknown_problems(f"expected one of {', '.join(known)}", given, known)
+        expected = f"expected one of {', '.join(known)}"
+        problems = unknown_problems(expected, given, known, cls.meant)
         try:
             made = read({name: given[name] for name in known if name in given})
         except ValidationError as error:

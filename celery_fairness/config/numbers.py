@@ -400,6 +400,17 @@ def numbers_of(holder: str) -> Mapping[str, Number]:
     return {word: NUMBERS[name] for word, name in HOLDERS[holder].items()}
 
 
+def words_of_others(holder: str) -> Mapping[str, str]:
+    """Return the words of other holders for the numbers of a holder, each with its own word."""
+    own = {name: word for word, name in HOLDERS[holder].items()}
+    return {
+        word: own[name]
+        for other in HOLDERS.values()
+        for word, name in other.items()
+        if name in own and word not in HOLDERS[holder]
+    }
+
+
 def columns_of(holder: str) -> Mapping[str, Number]:
     """Return the numbers of a holder as :func:`numbers_of`, by words for options and columns.
 
@@ -478,7 +489,8 @@ def read_given(holder: str, given: Mapping[str, Any]) -> dict[str, Any]:
         PolicyInvalid: A number is invalid or its name is unknown, with one problem for each.
     """
     known = numbers_of(holder)
-    problems = unknown_problems(f"expected any of {', '.join(known)}", given, known)
+    expected = f"expected any of {', '.join(known)}"
+    problems = unknown_problems(expected, given, known, words_of_others(holder))
     read = {
         each.name: each.kind.merged([collect(problems, each.kind.read, word, given[word])])
         for word, each in known.items()

@@ -16,7 +16,14 @@ from pydantic import BeforeValidator, ValidationError, create_model, model_valid
 
 from celery_fairness.config.fields import TRUTH, Rule, Section
 from celery_fairness.config.limit_spec import Limit, OnLimit
-from celery_fairness.config.numbers import PARTITION, WAITING, Kind, Starts, numbers_of
+from celery_fairness.config.numbers import (
+    PARTITION,
+    WAITING,
+    Kind,
+    Starts,
+    numbers_of,
+    words_of_others,
+)
 from celery_fairness.config.policy import ON_LIMIT
 from celery_fairness.config.queue_limits import PARKED_QUEUES, PREFIX
 from celery_fairness.config.rates import Rate
@@ -63,7 +70,9 @@ def _numbers_in(holder: str) -> Any:
         word: (_type_of(holder, number.kind), number.kind.default)
         for word, number in numbers_of(holder).items()
     }
-    return create_model(f"NumbersOf{holder.title()}", __base__=Section, **fields)
+    made = create_model(f"NumbersOf{holder.title()}", __base__=Section, **fields)
+    made.meant = words_of_others(holder)
+    return made
 
 
 def _limit_of(holder: str, numbers: Any, on_limit: OnLimit) -> Limit:

@@ -144,9 +144,10 @@ IN_PARTITION = "rate.limit: expected a whole number from 1 to 1000000000 (to pau
             {"by_kind": True, "partition": {"global_limit": 1}},
             (
                 f"partition: expected one of {listed('partition')}, got: 'global_limit', "
-                "did you mean 'local_limit'?"
+                "did you mean 'concurrency'?"
             ),
         ),
+        ({"concurrency": 1}, f"{FIELDS}'concurrency', did you mean 'global_limit'?"),
         (
             {"partition": {"concurrency": 1}},
             "partition: expected by_args or by_kind beside it, got: neither",
