@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,14 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import eventually
 
 API = RateLimitPolicy("api.example.com", concurrency=1)
+#: A module that Python imports first. Its worker claims when something wakes it, not once a second.
+SLEEPS_LONG = """
+from celery_fairness.store import library as module
+library = module.build({"SLEEP_MS": 600_000})
+module.library = lambda: library
+from celery_fairness.transport import schemes
+schemes.LONGEST_WAIT_SECONDS = schemes.Transport.brpop_timeout = 600.0
+"""
 
 
 @pytest.fixture
@@ -48,6 +57,34 @@ def test_a_raised_number_starts_what_waits(
     gate.touch()
     assert [each.get(timeout=RESULT_SECONDS) for each in sent] == ["done"] * 3
     assert_nothing_left(memory)
+
+
+def test_a_pattern_starts_what_waits_at_each_key_and_ends_by_itself(
+    make_fair_shop: Callable[..., Shop], memory: Redis, tmp_path: Path
+) -> None:
+    """The worker looks at nothing once a second, so only a wake-up starts a waiting task."""
+    (tmp_path / "sitecustomize.py").write_text(SLEEPS_LONG)
+    # A claim sleeps for at most a third of a lease.
+    shop = make_fair_shop(fairness={"lease_seconds": 3_600})
+    worker = shop.worker(app=KINDS, concurrency=6, env={"PYTHONPATH": str(tmp_path)})
+    limits, gate = shop.fairness.limits, shop.gate_file()
+    keys = [RateLimitPolicy(f"api.{name}", concurrency=1) for name in ("one", "two")]
+    sent = [send(shop, f"4{n}", keys[n % 2], gate=str(gate)) for n in range(6)]
+    eventually(lambda: len(shop.ledger("start")) == 2)
+    eventually(lambda: [limits.inspect(key.key).waiting_count for key in keys] == [2, 2])
+
+    assert limits.override("api.*", concurrency=2, for_seconds=3_600).override
+    eventually(lambda: len(shop.ledger("start")) == 4)
+    assert [limits.inspect(key.key).held for key in keys] == [2, 2]
+
+    assert limits.override("api.*", concurrency=0, for_seconds=1)
+    gate.touch()
+    # It replaces the first one, so its end leaves the numbers of the tasks.
+    assert [each.get(timeout=RESULT_SECONDS) for each in sent] == ["done"] * 6
+    assert [limits.inspect(key.key).override for key in keys] == [None, None]
+    assert_nothing_left(memory)
+    # Its channel would wait for the server before it closes.
+    worker.kill()
 
 
 def test_a_paused_tenant_waits_until_its_time(fair_shop: Shop, fairness: Fairness) -> None:
