@@ -1,4 +1,4 @@
-"""The tables of the documentation that are made from code: settings, variables, events, metrics.
+"""The tables of the documentation that are made from code: settings, events, metrics and others.
 
 `python -m tests.docs.tables` writes them into the files, between the marks
 `<!-- table: NAME -->` and `<!-- end: NAME -->`. A test compares.
@@ -30,6 +30,7 @@ FILES = {
     ROOT / "docs" / "reference" / "metrics.md": ("metrics",),
     ROOT / "docs" / "reference" / "commands.md": ("doctor",),
     ROOT / "docs" / "reference" / "limits.md": ("numbers",),
+    ROOT / "docs" / "reference" / "http-api.md": ("bodies",),
     ROOT / "docs" / "reference" / "versions.md": ("rows", "versions"),
 }
 
@@ -55,6 +56,25 @@ def numbers_table() -> str:
         has = (holder if word == name else f"{holder} (`{word}`)" for holder, word in words)
         rows.append((f"`{name}`", ", ".join(has), each.kind.rule.expected, each.help))
     return _table(("number", "of", "takes", "meaning"), rows)
+
+
+#: The bodies that have numbers: their routes, and what has the numbers.
+BODIES = {
+    "`PUT rate-limits/{key}`": "override",
+    "`PUT admin/queues/{name}/rate-limit`": "queue",
+    "the same, in `partition`": "partition",
+    "`PUT tiers/{name}`": "tier",
+    "`PUT tenants/{tenant}`": "tenant",
+}
+
+
+def bodies_table() -> str:
+    """Every body with numbers: its route, and the names of the numbers."""
+    rows = [
+        (route, ", ".join(f"`{name}`" for name in HOLDERS[holder].values()))
+        for route, holder in BODIES.items()
+    ]
+    return _table(("route", "numbers"), rows)
 
 
 def _words(holder: str, name: str) -> list[str]:
@@ -139,6 +159,7 @@ def rows_table() -> str:
 TABLES = {
     "settings": settings_table,
     "numbers": numbers_table,
+    "bodies": bodies_table,
     "variables": variables_table,
     "events": events_table,
     "metrics": metrics_table,
