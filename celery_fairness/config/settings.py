@@ -229,6 +229,13 @@ class Settings(BaseModel):
         "those of all tenants of a queue, which take turns among equal priorities (`queue`).",
         json_schema_extra={"acts_on": DISPATCH},
     )
+    priority_aging: Annotated[float | None, optional(number("seconds", 1, DAY_SECONDS))] = Field(
+        None,
+        description='On `fairredis`, with `priority_scope="queue"`: a task that has waited this '
+        "long, in seconds, goes as one of the highest priority. In this time one task of each "
+        "tenant and priority does. If it is not set, waiting time does not count.",
+        json_schema_extra={"acts_on": DISPATCH},
+    )
     priority_order: Literal["high_first", "low_first"] = Field(
         "high_first",
         description="On `fairredis`: which priority goes first. "
@@ -284,6 +291,16 @@ class Settings(BaseModel):
             raise SettingsError(
                 f": expected no limit of a queue, because fairness.partitions is {count} and it "
                 f"would hold in each partition alone, got one of: {limited[0]!r}"
+            )
+        return value
+
+    @field_validator("priority_aging")
+    @classmethod
+    def _check_scope(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("priority_scope") == "tenant":
+            raise SettingsError(
+                "expected no value with priority_scope='tenant', because there tenants take turns "
+                f"whatever their priorities, got: {value!r}; set priority_scope='queue' for it"
             )
         return value
 

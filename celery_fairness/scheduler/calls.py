@@ -183,7 +183,7 @@ def claim_args(
         _or_empty(epoch),
         rules.fairness_by,
         str(rules.snooze_ms),
-        rules.priority_scope,
+        f"{rules.priority_scope} {_or_empty(rules.priority_aging_ms)}".rstrip(),
         _or_empty(rules.copies_ms),
         str(len(ends)),
         "first" if is_first else "",

@@ -318,6 +318,8 @@ class Rules:
         fairness_by: The cost of a task for its tenant: ``tasks``, ``cost`` or ``runtime``.
         snooze_ms: How long a rescheduled task waits if the time of its start is not known.
         priority_scope: The tasks that a priority orders: of one ``tenant``, or of the ``queue``.
+        priority_aging_ms: The time after which a task counts as one of the highest priority. None
+            if waiting time does not count.
         copies_ms: How long the copies of promoted tasks are remembered. None if the claim is not a
             promoter's.
         default_rates: The rate and the throttle of the default tier by name, in the form of a
@@ -332,5 +334,6 @@ class Rules:
     fairness_by: str = "tasks"
     snooze_ms: int = 30_000
     priority_scope: str = "tenant"
+    priority_aging_ms: int | None = None
     copies_ms: int | None = None
     default_rates: Mapping[str, Any] = field(default_factory=dict)

@@ -141,6 +141,8 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
     if found.ahead_in_lane is not None:
         least = "at least " if found.ahead_is_least else ""
         yield Sentence(f"{least}{count(found.ahead_in_lane, 'task')} before it in its lane")
+    if found.raised:
+        yield Sentence("goes as one of the highest priority: it has waited for priority_aging")
     if found.tenants_ahead is not None:
         where = "at this gate" if found.state == "parked" else "in this queue"
         yield Sentence(f"{count(found.tenants_ahead, 'tenant')} before its own {where}")

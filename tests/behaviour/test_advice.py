@@ -30,6 +30,7 @@ GIVEN = {
     "max_deliveries": 3,
     "fairness_by": "cost",
     "priority_scope": "queue",
+    "priority_aging": 600,
     "priority_order": "low_first",
     "redis_lost": "open",
     "snooze_jitter_seconds": 0.1,

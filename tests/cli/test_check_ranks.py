@@ -10,6 +10,7 @@ from celery_fairness.scheduler import calls
 from tests.cli.conftest import RULES, named
 
 BY_QUEUE = replace(RULES, priority_scope="queue", default_limit=None)
+AGED = replace(BY_QUEUE, priority_aging_ms=2)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_nothing_is_found_where_no_claim_has_looked_at_all_yet(installation, cli
     for number in range(100):
         installation.put(f"t{number}", f"r{number}", rank=number % 3)
     installation.claim(1, rules=BY_QUEUE)
-    assert client.exists(installation.key("unranked:celery"))
+    assert client.exists(installation.key("ages:celery"))
     assert check().findings == ()
 
 
@@ -68,3 +69,28 @@ def test_an_index_that_was_deleted_is_made_anew(ranked, client, check):
     assert named(check()) == {("rank_index", "ranked:celery", "tenant:t1")}
     check(repair=True)
     assert client.zrange(ranked.key("rank:2 celery"), 0, -1) == ["tenant:t1"]
+
+
+@pytest.fixture
+def aged(installation):
+    """Tasks whose waiting time counts, and one that a claim has raised."""
+    installation.put("t0", "long", rank=3)
+    raised = installation.key("rank:9 celery")
+    while installation.client.zscore(raised, "tenant:t0") is None:
+        installation.claim(0, rules=AGED)
+    installation.put("t1", "new", rank=3)
+    installation.put("t2", "urgent", rank=9)
+    return installation
+
+
+def test_nothing_is_found_where_waiting_time_counts(aged, client, check):
+    assert {"tenant:t0", "tenant:t2"} <= set(client.zrange(aged.key("rank:9 celery"), 0, -1))
+    assert check().findings == ()
+
+
+def test_a_lost_age_is_found_and_made_anew(aged, client, check):
+    client.zrem(aged.key("ages:celery"), "3 tenant:t0", "3 tenant:t1")
+    # A task that is raised goes early without it.
+    assert named(check()) == {("age_lost", "ages:celery", "3 tenant:t1")}
+    assert all(each.repaired for each in check(repair=True).findings)
+    assert check().findings == ()

@@ -127,6 +127,25 @@ def test_where_a_priority_orders_the_queue_more_urgent_tenants_go_before_it(
     assert "2 tenants before its own" in run("task", "explain", "t43", of=of).output
 
 
+def test_a_task_that_has_waited_long_goes_as_one_of_the_highest_priority(run, shop, make_fairness):
+    of = make_fairness(fairness={"priority_scope": "queue", "priority_aging": 10})
+    aged = replace(RULES, priority_scope="queue", priority_aging_ms=2, default_limit=None)
+    raised = "goes as one of the highest priority: it has waited for priority_aging"
+
+    def lines(task):
+        return run("task", "explain", task, of=of).output.splitlines()[1:4]
+
+    send(shop, "41", "old", rank=3)
+    send(shop, "41", "next", rank=3)
+    while raised not in lines("old"):
+        assert shop.claim(0, rules=aged) == []
+    send(shop, "42", "other", rank=8)
+    assert lines("old")[:2] == ["0 tasks before it in its lane", raised]
+    assert lines("next")[0] == "1 task before it in its lane"
+    assert raised not in lines("next")
+    assert "1 tenant before its own in this queue" in lines("other")
+
+
 def test_what_came_back_goes_before_it(run, shop):
     for number in range(3):
         send(shop, "", f"t{number}")

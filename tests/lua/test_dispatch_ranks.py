@@ -11,6 +11,9 @@ from celery_fairness.scheduler.types import Rules
 from tests.lua.dispatching import PREFIX, Dispatch
 
 BY_QUEUE = Rules(default_limit=None, priority_scope="queue")
+AGING_MS = 10_000
+AGED = replace(BY_QUEUE, priority_aging_ms=AGING_MS)
+RULES = {"tenant": replace(BY_QUEUE, priority_scope="tenant"), "queue": BY_QUEUE, "aging": AGED}
 API = write_limits((Limit("api", concurrency=1),))
 #: Members of a ring that one claim looks at when the scope has changed.
 MOVES = 64
@@ -57,14 +60,14 @@ def cost(dispatch, commands):
 
 
 @pytest.mark.parametrize("crowd", [waiting, full, blocked])
-@pytest.mark.parametrize("scope", ["tenant", "queue"])
+@pytest.mark.parametrize("scope", RULES)
 def test_a_claim_and_an_end_cost_no_more_with_many_tenants(
     redis_url, client, commands, scope, crowd
 ):
     spent = []
     for tenants in (MOVES // 2 - 2, 8 * MOVES):
         client.flushall()
-        dispatch = Dispatch(client, replace(BY_QUEUE, priority_scope=scope))
+        dispatch = Dispatch(client, RULES[scope])
         # The scope is known before anything waits.
         dispatch.put("first")
         dispatch.settle(dispatch.claim_all())
@@ -84,6 +87,46 @@ def test_a_change_of_the_scope_looks_at_a_bounded_number_at_each_claim(redis_url
         with commands() as ran:
             assert dispatch.claim(want=1).sleep_ms == 0
         spent.append(sum(ran.values()))
-        assert client.zcard(PREFIX + "unranked:q") == tenants - MOVES
+        assert client.zcard(PREFIX + "ages:q") == tenants - MOVES
     assert spent[0] == spent[1]
     assert spent[0] < 6 * MOVES
+
+
+def test_a_claim_looks_at_a_bounded_number_of_tasks_that_have_waited_long(
+    redis_url, client, commands
+):
+    spent = []
+    for tenants in (4 * MOVES, 40 * MOVES):
+        client.flushall()
+        dispatch = Dispatch(client, AGED)
+        dispatch.put("first")
+        dispatch.settle(dispatch.claim_all())
+        for number in range(tenants):
+            dispatch.put(f"t{number}", rank=number % 9)
+        dispatch.now += AGING_MS
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        spent.append(sum(ran.values()))
+        # The one that has started stands there no more.
+        assert client.zcount(PREFIX + "ages:q", dispatch.now, "inf") == MOVES - 1
+    assert spent[0] == spent[1]
+    assert spent[0] < 16 * MOVES
+    rest = dispatch.claim_all(want=1)
+    assert len(rest) == tenants - 1
+
+
+def test_a_change_to_aging_looks_at_a_bounded_number_at_each_claim(redis_url, client, commands):
+    spent = []
+    for tenants in (4 * MOVES, 40 * MOVES):
+        client.flushall()
+        dispatch = Dispatch(client, BY_QUEUE)
+        waiting(dispatch, tenants)
+        dispatch.claim_all(want=1)
+        waiting(dispatch, tenants)
+        dispatch.rules = AGED
+        with commands() as ran:
+            assert dispatch.claim(want=1).sleep_ms == 0
+        spent.append(sum(ran.values()))
+        assert client.zcount(PREFIX + "ages:q", 0, 0) == tenants - MOVES
+    assert spent[0] == spent[1]
+    assert spent[0] < 16 * MOVES

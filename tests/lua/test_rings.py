@@ -90,6 +90,21 @@ def test_ranks_stop_a_claim_before_starts_do(client: Redis) -> None:
     assert ring_of(answer)["first"] == ["0", "3"]
 
 
+def test_a_task_that_has_waited_long_goes_before_lower_ranks_of_other_rings(
+    client: Redis,
+) -> None:
+    put(client, "1", "a", rank=3)
+    put(client, "2", "a", rank=3)
+    aged = Rules(default_limit=None, priority_scope="queue", priority_aging_ms=1000)
+    state = {"floors": {}, "tills": {"q": [0, "8"]}, "is_woken": False}
+    args = calls.claim_args(
+        *("owner1", 1, 4, ["q"], aged, str(int(NOW) + 1000)), is_first=True, ring=state
+    )
+    answer = calls.read_claim(call(client, calls.CLAIM, args), in_partition=True)
+    assert [task.lease.split(".")[0] for task in answer.tasks] == ["1"]
+    assert ring_of(answer)["first"][1] == "3"
+
+
 def test_a_ring_that_had_no_turn_moves_on_and_gives_no_credit(client: Redis) -> None:
     put(client, "1", "a")
     (task,) = claim(client, 1).tasks

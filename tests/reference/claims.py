@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The longest sleep of a worker, in ms. It is also at most a third of a lease.
 SLEEP_MS = 1000
+#: The priority of a task that has waited long.
+HIGHEST = 9
 #: A tenant without a mean run time is charged this many seconds.
 FIRST_RUN_SECONDS = 1
 #: A task that its limit puts back waits up to a quarter longer than the expected start.
@@ -342,7 +344,11 @@ class Claim:
 
     def _check_head(self, task: Task) -> None:
         """A lane is first in, first out, and its names keep a common order."""
+        is_raised = self._largest_rank(task) > task.rank
         for other in self.state.waiting(task.queue, task.key):
+            if is_raised and other.kind != task.kind:
+                # A task that came back after the other one was raised does not go before it.
+                continue
             if other.lane == task.lane and other.seq < task.seq and self.takes(other):
                 raise Objection(f"a lane is first in, first out: {task.tag} before {other.tag}")
 
@@ -350,8 +356,10 @@ class Claim:
         """The active tenant with the least start is served, with its highest priority first.
 
         Equal starts go in the order of their keys. With `priority_scope="queue"` the highest
-        priority of all tenants goes first. A lane that a limit has blocked competes when the turn
-        of its limit comes, so it is not compared here.
+        priority of all tenants goes first. A task that has waited long may count as one of the
+        highest. If it is the oldest of its priority, it must do so after twice that time. A lane
+        that a limit has blocked competes when the turn of its limit comes, so it is not compared
+        here.
         """
         turns = self.state.turns[task.queue]
         mine = turns.start(task.key)
@@ -363,11 +371,12 @@ class Claim:
                 continue
             facts = {"given": task.tag, "before": other.tag}
             if other.key == task.key:
-                require(other.rank <= task.rank, "the highest priority goes first", **facts)
+                is_high = self._least_rank(other) <= self._largest_rank(task)
+                require(is_high, "the highest priority goes first", **facts)
                 continue
-            if self.by_rank and other.rank != task.rank:
+            if self.by_rank and not self._same_rank(task, other):
                 rule = "the highest priority of a queue goes first"
-                require(other.rank < task.rank, rule, **facts)
+                require(self._least_rank(other) <= self._largest_rank(task), rule, **facts)
                 continue
             theirs = turns.start(other.key)
             facts |= {"start": mine, "other": theirs}
@@ -375,6 +384,30 @@ class Claim:
             if mine == theirs and mine.is_fixed and not self.skips:
                 is_first = task.key.encode() < other.key.encode() or task.lane in self.state.blocked
                 require(is_first, "equal starts go in the order of their keys", **facts)
+
+    def _largest_rank(self, task: Task) -> int:
+        """Return the highest priority as which a task may count."""
+        aging_ms, since_ms = self.state.aging_ms, task.since_ms
+        has_waited = aging_ms and since_ms is not None and self.state.now - since_ms >= aging_ms
+        return HIGHEST if has_waited else task.rank
+
+    def _least_rank(self, task: Task) -> int:
+        """Return the lowest priority as which a task may count."""
+        aging_ms = self.rules.priority_aging_ms
+        if aging_ms is None or not self.state.is_wide:
+            return task.rank
+        place = (task.queue, task.key, task.rank)
+        left_ms = max(self.state.left_ms.get(place, 0), self.state.set_back_ms)
+        since_ms = max(task.since_ms or 0, left_ms)
+        waiting = self.state.waiting(task.queue, task.key)
+        is_oldest = all(task.seq <= each.seq for each in waiting if each.rank == task.rank)
+        has_waited = self.state.now - since_ms >= 2 * aging_ms
+        return HIGHEST if is_oldest and has_waited else task.rank
+
+    def _same_rank(self, task: Task, other: Task) -> bool:
+        """Whether two tasks certainly count as one priority."""
+        ranks = {self._least_rank(task), self._largest_rank(task)}
+        return ranks == {self._least_rank(other)} == {self._largest_rank(other)}
 
     def _check_shared_turn(self, task: Task, heads: Sequence[Task]) -> None:
         """Waiters of one shared limit take turns by weight, within one turn.

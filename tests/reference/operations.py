@@ -73,6 +73,9 @@ OF_TIERS = (
     Limit("", throttle=((3, 1_000),)),
 )
 
+#: Claims that let waiting time count, alone and beside others.
+AGING = (("aging",), ("aging", "aging", "queue", "tenant"))
+
 _BOUNDS = (None, Bounds(), Bounds("gold", 3), Bounds("free", 8, 12), Bounds("pro", None, 4))
 
 Operation = tuple[object, ...]
@@ -188,7 +191,7 @@ def scene(seed: int) -> Scene:
         random.choice([0.0, 0.1, 0.6]),
         random.choice([0.0, 0.0, 0.3, 0.8]),
         random.choice([("cost",), ("tasks",), ("runtime",), ("runtime", "cost", "tasks")]),
-        random.choice([("tenant",), ("tenant",), ("queue",), ("queue", "queue", "tenant")]),
+        random.choice([("tenant",), ("tenant",), ("queue",), ("queue", "queue", "tenant"), *AGING]),
     )
     return replace(made, lanes=_lanes(made, random))
 

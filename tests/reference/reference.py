@@ -98,6 +98,12 @@ class Reference:
         self.copies: dict[str, Copies] = defaultdict(Copies)
         #: By queue, logical and server time of its last claim.
         self.claimed_at: dict[str, tuple[int, int]] = {}
+        #: The time after which a task counts as one of the highest priority, if claims request it.
+        self.aging_ms: int | None = None
+        #: By queue, tenant and priority, when a task left its lane last.
+        self.left_ms: dict[tuple[str, str, int], int] = {}
+        #: The latest time from which the server's clock was set back.
+        self.set_back_ms = 0
         #: Outcomes that this call must have left: tag, state and queue.
         self._ended: list[tuple[str, str, str]] = []
         #: Attempts that this call has ended, as its minute counts them.
@@ -112,6 +118,7 @@ class Reference:
     def at(self, now: int) -> None:
         """Set the server's time. If it goes back, what limits put back may be remembered or not."""
         if now < self.now:
+            self.set_back_ms = max(self.set_back_ms, self.now)
             for task in self.delayed():
                 self._may_forget(task)
         self.admission.now = now
@@ -188,6 +195,8 @@ class Reference:
 
     def leave(self, task: Task, place: str = "") -> None:
         """A task leaves its lane for another place, or for good."""
+        if task.place == "waiting":
+            self.left_ms[task.queue, task.key, task.rank] = self.now
         task.place = place
         if not place:
             del self.tasks[task.tag]
@@ -600,6 +609,7 @@ class Reference:
             return self.finish(seen)
         expired = self._do_what_is_due(queues, rules, seen)
         self.claimed_at |= dict.fromkeys(queues, (self.time, self.now))
+        self.aging_ms = rules.priority_aging_ms or self.aging_ms
         claim = Claim(self, rules, passing, queues, expired)
         claim.judge(owner, want, answer, seen)
         if answer.tasks:

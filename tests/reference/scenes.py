@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from tests.reference.operations import QUEUES, TENANTS, Scene, scene
+from tests.reference.operations import AGING, QUEUES, TENANTS, Scene, scene
 
 #: Operations of one sequence.
 LENGTH = 300
@@ -30,7 +30,7 @@ def strict_scene(seed: int) -> Scene:
         passing=random.choice([0.0, 0.0, 0.1]),
         enforcements=random.choice([("on",), ("on",), ("on", "on", "observe")]),
         charging=random.choice([("tasks",), ("cost",), ("runtime",)]),
-        scopes=random.choice([("tenant",), ("tenant",), ("queue",)]),
+        scopes=random.choice([("tenant",), ("tenant",), ("queue",), *AGING]),
         later=random.choice([0.05, 0.3]),
         limited=random.choice([0.0, 0.3, 0.6]),
         weights=weights,

@@ -33,6 +33,8 @@ REMEMBERED = 30
 LATE = 850
 #: Claims after which everything must have ended.
 ROUNDS = 2_000
+#: The time after which a task goes as one of the highest priority, if claims request that.
+AGING_MS = 500
 #: Keys that live for ever, as one key or one for each worker and minute.
 KEPT = {
     "clock",
@@ -159,7 +161,10 @@ class Walk:
         self.observer.forget()
 
     def rules(self, enforcement: str = "on", by: str = "", scope: str = "tenant") -> Rules:
+        aging_ms = AGING_MS if scope == "aging" else None
+        scope = "queue" if aging_ms else scope
         rules = replace(self.scene.rules, enforcement=enforcement, priority_scope=scope)
+        rules = replace(rules, priority_aging_ms=aging_ms)
         return replace(rules, fairness_by=by) if by else rules
 
     # -- workers and producers --------------------------------------------------------------------

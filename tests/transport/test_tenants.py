@@ -78,6 +78,24 @@ def test_a_scope_says_whose_tasks_a_priority_orders(
     assert inbox.bodies == expected
 
 
+def test_a_task_that_has_waited_for_priority_aging_goes_before_higher_priorities(
+    connect: Connect, client: Redis
+) -> None:
+    roomy = {"free": {"concurrency": 9}}
+    fairness = {"priority_scope": "queue", "priority_aging": 1, "tiers": roomy}
+    connection = connect(fairness=fairness)
+    publish(connection, "jobs", "old", priority=1, headers=charged("a"))
+    publish(connection, "jobs", "new", priority=8, headers=charged("b"))
+    heads = client.hgetall("{fairness}:tasks")
+    (tag,) = (tag for tag, head in heads.items() if head.split(" ")[5] == "a")
+    put_ms = heads[tag].split(" ")[10]
+    client.hset("{fairness}:tasks", tag, heads[tag].replace(put_ms, str(int(put_ms) - 2_000)))
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    inbox.await_count(1)
+    inbox.messages[-1].ack()
+    assert inbox.await_count(2) == ["old", "new"]
+
+
 @pytest.mark.parametrize("priority", [-3, 99, "7", "x", 2.5])
 def test_any_priority_is_taken(connect: Connect, priority: Any) -> None:
     connection = connect()

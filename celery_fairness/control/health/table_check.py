@@ -65,6 +65,7 @@ KINDS = {
     "tenant_marks": _Kind(
         "two tables disagree whether the tenant is at its limit", "checked it again"
     ),
+    "age_lost": _Kind("its waiting time does not count (priority_aging)", "made it count again"),
     "rank_index": _Kind("the index by priority is wrong for this tenant", "indexed it again"),
     "flag_missing": _Kind("without this flag workers overlook a table", "set the flag"),
     "saving_without_task": _Kind(

@@ -73,6 +73,7 @@ def explain(installation: Installation, place: Place) -> Explanation | None:
         ahead_in_lane=positions.in_lane,
         ahead_is_least=positions.is_least,
         tenants_ahead=positions.tenants_ahead,
+        raised=answer.get("raised", False),
         blocked_by=tuple(_with_callers(blocked, names)),
         starts_in_seconds=_latest(blocked, in_turn, opened),
     )

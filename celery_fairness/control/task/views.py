@@ -275,6 +275,8 @@ class Explanation(Value):
         tenant_from: The header or property that named the tenant, by the setting ``tenant_header``.
             "" if the ``fairness`` header or an argument did, or if the task has no tenant.
         unique_key: Its unique key, or "" if it has none.
+        raised: Whether it goes as one of the highest priority, because it has waited for
+            ``priority_aging``.
     """
 
     task_id: str
@@ -295,3 +297,4 @@ class Explanation(Value):
     taken_by: tuple[str, ...] | None = None
     tenant_from: str = ""
     unique_key: str = ""
+    raised: bool = False

@@ -350,7 +350,8 @@ function Blocked.check_group(ctx, turn, rules, budget, skips)
   if rejected and not rejected.action and turn.verdict.open then
     return Blocked.move(budget, Blocked.wait_on, ctx, turn, rejected, rules, budget)
   end
-  if ready and string.sub(ready, 1, 1) > string.sub(lane, 1, 1) or not turn.verdict.open
+  turn.rank = Lanes.rank_in(ctx, Lanes.order_name(key, group, queue), lane)
+  if ready and Lanes.rank_in(ctx, Lanes.order_name(key, nil, queue), ready) > turn.rank or not turn.verdict.open
     or not Blocked.may_take(ctx, lane, skips) then
     return Blocked.move(budget, Blocked.unblock, ctx, turn, budget)
   end
@@ -432,8 +433,7 @@ function Blocked.of_groups(ctx, queue, rules, budget, skips, known)
     local found = Blocked.of_limit(ctx, queue, {known = known, met = met}, rules, budget, skips)
     if not budget.ranked[queue] then return found end
     if not found then break end
-    local rank = string.sub(found.lane, 1, 1)
-    if not (best and Lanes.goes_first(best, rank, found.start)) then best = found end
+    if not (best and Lanes.goes_first(best, found.rank, found.start)) then best = found end
     if found.alone then break end
     met[#met + 1], met[found.name], known = found.name, true, nil
   end

@@ -5,6 +5,7 @@
 ]]
 Keys = {
   ACTIVE = "active:",
+  AGES = "ages:",
   AT_LIMIT = "at_limit",
   AVAILABLE = "available:",
   BELL = "bell:",
@@ -61,7 +62,6 @@ Keys = {
   TOTALS = "totals",
   TRACE = "trace",
   UNIQUE = "unique",
-  UNRANKED = "unranked:",
   VIRTUAL_TIMES = "virtual_times",
   WAITERS = "waiters:",
   WAITING = "waiting",

@@ -47,8 +47,7 @@ end
 -- Returns whether `found` goes before the member that stands at `start`. `rank` is that member's rank, if the
 -- highest rank goes first. If both are equal, `found` goes first, because a blocked task was met before.
 function Lanes.goes_first(found, rank, start)
-  local its = string.sub(found.lane, 1, 1)
-  if rank and its ~= rank then return its > rank end
+  if rank and found.rank ~= rank then return found.rank > rank end
   return found.start <= start
 end
 
@@ -57,6 +56,14 @@ Lanes.AFTER_ALL = 2 ^ 49
 
 function Lanes.order_of(lane, seq)
   return (9 - tonumber(string.sub(lane, 1, 1))) * Lanes.AFTER_ALL + seq
+end
+
+Lanes.HIGHEST = "9"
+
+-- Returns the rank by which a lane stands in an order. It is the highest if the lane is raised (aging.lua).
+function Lanes.rank_in(ctx, order, lane)
+  local place = Aging.is_on(ctx) and redis.call("ZSCORE", ctx.prefix .. order, lane)
+  return place and tonumber(place) < 0 and Lanes.HIGHEST or string.sub(lane, 1, 1)
 end
 
 -- Returns the tag of the first task of a lane and its sequence number.
@@ -87,7 +94,8 @@ end
 function Lanes.note_first(ctx, queue, key, lane, order)
   local _, seq = Lanes.first_of(ctx, queue, key, lane)
   if seq then
-    redis.call("ZADD", ctx.prefix .. order, Lanes.order_of(lane, seq), lane)
+    local place = Aging.is_on(ctx) and Aging.place_of(ctx, queue, key, lane, order, seq)
+    redis.call("ZADD", ctx.prefix .. order, place or Lanes.order_of(lane, seq), lane)
   else
     redis.call("ZREM", ctx.prefix .. order, lane)
   end
@@ -193,6 +201,7 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   task.queue = queue
   Tasks.write(ctx, task)
   redis.call("ZADD", ctx.prefix .. Lanes.tags_name(key, lane, queue), task.seq, task.tag)
+  Aging.note_waiting(ctx, queue, key, task.rank, string.match(task.put or "", "^%d+"))
   local group = Lanes.group_of(ctx, queue, key, lane)
   local order = Lanes.order_name(key, group, queue)
   local is_first = redis.call("ZADD", ctx.prefix .. order, "LT", "CH", Lanes.order_of(lane, task.seq), lane) == 1
@@ -269,7 +278,7 @@ function Lanes.pop(ctx, turn)
   local name = ctx.prefix .. Lanes.tags_name(key, lane, queue)
   local tag = redis.call("ZPOPMIN", name)[1]
   local is_gone
-  if others then
+  if others or Aging.is_on(ctx) then
     is_gone = Lanes.note_first(ctx, queue, key, lane, order)
   else
     is_gone = redis.call("EXISTS", name) == 0

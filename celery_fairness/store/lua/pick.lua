@@ -72,11 +72,11 @@ function Pick.pick(ctx, queue, rules, budget, skips)
     local step = Pick.check_tenant(ctx, turn, rules, budget, skips)
     local goes_on = step == "next" or step == "pass"
     if step == "take" then
-      local its = string.sub(turn.lane, 1, 1)
-      if not (skips and rank and its < rank) then return turn end
+      local its = skips and rank and Lanes.rank_in(ctx, Lanes.order_name(key, nil, queue), turn.lane)
+      if not (its and its < rank) then return turn end
       -- This process takes no task of the rank by which this member stands. Other tenants may have tasks more
       -- urgent than the rest of this member.
-      if not (best and Lanes.goes_first(best, its, start)) then best = turn end
+      if not (best and Lanes.goes_first(best, its, start)) then best, turn.rank = turn, its end
       goes_on, beyond = Pick.spend_skip(skips), beyond + 1
     elseif step == "pass" and beyond > 0 then
       beyond = beyond + 1

@@ -77,11 +77,11 @@ function Rings.raise(ctx, queue, floor)
 end
 
 -- Returns whether a found turn comes after the turn of another ring.
-function Rings.is_behind(ring, found, by_rank)
+function Rings.is_behind(ctx, ring, found, by_rank)
   local till = ring.tills[found.queue]
   if not till then return false end
-  local rank = string.sub(found.lane, 1, 1)
-  if by_rank and rank ~= till[2] then return rank < till[2] end
+  local rank = by_rank and Lanes.rank_in(ctx, Lanes.order_name(found.key, found.group, found.queue), found.lane)
+  if rank and rank ~= till[2] then return rank < till[2] end
   return found.start > till[1]
 end
 

@@ -96,7 +96,9 @@ function Start.start(ctx, found, rules, budget)
   if not rules.promotes then Stats.note_start(ctx, rules, task, found.verdict.tier, queue) end
   if group and not is_last then Blocked.note_start(ctx, found, task, budget) end
   found.finish = finish
-  if Lanes.task_left(ctx, found) > 0 then
+  local left = Lanes.task_left(ctx, found)
+  Aging.note_start(ctx, queue, key, task.rank, left == 0, rules)
+  if left > 0 then
     redis.call("ZADD", ctx.prefix .. (found.is_out and Keys.BLOCKED or Keys.ACTIVE) .. queue, finish, key)
     if is_last and not group then
       Lanes.leave_active(ctx, queue, key)

@@ -55,6 +55,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "max_deliveries": 5,
         "fairness_by": "tasks",
         "priority_scope": "tenant",
+        "priority_aging": None,
         "priority_order": "high_first",
         "partitions": 1,
         "services": {},

@@ -99,6 +99,7 @@ function Places.rebuild(it, key, queue, others, group)
   else
     Active.unblock(ctx, queue, key)
   end
+  Aging.note_tenant(ctx, queue, key, it.rules.now)
   Priorities.rank_again(ctx, queue, key)
   Active.wake_worker(ctx, queue)
 end
@@ -171,9 +172,20 @@ function Places.lane(it, name)
     or redis.call("SISMEMBER", ctx.prefix .. Lanes.names_name(key, class, queue), Lanes.name_of(lane)) == 1
   if named and redis.call("ZSCORE", ctx.prefix .. order, lane) then
     if redis.call("HEXISTS", ctx.prefix .. Keys.TENANT_STATE .. key, "q:" .. queue) == 0 then Places.check(it, key, queue) end
-    return
+    return Places.age(it, key, queue, lane, order)
   end
   Check.found(it, "lane_lost", Keys.LANE .. name, "", function() Places.rebuild(it, key, queue, {lane}) end)
+end
+
+-- Claims raise a lane of which `ages` has the tenant and the rank.
+function Places.age(it, key, queue, lane, order)
+  local ctx, rank = it.ctx, string.sub(lane, 1, 1)
+  if not Aging.is_on(ctx) or Lanes.rank_in(ctx, order, lane) == Lanes.HIGHEST or Promotions.is_parked(queue)
+    or redis.call("ZSCORE", ctx.prefix .. Keys.AGES .. queue, rank .. " " .. key)
+    or Priorities.is_unranked(ctx, queue, key) then return end
+  Check.found(it, "age_lost", Keys.AGES .. queue, rank .. " " .. key, function()
+    Aging.note_tenant(ctx, queue, key, it.rules.now)
+  end)
 end
 
 --[[
@@ -324,7 +336,7 @@ end
 
 function Places.rank(it, queue, key)
   local ctx = it.ctx
-  if not ctx.ranked or redis.call("ZSCORE", ctx.prefix .. Keys.UNRANKED .. queue, key) then return end
+  if not ctx.ranked or Priorities.is_unranked(ctx, queue, key) then return end
   local rank, start = Priorities.rank_of(ctx, queue, key)
   local agrees = true
   for each = 0, 9 do

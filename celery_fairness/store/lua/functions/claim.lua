@@ -19,7 +19,8 @@
   args[11] known_epoch    str  the epoch of the caller, or ""
   args[12] fairness_by    str  what a task charges, "tasks", "cost" or "runtime"
   args[13] snooze_ms      int  longest wait for a slot of a task that is put back
-  args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue"
+  args[14] scope          str  what a rank orders, the tasks of a "tenant" or of a "queue". After "queue" may follow the
+                               time after which a task goes as one of the highest rank, in ms
   args[15] copies_ms      int  of a promoter: how long the memory of copies is kept, otherwise ""
   args[16] end_count      int  how many ends follow
   args[17] sent           str  "first" if the caller has not sent this number before, otherwise "". To look for an answer
@@ -65,7 +66,8 @@ end
 register("claim", {"allow-oom"}, function(keys, args)
   local ctx, owner, number = {prefix = keys[1], memo = {}, result = {}}, args[1], args[2]
   local want, end_count = tonumber(args[3]), tonumber(args[16])
-  local frozen_ms, passing, known_epoch, scope = args[9], args[10], args[11], args[14]
+  local frozen_ms, passing, known_epoch = args[9], args[10], args[11]
+  local scope, aging = string.match(args[14], "^(%a+) ?(%d*)$")
 
   if not string.match(owner, "^%S*%w$") then
     return redis.error_reply("claim: expected an owner without a space, a digit last, got: " .. owner)
@@ -126,7 +128,7 @@ register("claim", {"allow-oom"}, function(keys, args)
   local budget = {moves = MOVES_AT_MOST, looks = MOVES_AT_MOST + Pick.PASSED_AT_MOST,
     queues = queues, left = {}, exhausted = {}, ranked = {}, sleep_ms = sleep_ms}
   local rounds = Pick.begin_rounds(queues, shares, budget)
-  if scope == "queue" then budget.ranked, budget.over = Priorities.rank_queues(ctx, queues, MOVES_AT_MOST) end
+  if scope == "queue" then budget.ranked, budget.over = Priorities.rank_queues(ctx, queues, aging, rules.now, MOVES_AT_MOST) end
 
   -- Takes one task of a queue. Returns false if no task of it may start.
   local function take(queue)
@@ -139,7 +141,7 @@ register("claim", {"allow-oom"}, function(keys, args)
       Blocked.drop_or_reschedule(ctx, found, rejected, rules, budget)
       found = Pick.next_of(ctx, queue, rules, budget, skips)
     end
-    if not found or ring and Rings.is_behind(ring, found, budget.ranked[queue]) then return false end
+    if not found or ring and Rings.is_behind(ctx, ring, found, budget.ranked[queue]) then return false end
     local lease, task, message = Start.start(ctx, found, rules, budget)
     if not lease then return true end
     if skips then Pick.note_taken(skips, task) end

@@ -72,14 +72,18 @@ end
 -- Returns how many tasks of its tenant go before the task in one order: with its class, and in all lanes. Also returns
 -- whether there are more lanes than it counts.
 local function count_older(it)
-  local own = Lanes.lane_of(it.task)
+  local own, order = Lanes.lane_of(it.task), Lanes.order_name(it.task.key, it.group, it.task.queue)
+  it.raised_at = Aging.raised_at(it.ctx, order, own, it.task.seq)
   -- The first task of any other lane is newer, or has a lower rank.
-  local lanes = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. Lanes.order_name(it.task.key, it.group, it.task.queue),
-    "-inf", Rates.int_text(Lanes.order_of(own, it.task.seq)), "LIMIT", 0, OLDER_LANES_AT_MOST + 1)
+  local lanes = redis.call("ZRANGEBYSCORE", it.ctx.prefix .. order, "-inf",
+    Rates.int_text(it.raised_at or Lanes.order_of(own, it.task.seq)), "LIMIT", 0, OLDER_LANES_AT_MOST + 1)
   local class, of_class, all = Lanes.class_of(own), 0, 0
   for index = 1, math.min(#lanes, OLDER_LANES_AT_MOST) do
     local rank = string.sub(lanes[index], 1, 1)
-    if rank > it.task.rank then
+    if rank < it.task.rank then
+      -- The lane is raised for its first task alone.
+      all = all + 1
+    elseif rank > it.task.rank then
       all = all + Lanes.length_of(it.ctx, it.task.queue, it.task.key, lanes[index])
     elseif rank == it.task.rank then
       local older = older_in(it, lanes[index])
@@ -345,6 +349,7 @@ local function add_place(it, answer, scope)
   it.place = name and Saving.place_of(name, task.queue)
   for _ in string.gmatch(task.limits, "[^,]+") do it.positions = it.positions + 1 end
   local of_class, all, is_least = count_older(it)
+  answer.raised = it.raised_at and true
   answer.in_lane, answer.is_least, answer.tenants_ahead = of_class, is_least or nil, count_active(it, scope)
   answer.turn = place_among_active(it, all)
   local own = turn_of(it, task.key, 0, it.group, task.queue)
@@ -361,6 +366,7 @@ register_json("explain", {"no-writes"}, function(ctx, wanted)
   local task = Tasks.read_head(wanted.tag, head)
   local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
   local state, owner, due = Find.state_of(ctx, task)
+  ctx.ranked = flags.ranked
   local answer = {now = now, logical = logical, state = state, owner = owner, due = tonumber(due), head = head,
     unique_key = Unique.key_of(ctx, wanted.tag)}
   if state ~= "waiting" and state ~= "delayed" then return answer end
