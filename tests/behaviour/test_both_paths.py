@@ -52,6 +52,34 @@ def test_a_body_corrects_what_its_start_has_counted(
     assert counted() == 117
 
 
+@pytest.mark.parametrize("broker", ["fairredis", "redis"])
+def test_a_task_that_takes_several_slots_starts_when_all_of_them_are_free(
+    make_shop: Callable[..., Shop],
+    broker: str,
+) -> None:
+    shop = make_shop(broker)
+    shop.worker(concurrency=4)
+    gate, open_gate = shop.gate_file(), shop.gate_file()
+    open_gate.touch()
+
+    def held() -> int:
+        return int(shop.fairness.limits.inspect("memory").held)
+
+    first = [shop.send("memory", 1, gate=str(gate), user=user) for user in ("41", "42")]
+    eventually(lambda: held() == 2, RESULT_SECONDS)
+    large = shop.send("memory", 9, gate=str(open_gate), user="43")
+    eventually(lambda: shop.fairness.tasks.explain(large.id).blocked_by, RESULT_SECONDS)
+    small = shop.send("memory", 1, gate=str(open_gate), user="44")
+    eventually(lambda: shop.fairness.tasks.explain(small.id).blocked_by, RESULT_SECONDS)
+    (by,) = shop.fairness.tasks.explain(large.id).blocked_by
+    assert by.amount is not None
+    assert (by.amount.needs, by.amount.of, by.amount.free) == (3, 3, 1)
+    gate.touch()
+    results = [each.get(timeout=RESULT_SECONDS) for each in (*first, large, small)]
+    assert results == [1, 1, 9, 1]
+    eventually(lambda: held() == 0, RESULT_SECONDS)
+
+
 def test_a_report_outside_of_a_worker_changes_nothing(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop("fairredis")
     assert shop.fairness.limits.used("tokens", 5) is False

@@ -312,3 +312,8 @@ def test_a_task_that_takes_several_slots_is_told_what_it_needs(run, shop, instal
     (line,) = [line for line in told(run, "behind") if "blocked by" in line]
     assert "; needs 1 of 80, 10 free; the key saves 24 for tenant:42" in line
     assert "for at most" not in line
+    # It waits at the same place.
+    send(shop, "44", "next", limits=write_limits((EIGHTY,)))
+    assert not shop.claim()
+    (line,) = [line for line in told(run, "next") if "blocked by" in line]
+    assert "; needs 1 of 80, 10 free; the key saves 24 for tenant:42" in line

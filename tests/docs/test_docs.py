@@ -730,13 +730,14 @@ fairness = Fairness(app)
 
 
 SEND = """\
-import imports, llm, reports, webhooks
+import imports, llm, models, reports, webhooks
 from celery.result import AsyncResult
 from shop import app
 
 imports.import_all.delay(customer="42")
 imports.click.delay("a button", customer="42")
 print([llm.send(f"to {plan}", "42", plan).get(timeout=60) for plan in ("free", "pro")])
+print([models.train.delay("m", size, customer="42").get(timeout=60) for size in (8, 64, 100)][2])
 report = reports.report.delay(["may", "june"], customer="42").get(timeout=60)
 print(AsyncResult(report, app=app).get(timeout=60))
 urls = [f"https://{host}.example/hook" for host in ("broken", "first", "second")]
@@ -759,11 +760,13 @@ except RateLimitExceeded as error:
 
 def test_the_recipes_run_as_they_are_pasted(tmp_path, start_worker, redis_url):
     pasted = Pasted(ROOT / "docs/how-to/recipes.md", tmp_path, f"fair{redis_url}")
-    assert pasted.files == {"shop.py", "imports.py", "llm.py", "reports.py", "webhooks.py"}
+    assert pasted.files == {
+        *("shop.py", "imports.py", "llm.py", "models.py", "reports.py", "webhooks.py")
+    }
     environment = {"PYTHONPATH": str(tmp_path), **pasted.broker}
     worker = start_worker("shop", concurrency=4, env=environment)
     pasted.broker["CELERY_RESULT_BACKEND"] = redis_url
-    results = "['TO FREE', 'TO PRO']\n42: may: 12, june: 12\n"
+    results = "['TO FREE', 'TO PRO']\nm of 42 in 100 GB\n42: may: 12, june: 12\n"
     assert pasted.run("-c", SEND) == results
     printed = ["42 clicks a button", *(f"42 imports row {row}" for row in range(5))]
     printed += [

@@ -9,6 +9,7 @@ import pytest
 from celery_fairness.config.limit_spec import Limit, keys_of_lease
 from celery_fairness.config.numbers import read_numbers
 from celery_fairness.config.tiers import Tier
+from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict
 from tests.scheduler.test_units import GRACE_MS, commands_of
 from tests.support.limits import changed
@@ -164,6 +165,29 @@ def test_the_key_saves_nothing_for_a_task_whose_other_limit_is_closed(shop):
     shop.check()
 
 
+def test_a_key_saves_nothing_for_a_task_whose_other_key_saves_for_another_task(shop):
+    db = Limit("db", concurrency=10)
+    shop.put("a", TEN, times=6)
+    shop.put("b", db, times=9)
+    assert len(shop.claim(15)[0]) == 15
+    shop.put("first", taking(8, db))
+    assert shop.claim()[0] == []
+    shop.put("second", taking(8), taking(2, db))
+    shop.put("light", TEN)
+    assert shop.claim()[0] == [18]
+    shop.check()
+
+
+def test_the_keys_save_nothing_while_a_throttle_is_closed_too(shop):
+    spaced, other = changed(TEN, throttle=((1, 1_000),)), Limit("other", concurrency=1)
+    shop.put("a", taking(5, spaced))
+    assert shop.claim()[0] == [1]
+    shop.put("heavy", taking(8, spaced), other)
+    shop.put("light", other)
+    assert shop.claim()[0] == [3]
+    shop.check()
+
+
 @pytest.mark.parametrize("slots", [9, 1])
 def test_the_keys_of_a_task_save_together(shop, slots):
     """A task with a large key would otherwise lose each of its keys in turn."""
@@ -298,6 +322,18 @@ def test_a_lease_that_a_lost_memory_gets_again_takes_all_its_slots(shop):
     shop.settle([lease])
     assert len(shop.claim()[0]) == 2
     shop.end()
+    shop.check()
+
+
+def test_a_key_that_a_worker_names_twice_counts_once(shop):
+    shop.claim()
+    shop.renew(epoch=1)
+    held = [("other@1", "tenant:a,gpu*S4,gpu")]
+    shop.run(calls.RENEW, calls.renew_args(held, shop.rules, 1, str(shop.now)))
+    shop.put("b", TEN, times=20)
+    assert len(shop.claim(20)[0]) == 6
+    shop.lapse(*shop.running())
+    assert len(shop.claim(20)[0]) == 4
     shop.check()
 
 

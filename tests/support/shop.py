@@ -170,6 +170,15 @@ def _add_tasks(app: Celery) -> None:
         """Report how many tokens were used, and return whether that counted."""
         return used is not None and Fairness.of().limits.used("tokens", used)
 
+    memory = RateLimitPolicy("memory", concurrency=3, slots="args.gigabytes")
+
+    @task(base=FairTask, tenant="user", limits=[memory], name="shop.memory")
+    def use_memory(gigabytes: int, gate: str, user: str | None = None) -> int:
+        """Hold memory until a file is there."""
+        ledger_line("start", "shop.memory", None, user=user, pid=os.getpid())
+        wait_for_file(gate, 30)
+        return gigabytes
+
     @task(base=FairTask, bind=True, tenant="user", name="shop.asks")
     def asks(self: Any, limit: dict[str, Any], user: str | None = None) -> str:
         """Wait for the result of a task under the same limit, and not for ever."""

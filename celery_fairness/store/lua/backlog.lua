@@ -77,11 +77,12 @@ local function room_of(ctx, limit, rules, place)
   return {starts = pace_room(ctx, limit, rules, place), slots = slots}
 end
 
--- Returns the place at which the tasks of a lane wait, or nil. Only what keys save depends on it.
+-- Returns the place at which the tasks of a lane wait, if a key saves for their tenant there, or nil.
 local function place_of(ctx, queue, key, lane)
   local group = ctx.several and Lanes.group_of(ctx, queue, key, lane)
   local name = group and redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
-  return name and Saving.place_of(name, queue) or nil
+  local saved = name and Saving.of(ctx, string.match(name, "^[^|]*"))
+  return saved and saved.tenant == key and saved.place == Saving.place_of(name, queue) and saved.place or nil
 end
 
 -- Returns how many of `tasks` start, with the slots that are free for them, and why not more. `limits` are those of the

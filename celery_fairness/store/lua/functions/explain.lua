@@ -317,7 +317,9 @@ local function add_limits(it, answer)
   end
   for index = 1, #specs do
     local limit, reason = Snapshot.limit_of_task(ctx, specs[index])
-    limit.place = it.place
+    -- Of the tasks that wait at a place, the key saves for the first one.
+    local saved = it.place and it.ctx.several and Saving.of(it.ctx, limit.key)
+    limit.place = not (saved and saved.tenant ~= it.task.key) and it.place or nil
     if row and index == #specs then limit.local_limit = row.whole.local_limit end
     add_limit(it, answer, Snapshot.of_key(ctx, limit.key, "", rules), limit, reason)
   end
