@@ -24,7 +24,12 @@ from celery_fairness.util.durations import DURATION_FORMS, parse_duration
 
 _PREFIX = "FAIRNESS_"
 #: The numbers of the default tiers that have a variable, by the end of its name.
-_TIER_NUMBERS = {"LIMIT": "concurrency", "RATE": "rate", "THROTTLE": "throttle"}
+_TIER_NUMBERS = {
+    "LIMIT": "concurrency",
+    "BURST": "burst",
+    "RATE": "rate",
+    "THROTTLE": "throttle",
+}
 #: The tier and the number of each of these variables.
 _TIER_VARIABLES = {
     f"FAIRNESS_{tier.upper()}_{end}": (tier, number)

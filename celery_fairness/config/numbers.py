@@ -37,6 +37,8 @@ MAX_WAITING = 1_000_000_000
 UNLIMITED, NO_LIMIT = "unlimited", "-"
 #: The placeholder for the value of any number.
 SIZE = "#"
+#: The path of ``fairredis``, for a number that acts on it alone.
+DISPATCH = "dispatch"
 #: The beginning of the path of an argument.
 ARGUMENT = "args."
 
@@ -121,11 +123,19 @@ class Count(Kind):
 
     name, answer = "count", int | None
 
-    def __init__(self, least: int, most: int, zero: str = "", none: str = UNLIMITED) -> None:
+    def __init__(
+        self,
+        least: int,
+        most: int,
+        zero: str = "",
+        none: str = UNLIMITED,
+        typed_none: str = UNLIMITED,
+    ) -> None:
         self.least, self.most, self.zero, self.none = least, most, zero, none
+        self.typed_none = typed_none
         self.rule = whole(least, most, zero=zero, none=none)
         lowest = f"{least} ({zero})" if zero else str(least)
-        self.typed = f"a whole number from {lowest} to {most}, or '{UNLIMITED}'"
+        self.typed = f"a whole number from {lowest} to {most}, or '{typed_none}'"
 
     def read(self, name: str, value: Any) -> Any:
         """See :class:`Kind`."""
@@ -133,8 +143,10 @@ class Count(Kind):
 
     def read_typed(self, name: str, text: str) -> Any:
         """See :class:`Kind`."""
+        if text.lower() == self.typed_none:
+            return None
         found = parse_count(text, self.most)
-        if text.lower() == UNLIMITED or (found is not None and found >= self.least):
+        if found is not None and found >= self.least:
             return found
         raise ProblemsError(f"{name}: expected {self.typed}, got: {got(text)}")
 
@@ -318,6 +330,7 @@ class Number:
         phrase: A value of it in the text of a limit, such as ``3 at once``.
         taken_of: The number of the key of which one task takes so much. "" if it is a number of
             the key itself.
+        acts_on: The path on which it acts, ``dispatch``. "" is both.
     """
 
     name: str
@@ -327,18 +340,22 @@ class Number:
     example: str
     phrase: str = "{}"
     taken_of: str = ""
+    acts_on: str = ""
 
 
 COUNT: Final = Count(0, MAX_CONCURRENCY, zero="pause")
 #: The cost of a task, which is no number of a limit.
 COST: Final = Share(MAX_WEIGHT).rule
 WAITING: Final = Count(1, MAX_WAITING, none="any number")
+BURST: Final = Count(1, MAX_CONCURRENCY, none="no burst", typed_none="none")
 
 #: Every number. Texts in Redis have them in this order.
 NUMBERS: Final = {
     each.name: each
     for each in (
         Number("concurrency", "C", COUNT, "Tasks at once.", "20", "{} at once"),
+        Number("burst", "B", BURST, "Tasks at once while a claim finds nothing else.", "10",
+               "{} while a claim finds nothing else", acts_on=DISPATCH),
         Number("local_limit", "L", COUNT, "Tasks at once in one process.", "4",
                "{} in one process"),
         Number("rate", "R", Starts(), "Starts in any window of a period.", "100/m"),
@@ -346,7 +363,7 @@ NUMBERS: Final = {
                "{} evenly"),
         Number("weight", "W", Share(MAX_WEIGHT), "Share among waiting tenants.", "2"),
         Number("max_waiting", "M", WAITING, "Most waiting tasks of one tenant on fairredis.",
-               "10000"),
+               "10000", acts_on=DISPATCH),
         Number("slots", "S", Amount(MAX_CONCURRENCY), "What one task counts at the concurrency.",
                "8", "takes {} slots", taken_of="concurrency"),
         Number("units", "U", Amount(MAX_RATE_LIMIT), "What one task's start counts at the rate.",
@@ -361,13 +378,19 @@ PARTITION: Final = "partition"
 HOLDERS: Final[Mapping[str, Mapping[str, str]]] = {
     "tier": {
         "concurrency": "concurrency",
+        "burst": "burst",
         "rate": "rate",
         "throttle": "throttle",
         "weight": "weight",
         "max_waiting": "max_waiting",
     },
     # These numbers decide whether a task of the tenant starts.
-    "tenant": {"concurrency": "concurrency", "rate": "rate", "throttle": "throttle"},
+    "tenant": {
+        "concurrency": "concurrency",
+        "burst": "burst",
+        "rate": "rate",
+        "throttle": "throttle",
+    },
     "policy": {
         "concurrency": "concurrency",
         "rate": "rate",

@@ -41,7 +41,7 @@ from celery_fairness.config.fields import (
     texts_of,
     whole,
 )
-from celery_fairness.config.numbers import UNLIMITED
+from celery_fairness.config.numbers import DISPATCH, MAX_CONCURRENCY, UNLIMITED
 from celery_fairness.config.queue_policy import QUEUE_NAME, QueuePolicy
 from celery_fairness.config.tiers import (
     DEFAULT_TIERS,
@@ -65,8 +65,8 @@ _NAMESPACE = text_of(r"[A-Za-z0-9_.-]{1,64}", "1 to 64 letters, digits, '_', '.'
 _ServiceName = Annotated[str, BeforeValidator(partial(NAME.read, "service name"))]
 _QueueName = Annotated[str, BeforeValidator(partial(QUEUE_NAME.read, "queue name"))]
 
-#: The two paths, for a setting that acts on only one of them.
-DISPATCH, GATE = "dispatch", "gate"
+#: The other path beside `DISPATCH`, for a setting that acts on only one of them.
+GATE = "gate"
 
 
 class Enforcement(enum.Enum):
@@ -147,10 +147,11 @@ class Settings(BaseModel):
     )
     tiers: Annotated[Mapping[str, Tier], _TIERS] = Field(
         default_factory=lambda: dict(DEFAULT_TIERS),
-        description="`{name: {concurrency, rate, throttle, weight, queue_class, max_waiting}}`, "
-        "laid over the defaults by name and field; None removes a tier. Concurrency 0 pauses. "
-        "Concurrency, rate, throttle and `max_waiting` None are unlimited. `'unlimited'` sets the "
-        "concurrency of all default tiers to None.",
+        description="`{name: {concurrency, burst, rate, throttle, weight, queue_class, "
+        "max_waiting}}`, laid over the defaults by name and field; None removes a tier. "
+        "Concurrency 0 pauses. Concurrency, rate, throttle and `max_waiting` None are unlimited, "
+        "and `burst` None is no burst. `'unlimited'` sets the concurrency of all default tiers to "
+        "None.",
     )
     default_tier: Annotated[str, text_of(".*", "the name of a tier")] = Field(
         "free",
@@ -249,6 +250,12 @@ class Settings(BaseModel):
         "divided, so that several servers can share them later. The first process fixes it.",
         json_schema_extra={"acts_on": DISPATCH},
     )
+    lending_spare: Annotated[int, whole(0, MAX_CONCURRENCY)] = Field(
+        0,
+        description="On `fairredis`: how many free places a worker process keeps back when it "
+        "lends places to tenants above their concurrency (`burst` of a tier).",
+        json_schema_extra={"acts_on": DISPATCH},
+    )
 
     services: Annotated[Mapping[_ServiceName, Service], _mapping_of("service")] = Field(
         default_factory=dict,
@@ -279,6 +286,17 @@ class Settings(BaseModel):
     def _merge_tiers(cls, value: Any) -> Any:
         given = tiers_by_name(value)
         return merge_tiers(given) if isinstance(given, Mapping) else given
+
+    @field_validator("partitions", mode="after")
+    @classmethod
+    def _expect_no_burst(cls, value: int, info: ValidationInfo) -> int:
+        soft = [name for name, tier in info.data.get("tiers", {}).items() if tier.burst is not None]
+        if value > 1 and soft:
+            raise SettingsError(
+                f": expected 1, because tier {soft[0]!r} has a burst and one partition does not "
+                f"know what waits in the others, got: {value}"
+            )
+        return value
 
     @field_validator("queues", mode="after")
     @classmethod

@@ -44,6 +44,8 @@ class Tier:
         rate: Starts of one tenant in any window of a period, as ``RateLimitPolicy`` takes it. It is
             a :class:`~celery_fairness.config.rates.Rate` from then on. None is any number.
         throttle: Starts of one tenant in a period, evenly spaced, likewise.
+        burst: Tasks of one tenant at once on ``fairredis``, while a claim finds nothing else to
+            start. 1 to 1,000,000. None, or at most the concurrency, is no burst.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Tier:
     max_waiting: int | None = None
     rate: RateLike | None = None
     throttle: RateLike | None = None
+    burst: int | None = None
 
     def __post_init__(self) -> None:
         problems = _problems(self.name, tier_fields(self))

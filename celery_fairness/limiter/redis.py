@@ -125,7 +125,7 @@ class Limiter:
             default.pop("concurrency", None),
             settings.max_deliveries,
             snooze_ms=milliseconds(settings.snooze_seconds),
-            default_rates=default,
+            default_numbers=default,
         )
         self._rules_args = {
             each: calls.rules_args(replace(self._rules, enforcement=each.value))

@@ -527,7 +527,7 @@ def rules_args(rules: Rules) -> tuple[str, ...]:
         str(rules.lease_ms),
         rules.enforcement,
         rules.default_tier,
-        write_numbers({"concurrency": rules.default_limit, **rules.default_rates}),
+        write_numbers({"concurrency": rules.default_limit, **rules.default_numbers}),
         str(rules.max_deliveries),
     )
 

@@ -180,6 +180,7 @@ class SkippedTasks:
         rooms: By queue, the number of tasks that its share allows. Other queues are unlimited.
         lends: Take more tasks than a queue's share if no queue below its share has any.
         strict: Take tasks of a queue only if nothing may start in the queues before it.
+        spare: Lend no place if so many places are left.
     """
 
     never: tuple[str, ...] = ()
@@ -189,10 +190,17 @@ class SkippedTasks:
     rooms: Mapping[str, int] = field(default_factory=dict)
     lends: bool = False
     strict: bool = False
+    spare: int = 0
 
     def __bool__(self) -> bool:
         return bool(
-            self.never or self.once or self.places or self.held or self.rooms or self.strict
+            self.never
+            or self.once
+            or self.places
+            or self.held
+            or self.rooms
+            or self.strict
+            or self.spare
         )
 
 
@@ -322,8 +330,7 @@ class Rules:
             if waiting time does not count.
         copies_ms: How long the copies of promoted tasks are remembered. None if the claim is not a
             promoter's.
-        default_rates: The rate and the throttle of the default tier by name, in the form of a
-            limit.
+        default_numbers: The other numbers of the default tier by name, in the form of a limit.
     """
 
     lease_ms: int = 15_000
@@ -336,4 +343,4 @@ class Rules:
     priority_scope: str = "tenant"
     priority_aging_ms: int | None = None
     copies_ms: int | None = None
-    default_rates: Mapping[str, Any] = field(default_factory=dict)
+    default_numbers: Mapping[str, Any] = field(default_factory=dict)

@@ -65,6 +65,8 @@ def limit_lines(found: Inspection) -> list[str]:
     # For a key that is no tenant's, each task brings its own numbers.
     is_tenants = found.weight is not None or bool(found.unknown)
     limit = f"limit {in_force.number}, " if is_tenants else ""
+    if found.limit and found.burst is not None and found.burst > found.limit:
+        limit += f"burst {found.burst}, "
     reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
     if reasons and (in_force.reasons[0].by_people or found.unknown):
         reasons[0] = click.style(reasons[0], fg="yellow")

@@ -23,6 +23,7 @@ _TIER = (
     *(
         "tier",
         "concurrency",
+        "burst",
         "rate",
         "throttle",
         "weight",
@@ -53,6 +54,7 @@ def status_lines(status: Status) -> list[str]:
         (
             each.tier,
             number_text(each.concurrency),
+            "" if each.burst is None else each.burst,
             _rate_text(each.rate),
             _rate_text(each.throttle),
             weight_text(each.weight),

@@ -184,8 +184,12 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
     if by.counted and by.opens_at is not None:
         soon = f", {by.counted} started{soon} at {time_text(by.opens_at)}"
     held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
+    if by.burst is not None and by.limit is not None and by.burst > by.limit:
+        held = lent_text(by.held, by.limit, by.burst)
     reasons = by.in_force.reasons if by.in_force is not None else ()
-    is_shown = reasons and (reasons[0].by_people or (reasons[0].kind == "tier" and by.counted))
+    is_shown = reasons and (
+        reasons[0].by_people or (reasons[0].kind == "tier" and (by.counted or by.burst))
+    )
     why = f"; {reasons[0].text}" if is_shown else ""
     if by.amount is not None:
         why = f"; {_amount_text(by.amount)}{why}"
@@ -195,6 +199,13 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
         found.append(Sentence(f"{text}: if that waits for its result, neither ends", "danger"))
     yield from found[:-1]
     yield found[-1]._replace(holders=by.holders)
+
+
+def lent_text(held: int, limit: int, burst: int) -> str:
+    """Return how many slots a tenant with a burst has, and when it gets more."""
+    lent = max(0, held - limit)
+    more = "; more when a worker has nothing else" if held < burst else ""
+    return f"held {held - lent} of {limit}, {lent} lent of {burst - limit}{more}"
 
 
 def _amount_text(amount: Amount) -> str:

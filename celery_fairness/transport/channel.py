@@ -103,6 +103,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         #: The socket on which the channel last read Redis's epoch.
         self._synced_on: Any = None
         self._asleep_until = 0.0
+        #: Places that were free when the last claim kept back some of them, or None.
+        self._kept_back: int | None = None
         #: Whether the channel sends no request for a while.
         self.is_napping = False
         self._adopt_at = 0.0
@@ -285,7 +287,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
                 for queue in fair
                 if queue not in self.scan_cursor.skipped_tenants
             ]
-        if queues_without_room:
+        if queues_without_room or self._kept_back is not None:
             keys.append(self._own_bell)
         keys += [
             self.global_keyprefix + self._q_for_pri(queue, priority)
@@ -300,13 +302,16 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return self.session.names.of("wakeup_worker", self.claimant.owner)
 
     def wake_if_room(self) -> None:
-        """Wake from a wait that leaves out a queue which has room again."""
-        if (
-            self.queues_without_room
-            and self._in_poll
-            and self.queue_shares.divide(self.queues_without_room)[0]
-        ):
-            self.queues_without_room = []
+        """Wake from a wait that leaves out a queue which has room again.
+
+        It also wakes if more places are free than when it kept back the last ones.
+        """
+        if not self._in_poll or self._claim is not None:
+            return
+        may_lend = self._kept_back is not None and self.session.free_places > self._kept_back
+        without = self.queues_without_room
+        if may_lend or (without and self.queue_shares.divide(without)[0]):
+            self.queues_without_room, self._kept_back = [], None
             self.session.ring(self.claimant.owner)
 
     @property
@@ -325,6 +330,8 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     def _sleep(self, claim: Claim) -> None:
         """Delay the next claim for a time, or until a wake-up."""
         seconds = self.scan_cursor.read_answer(claim)
+        keeps_back = self.session.lending_spare and claim.passed and self.serves_worker
+        self._kept_back = self.session.free_places if keeps_back else None
         if seconds and (seconds < LATE_SECONDS or claim.passed) and not self.stock_queues:
             # The hub reads its timers before it sends requests, so the nap starts here. After a
             # claim that skipped tasks, the nap bounds how often tasks for other workers wake this
@@ -399,7 +406,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         claim = calls.claim_args(
             *(owner, number, want, queues, session.rules),
             skipped=self.scan_cursor.next_skip(
-                session.lease_table, self.queue_shares, self.is_strict
+                session.lease_table,
+                self.queue_shares,
+                self.is_strict,
+                session.spare(want, self.serves_worker),
             ),
             epoch=epoch,
             ends=ends,

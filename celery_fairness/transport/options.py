@@ -106,7 +106,7 @@ def rules_of(settings: Settings) -> Rules:
         milliseconds(settings.snooze_seconds),
         settings.priority_scope,
         None if settings.priority_aging is None else milliseconds(settings.priority_aging),
-        default_rates=default,
+        default_numbers=default,
     )
 
 

@@ -35,11 +35,12 @@ class ScanCursor:
         self._last_skip = NOTHING
 
     def next_skip(
-        self, lease_table: LeaseTable, queue_shares: QueueShares, is_strict: bool
+        self, lease_table: LeaseTable, queue_shares: QueueShares, is_strict: bool, spare: int = 0
     ) -> SkippedTasks:
         """Return the tasks that the next claim skips.
 
-        ``is_strict`` is whether the claim serves its queues one after the other.
+        ``is_strict`` is whether the claim serves its queues one after the other, and ``spare`` how
+        many places it does not lend.
         """
         skipped, held, left = (
             self._task_filter.skipped(self._places),
@@ -47,7 +48,7 @@ class ScanCursor:
             queue_shares.left(),
         )
         if skipped is self._last_skip is NOTHING and not (
-            held or left or self._places or is_strict
+            held or left or self._places or is_strict or spare
         ):
             return NOTHING
         # If a task name may be taken again, the scan starts at the front.
@@ -60,6 +61,7 @@ class ScanCursor:
             rooms=left,
             lends=queue_shares.lends,
             strict=is_strict,
+            spare=spare,
         )
         return self._last_skip
 

@@ -110,6 +110,8 @@ class Session:
         self.slots: Callable[[], int] | None = None
         #: The shares of the worker's queues in its places.
         self.queue_shares = QueueShares(self.lease_table, {})
+        #: The setting of the worker.
+        self.lending_spare = 0
         #: The tasks whose worker has died before.
         self.suspects = Suspects(self.lease_table, self.rules)
         #: Whether the worker is stopping, and claims no more.
@@ -162,8 +164,23 @@ class Session:
         blocked = self.body_blocks_loop and self.suspects.are_waiting
         if blocked or self.suspects.stop_claims:
             return 0
-        taken = self.lease_table.places + self._open_for_places
-        return max(0, min(CLAIM_AT_MOST, self.slots() - taken))
+        return max(0, min(CLAIM_AT_MOST, self.free_places))
+
+    @property
+    def free_places(self) -> int:
+        """How many places no task has, and no open request may fill."""
+        if self.slots is None:
+            return 0
+        return self.slots() - self.lease_table.places - self._open_for_places
+
+    def spare(self, want: int, for_places: bool) -> int:
+        """Return how many of ``want`` places are not lent.
+
+        A claim may want fewer places than are free. The others are kept back first.
+        """
+        if not (for_places and self.lending_spare):
+            return 0
+        return max(0, self.lending_spare - (self.free_places - want))
 
     @property
     def claim_is_open(self) -> bool:
@@ -370,9 +387,14 @@ class Session:
         slots: Callable[[], int],
         shares: Mapping[str, int] | None = None,
         lends: bool = False,
+        spare: int = 0,
     ) -> None:
-        """Claim for a worker with ``slots()`` places, in which queues may have shares."""
+        """Claim for a worker with ``slots()`` places, in which queues may have shares.
+
+        ``spare`` is how many free places it keeps back for others than lent tasks.
+        """
         self.slots = slots
+        self.lending_spare = spare
         self.queue_shares = QueueShares(self.lease_table, shares or {}, lends)
         self.stopping = False
         self.at_once = False

@@ -31,6 +31,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
 from celery_fairness.config.numbers import (
+    BURST,
     PARTITION,
     UNLIMITED,
     Count,
@@ -50,6 +51,9 @@ TEXT_CHARACTERS = 50
 #: The holder whose numbers are texts, and the holder that has a number in place of its tier's.
 OVERRIDE, TENANT = "override", "tenant"
 
+#: What an empty number means, if it is not any number.
+_NONE: Final[Mapping[str, Any]] = {UNLIMITED: _("unlimited"), BURST.none: _("no burst")}
+
 #: Labels and help texts of numbers that their own name and help do not describe well enough.
 _TEXTS: Final[Mapping[tuple[str, str], tuple[Any, Any]]] = {
     ("tier", "concurrency"): (
@@ -64,6 +68,20 @@ _TEXTS: Final[Mapping[tuple[str, str], tuple[Any, Any]]] = {
         _(
             "Share among tenants that wait, for example 2 for twice the share of a tier with 1. "
             "Above 0, up to 1,000,000."
+        ),
+    ),
+    ("tier", "burst"): (
+        _("at once while idle"),
+        _(
+            "How many tasks one tenant of this tier may run while a worker on fairredis has "
+            "nothing else to start, for example 10. Empty is no burst."
+        ),
+    ),
+    ("tenant", "burst"): (
+        _("own tasks while idle"),
+        _(
+            "A number for this tenant alone in place of its tier's, for example 20. "
+            "Empty uses the tier's."
         ),
     ),
     ("tier", "max_waiting"): (
@@ -260,7 +278,7 @@ def empty_texts(holder: str) -> dict[str, Any]:
         text = _("unchanged") if holder == OVERRIDE else _("as its tier")
         return dict.fromkeys(columns_of(holder), text)
     return {
-        word: _("unlimited") if number.kind.none == UNLIMITED else _("any number")
+        word: _NONE.get(number.kind.none, _("any number"))
         for word, number in columns_of(holder).items()
         if number.kind.none
     }

@@ -41,7 +41,7 @@ def test_status_shows_queues_owners_and_tiers(installation, run):
     assert "celery 3 1 2 0 0 WAIT 1 1 1" in rows
     assert "other 1 1 0 0 0 WAIT 0 0 0" in rows
     assert "worker-1 1" in lines
-    assert "tier concurrency rate throttle weight queue class max waiting rejected" in lines
+    assert "tier concurrency burst rate throttle weight queue class max waiting rejected" in lines
     assert "free 1 unlimited unlimited 1 default unlimited 1" in lines
     assert "expired 2" in lines
     assert "\x1b" not in done.output
@@ -145,7 +145,7 @@ def test_on_the_gate_path_status_shows_tiers_and_rejections(client, redis_url, m
     gate = make_fairness(url=redis_url)
     lines = lines_of(run("status", of=gate))
     assert lines[0].startswith("gate path")
-    assert "tier concurrency rate throttle weight queue class max waiting rejected" in lines
+    assert "tier concurrency burst rate throttle weight queue class max waiting rejected" in lines
     assert "free 1 unlimited unlimited 1 default unlimited 7" in lines
     assert "opened 1" in lines
     assert json.loads(run("status", "--json", of=gate).stdout)["queues"] == []
@@ -238,6 +238,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "ended_unswept": 0,
         "blocked_by": "concurrency",
         "opens_in_seconds": None,
+        "burst": None,
         "weight": 1.0,
         "published": False,
         "waiting": [{"queue": "celery", "rank": 5, "tasks": 2}],

@@ -622,6 +622,12 @@ def _(scene: Scene) -> None:
     scene.fairness["queues"] = {"celery": {"global_limit": 1, "by_args": ["repo"]}}
 
 
+@breaks("numbers_of_one_path", "advice", "burst is set for tier free")
+def _(scene: Scene) -> None:
+    scene.on_gate()
+    scene.fairness["tiers"] = {"free": {"burst": 10}}
+
+
 @breaks("unreached", "advice", "2 limits were never reached since")
 def _(scene: Scene) -> None:
     scene.task["limits"] = [RateLimitPolicy("api", concurrency=5)]

@@ -95,7 +95,7 @@ def test_the_status_has_the_rates_of_tiers(run, fairness, rated):
     rows = {row.tier: (row.rate, row.throttle) for row in fairness.stats.status().tiers}
     assert rows == {"free": ({"limit": 2, "period": "PT1H"}, None), "pro": (None, None)}
     head, free = re.findall("^(?:tier|free) .*$", run("status").output, re.MULTILINE)[:2]
-    assert head.split()[:4] == ["tier", "concurrency", "rate", "throttle"]
+    assert head.split()[:5] == ["tier", "concurrency", "burst", "rate", "throttle"]
     assert free.split()[:4] == ["free", "3", "2/PT1H", "unlimited"]
 
 

@@ -519,7 +519,8 @@ class Admission:
         published, own = self.tenants.get(tenant, ("", {}))
         tier = published or tier
         row = self.tiers.get(tier) or self.tiers.get(rules.default_tier)
-        of_tier = numbers_of_tier(row) if row else {"concurrency": rules.default_limit}
+        of_default = {"concurrency": rules.default_limit, **rules.default_numbers}
+        of_tier = numbers_of_tier(row) if row else of_default
         limit = Limit(key, private=True)._replace(**{**of_tier, **own})
         own_rates, own_throttle = limit.rates, limit.throttle
         if self.paused_ms(key) or self.paused_ms(f"tenant:{tenant}"):
@@ -545,6 +546,15 @@ class Admission:
         if limit.concurrency is not None and self.held(limit.key) >= limit.concurrency:
             return NEVER
         return self.pace_ms(limit, early)
+
+    def lent_closed_ms(self, limit: Limit, rules: Any) -> float:
+        """Return how long a tenant at its concurrency may not be lent a place.
+
+        Up to its burst it may, while its rate and its throttle let one task start.
+        """
+        held, most = self.held(limit.key), limit.burst or 0
+        is_between = limit.concurrency and limit.concurrency <= held < most
+        return self.pace_ms(limit) if is_between and rules.enforcement == "on" else NEVER
 
     def tier_name(self, key: str, tenant: str, tier: str, rules: Any) -> str:
         """Return the tier of a tenant by its name. An unknown tier is the default tier."""
@@ -670,7 +680,12 @@ def numbers_of_tier(row: Any) -> dict[str, Any]:
     """Return the numbers of a published tier that judge a start."""
     rates = (row.rate.window,) if row.rate else ()
     throttle = row.throttle.window if row.throttle else None
-    return {"concurrency": row.concurrency, "rates": rates, "throttle": throttle}
+    return {
+        "concurrency": row.concurrency,
+        "rates": rates,
+        "throttle": throttle,
+        "burst": row.burst,
+    }
 
 
 def whole_key(key: str) -> str:

@@ -36,6 +36,7 @@ class Everything:
     never = once = ()
     places: Mapping[str, int] = {}
     held: Mapping[str, int] = {}
+    spare = 0
 
 
 class Claim:
@@ -87,6 +88,8 @@ class Claim:
             for limit in read_limits(x.limits)
         }
         self.given: list[Task] = []
+        #: The turns of the queues for lent tasks, from the first one on.
+        self._lent: Rounds | None = None
         self.starts: Counter[tuple[str, str, str]] = Counter()
         self._dropped: list[Task] = []
         self.held = Counter(passing.held)
@@ -113,7 +116,7 @@ class Claim:
         passing = self.passing
         rounds = Rounds(self.queues, passing.rooms, passing.lends, passing.strict, self.expired)
         for claimed in answer.tasks:
-            self.check_start(claimed, owner, rounds)
+            self.check_start(claimed, owner, rounds, want)
         for task, eta_ms in acted:
             self.check_action(task, eta_ms, seen)
         require(len(answer.tasks) <= want, "a claim gives at most the tasks it wants", want=want)
@@ -124,7 +127,7 @@ class Claim:
         """Whether this claim had more moves than it can have needed."""
         parts = {(*x.lane, x.kind) for queue in self.queues for x in self.state.waiting(queue)}
         tenants = {part[:2] for part in parts}
-        needed = 2 * len(parts) + len(tenants) + len(acted)
+        needed = 2 * len(parts) + 2 * len(tenants) + len(acted)
         return self.state.is_wide and needed < self.state.budget.moves and not self.passing.places
 
     def take_out(self, seen: Observed) -> list[tuple[Task, int | None]]:
@@ -198,6 +201,11 @@ class Claim:
             for x, again in closed
             if x.action == action and self.admission.hold_ms(x) <= 0
         }
+        if not acting:
+            # A key may have saved for another task until now.
+            limits = map(self.admission.numbers, read_limits(task.limits))
+            several = (x for x in limits if x.action == action and x.rates)
+            acting = {x.key: 0.0 for x in several if x.key in self.takes_several}
         rule = "a task is dropped or put back only by a limit that rejects it and says so"
         require(acting, rule, tag=task.tag, action=action, closed=closed)
         if eta_ms is None:
@@ -238,11 +246,20 @@ class Claim:
             limits.append(row.limit)
         return all(x.local is None or self.held[x.key] < x.local for x in limits)
 
-    def heads(self, queue: str) -> list[Task]:
+    def all_heads(self, queue: str) -> list[Task]:
+        """Return the heads of a queue, and those to which a place may be lent."""
+        return [*self.heads(queue), *self.heads(queue, is_lent=True)]
+
+    def _may_lend(self, task: Task) -> bool:
+        return not self.promotes and self.state.is_tenant_lent(task, self.rules)
+
+    def heads(self, queue: str, is_lent: bool = False) -> list[Task]:
         """Return the first task of each lane that may start now and that this process takes.
 
-        A task may start if its tenant is open and every limit has room.
+        A task may start if its tenant is open and every limit has room. With ``is_lent``, its
+        tenant may be lent a place.
         """
+        of_tenant = self._may_lend if is_lent else self._is_tenant_open
         if self.admission.whole_rejection(queue, self.rules):
             return []
         heads: dict[Any, Task] = {}
@@ -254,7 +271,7 @@ class Claim:
         for task in heads.values():
             kind = (task.key, task.limits)
             if kind not in closed:
-                is_open = self._is_tenant_open(task) and not self._rejection(task, beside=True)
+                is_open = of_tenant(task) and not self._rejection(task, beside=True)
                 closed[kind] = not is_open
         opened = [task for task in heads.values() if not closed[task.key, task.limits]]
         return [task for task in opened if not self._is_behind(task, heads.values())]
@@ -277,7 +294,7 @@ class Claim:
             if other.key == task.key and other is not task
         )
 
-    def check_start(self, claimed: Any, owner: str, rounds: Rounds) -> None:
+    def check_start(self, claimed: Any, owner: str, rounds: Rounds, want: int) -> None:
         """Check one task of an answer, and start it."""
         tag = claimed.lease.rsplit(".", 2)[0]
         task = self.state.tasks.get(tag)
@@ -299,8 +316,9 @@ class Claim:
         rules = self.rules
         require(self.takes(task), "a process gets only what it takes", tag=tag)
         entitled = self.state.entitlement(task, rules).limit
+        is_lent = not self._is_tenant_open(task)
         require(
-            self._is_tenant_open(task),
+            not is_lent or self._may_lend(task),
             "a tenant never runs or starts more tasks than its tier allows",
             key=task.key,
             limit=entitled,
@@ -314,6 +332,10 @@ class Claim:
         require(not is_expired, "no task starts after its expiry", tag=tag)
         self._check_saving(task)
         self._check_head(task)
+        if is_lent:
+            self._check_lent(task, rounds, want)
+            self._start(task, claimed.lease, owner, limits)
+            return
         heads = self.heads(task.queue)
         if self.exact:
             self._check_turn(task, heads)
@@ -331,6 +353,40 @@ class Claim:
             amounts += [f"U{units[key]}"] if key in units else []
             words.append(f"{key}*{';'.join(amounts)}" if amounts else key)
         return ",".join(words)
+
+    def _check_lent(self, task: Task, rounds: Rounds, want: int) -> None:
+        """A place is lent only if the claim finds nothing else in any of its queues.
+
+        More places than the process keeps back must be free. Tenants that are lent places take
+        turns by their starts, and queues by the rounds of their own, with what is left of the
+        process's shares.
+        """
+        free, spare = want - len(self.given), self.passing.spare
+        rule = "a process lends only what it does not keep back"
+        require(free > spare, rule, tag=task.tag, free=free, spare=spare)
+        if self._lent is None:
+            rounds.end(lambda queue: None, lambda queue: False)
+            rooms = {} if self.passing.lends else rounds.rooms
+            self._lent = Rounds(self.queues, rooms, False, self.passing.strict, {})
+        rooms = self._lent.rooms
+        for queue in self.queues:
+            is_asked = rooms.get(queue, 1) > 0 and queue not in self.passing.places
+            heads = self.heads(queue) if is_asked and not self.takes_several else []
+            rule = "a place is lent only if nothing else may start"
+            require(not heads, rule, lent=task.tag, queue=queue, heads=heads)
+        if self.exact:
+            self._check_turn(task, self.heads(task.queue, is_lent=True), is_lent=True)
+        self.state.forget_passed(task.lane)
+        has_turn = self._lent.accept(task.queue, self._check_lent_over, lambda queue: False)
+        rule = "a process is lent no more of a queue than its share"
+        require(has_turn, rule, queue=task.queue)
+
+    def _check_lent_over(self, queue: str) -> None:
+        """Queues take turns for lent places too."""
+        if self.exact and not self.takes_several:
+            heads = self.heads(queue, is_lent=True)
+            heads = [x for x in heads if x.lane not in self.state.blocked]
+            require(not heads, "lent places rotate over queues", queue=queue, heads=heads)
 
     def _check_saving(self, task: Task) -> None:
         """A task leaves what a key saves for the first task of another place."""
@@ -352,14 +408,14 @@ class Claim:
             if other.lane == task.lane and other.seq < task.seq and self.takes(other):
                 raise Objection(f"a lane is first in, first out: {task.tag} before {other.tag}")
 
-    def _check_turn(self, task: Task, heads: Sequence[Task]) -> None:
+    def _check_turn(self, task: Task, heads: Sequence[Task], is_lent: bool = False) -> None:
         """The active tenant with the least start is served, with its highest priority first.
 
         Equal starts go in the order of their keys. With `priority_scope="queue"` the highest
         priority of all tenants goes first. A task that has waited long may count as one of the
         highest. If it is the oldest of its priority, it must do so after twice that time. A lane
         that a limit has blocked competes when the turn of its limit comes, so it is not compared
-        here.
+        here. Lent places go by the starts alone.
         """
         turns = self.state.turns[task.queue]
         mine = turns.start(task.key)
@@ -374,14 +430,15 @@ class Claim:
                 is_high = self._least_rank(other) <= self._largest_rank(task)
                 require(is_high, "the highest priority goes first", **facts)
                 continue
-            if self.by_rank and not self._same_rank(task, other):
+            if self.by_rank and not is_lent and not self._same_rank(task, other):
                 rule = "the highest priority of a queue goes first"
                 require(self._least_rank(other) <= self._largest_rank(task), rule, **facts)
                 continue
             theirs = turns.start(other.key)
             facts |= {"start": mine, "other": theirs}
             require(mine.low <= theirs.high, "the tenant with the least start goes first", **facts)
-            if mine == theirs and mine.is_fixed and not self.skips:
+            # Those that are lent places keep the order in which they were blocked.
+            if mine == theirs and mine.is_fixed and not self.skips and not is_lent:
                 is_first = task.key.encode() < other.key.encode() or task.lane in self.state.blocked
                 require(is_first, "equal starts go in the order of their keys", **facts)
 
@@ -525,7 +582,7 @@ class Claim:
             return False
         key, strategy = fields["key"], fields["strategy"]
         task.rejected_by = (key, strategy)
-        if key == task.key and not self.state.is_tenant_open(task, self.rules):
+        if key == task.key and self._is_tenant_closed(task):
             limit = self.state.entitlement(task, self.rules).limit
             if strategy in self._strategies(limit, fields["limit"], of_tier=True):
                 return True
@@ -548,11 +605,16 @@ class Claim:
         reported = Counter((fields["strategy"], fields["key"]) for fields in exceeded)
         check_rejections(seen.rejections, reported, self._is_rejecting)
 
+    def _is_tenant_closed(self, task: Task) -> bool:
+        """Whether the tenant of a task may neither start one nor be lent a place."""
+        is_open = self.state.is_tenant_open(task, self.rules)
+        return not is_open and not self._may_lend(task)
+
     def _is_rejecting(self, key: str) -> bool:
         """Whether a limit of a key rejects a task that is there, or that this claim dropped."""
         places = ("waiting", "delayed")
         left = [x for x in self.state.tasks.values() if x.place in places]
-        if any(x.key == key and not self.state.is_tenant_open(x, self.rules) for x in left):
+        if any(x.key == key and self._is_tenant_closed(x) for x in left):
             return True
         return key in self.takes_several or any(
             limit.key == key for task in (*left, *self._dropped) for limit, _ in self._closed(task)
@@ -565,8 +627,11 @@ class Claim:
         if not of_tier and self.admission.hold_ms(limit) > 0:
             is_paused = limit.concurrency == 0 or self.admission.paused_ms(limit.key) > 0
             return {"paused" if is_paused else "cool-down"} if number == "0" else set()
+        most = limit.concurrency
+        if of_tier and most and limit.burst:
+            most = max(most, limit.burst)
         numbers = {
-            "concurrency": [limit.concurrency],
+            "concurrency": [most],
             "rate": [starts for starts, _ in limit.rates],
             "throttle": [limit.throttle[0]] if limit.throttle else [],
         }
@@ -602,12 +667,18 @@ class Claim:
                 heads = [x.tag for x in self.heads(queue)]
                 rule = "a claim that gives too little leaves nothing that may start"
                 require(not heads, rule, queue=queue, heads=heads)
+        lends = want - given > self.passing.spare
+        if sleep_ms and lends:
+            for queue in open_queues:
+                heads = [x.tag for x in self.heads(queue, is_lent=True)]
+                rule = "a claim with a free place leaves nothing to which it may be lent"
+                require(not heads, rule, queue=queue, heads=heads)
         if sleep_ms:
-            self._check_sleep(open_queues, sleep_ms)
+            self._check_sleep(open_queues, sleep_ms, lends)
         if given < want:
             for queue in self.queues:
                 if queue in self.state.turns and queue not in closed:
-                    self._forget_debts(queue, is_short and queue in open_queues)
+                    self._forget_debts(queue, is_short and lends and queue in open_queues)
 
     def _is_closed(self, queue: str) -> bool:
         """Whether the limit of a whole queue lets all its tasks wait."""
@@ -616,15 +687,14 @@ class Claim:
 
     def _forget_debts(self, queue: str, was_looked_at: bool) -> None:
         """Debts are forgotten by a claim that gives too little and leaves nobody startable."""
-        heads = Claim.of_everything(self.state, self.rules, queue).heads(queue)
-        if heads:
+        if Claim.of_everything(self.state, self.rules, queue).all_heads(queue):
             return
         certain = was_looked_at and self.exact and not self.skips
         waiting = {task.key for task in self.state.waiting(queue)}
         self.state.turns[queue].forget_debts(waiting, certain)
 
-    def _check_sleep(self, queues: Sequence[str], sleep_ms: int) -> None:
-        """Nothing opens sooner by itself than the worker wakes."""
+    def _check_sleep(self, queues: Sequence[str], sleep_ms: int, lends: bool) -> None:
+        """Nothing opens sooner by itself than the worker wakes, which may lend a place then."""
         soonest = [
             (ends - self.state.now, key) for key, (_, ends) in self.admission.overrides.items()
         ]
@@ -639,7 +709,10 @@ class Claim:
                 rejected = self._rejection(task, beside=True)
                 waits = [each.wait_ms for each in (whole, rejected) if each]
                 if not self._is_tenant_open(task):
-                    waits.append(self.state.tenant_closed_ms(task, self.rules))
+                    limit = self.state.entitlement(task, self.rules).limit
+                    lent = self.admission.lent_closed_ms(limit, self.rules)
+                    closed = self.state.tenant_closed_ms(task, self.rules)
+                    waits.append(lent if lends and not self.promotes else closed)
                 if waits:
                     soonest.append((max(waits), task.tag))
         for wait_ms, what in soonest:

@@ -81,7 +81,12 @@ class GateWalk(Walk):
         settings = build_settings(
             {
                 "namespace": prefix.strip("{}:"),
-                "tiers": {"free": {"concurrency": scene.rules.default_limit}},
+                "tiers": {
+                    "free": {
+                        "concurrency": scene.rules.default_limit,
+                        **scene.rules.default_numbers,
+                    }
+                },
                 "lease_seconds": scene.rules.lease_ms / 1000,
                 "max_deliveries": scene.rules.max_deliveries,
                 "tier_on_limit": "wait" if self.tier_waits else "reschedule",

@@ -36,6 +36,7 @@ class Limit(NamedTuple):
         private: The key contains the tenant.
         of: ``q`` for a partition of a queue, ``g`` for a queue as a whole, otherwise "".
         local: Leases at once in one process, for a limit of a queue.
+        burst: Leases at once of a tenant whose claim finds nothing else.
         units: What a start of the task counts at the rates.
         slots: What the task counts at the concurrency.
     """
@@ -50,6 +51,7 @@ class Limit(NamedTuple):
     local: int | None = None
     units: int = 1
     slots: int = 1
+    burst: int | None = None
 
     @property
     def takes(self) -> int:

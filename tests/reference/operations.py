@@ -160,13 +160,18 @@ def scene(seed: int) -> Scene:
     actions = random.choice(
         [("wait",), ("wait", "reschedule", "drop"), ("wait", "reschedule"), ("wait", "drop")]
     )
+    burst = random.choice([None, 2, 3, 5])
+    if burst:
+        # Other numbers of tenants would seldom let one be between its concurrency and its burst.
+        weights |= {name: weights[name] / 5 for name in ("tiers", "tenant", "stop", "override")}
     made = Scene(
         seed,
         Rules(
             lease_ms=random.choice([1_000, 15_000]),
-            default_limit=random.choice([0, 1, 2, None]),
+            default_limit=random.choice([1, 1, 2] if burst else [0, 1, 2, None]),
             max_deliveries=random.choice([0, 1, 2, 5]),
             fairness_by="cost",
+            default_numbers={"burst": burst} if burst else {},
         ),
         random.choice(
             [
@@ -261,7 +266,9 @@ def _claim(scene: Scene, random: Random) -> Operation:
         tuple(random.sample(scene.queues, random.randint(1, len(scene.queues)))),
         random.choice(scene.enforcements),
         random.random() < 0.5,
-        _passing(random) if random.random() < scene.passing else SkippedTasks(),
+        _passing(random)
+        if random.random() < scene.passing
+        else SkippedTasks(spare=random.choice([0, 0, 0, 1, 2])),
         random.random() < 0.7,
         random.choice(["", "now", "now", "now", "before"]),
         _ends(random) if random.random() < 0.3 else (),
@@ -285,6 +292,7 @@ def _passing(random: Random) -> SkippedTasks:
         {queue: random.randint(0, 3) for queue in QUEUES if random.random() < 0.3},
         random.random() < 0.5,
         random.random() < 0.3,
+        random.choice([0, 0, 1]),
     )
 
 
@@ -339,14 +347,15 @@ def _window(scene: Scene, starts: int, period_ms: int) -> tuple[tuple[int, int],
 
 
 def _tiers(scene: Scene, random: Random) -> Operation:
-    def numbers() -> tuple[int | None, float, int | None, str | None, str | None]:
+    def numbers() -> tuple[int | None, float, int | None, str | None, str | None, int | None]:
         waiting = random.choice([1, 5, None]) if len(scene.bounds) > 1 else None
         return (
-            random.choice([0, 1, 1, 2, 3, None]),
+            random.choice([0, 1, 1, 1, 2, 3, None]),
             random.choice([1.0, 1.0, 2.0, 0.3]),
             waiting,
             random.choice([None, None, None, "3/1s", *(["2/1s"] if scene.of_tiers else LONGER)]),
             random.choice([None, None, None, None, "3/1s"]),
+            random.choice([None, None, 1, 2, 3, 5]),
         )
 
     return numbers(), numbers() if random.random() < 0.7 else None
@@ -358,6 +367,7 @@ def _tenant(scene: Scene, random: Random) -> Operation:
         ("concurrency", random.choice([0, 2, 2, None])),
         ("rates", random.choice([(), _window(scene, 1, 700), _window(scene, 4, 5_000)])),
         ("throttle", random.choice([None, (2, 1_000)])),
+        ("burst", random.choice([None, 3, 4])),
     )
     own = tuple(each for each in numbers if random.random() < 0.25)
     return tenant, random.choice(["free", "pro", "gold", ""]), own

@@ -131,6 +131,10 @@ class Rounds:
         self.turn %= len(self.queues)
         return self.queues[self.turn]
 
+    def end(self, is_over: Callable[[str], None], may_leave: Callable[[str], bool]) -> None:
+        """No queue has a turn any more. The arguments are those of `accept`."""
+        self.accept("", is_over, may_leave)
+
     def taken(self, queue: str) -> None:
         """A task of the queue was taken."""
         if queue in self.rooms:

@@ -160,6 +160,11 @@ class Reference:
         """Whether the tier of a task's tenant allows a start."""
         return self.tenant_closed_ms(task, rules, early) <= 0
 
+    def is_tenant_lent(self, task: Task, rules: Any) -> bool:
+        """Whether a task's tenant may be lent a place by a claim that finds nothing else."""
+        limit = self.entitlement(task, rules).limit
+        return not task.is_parked and self.admission.lent_closed_ms(limit, rules) <= 0
+
     # -- places -----------------------------------------------------------------------------------
 
     def waiting(self, queue: str | None = None, key: str | None = None) -> Iterator[Task]:
@@ -734,11 +739,11 @@ class Reference:
                 continue
             everything = Claim.of_everything(self, rules, queue)
             last = self.claimed_at.get(queue, (self.time, self.now))
-            heads = everything.heads(queue)
+            heads = everything.all_heads(queue)
             if not heads:
                 continue
             with self.admission.as_of(*last):
-                then = [x.tag for x in everything.heads(queue)]
+                then = [x.tag for x in everything.all_heads(queue)]
             # If time alone has opened it since the last claim, the claimant wakes by itself.
             tags = [head.tag for head in heads if head.tag in then]
             require(not tags, "anything that may start has a wake-up", queue=queue, heads=tags)

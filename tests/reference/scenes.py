@@ -23,7 +23,8 @@ def strict_scene(seed: int) -> Scene:
     weights = made.weights | dict.fromkeys(ELSEWHERE, 0.0)
     if seed % 3 == 0:
         return replace(made, weights=weights)
-    weights["tiers"] = random.choice([0.5, 2.0])
+    if not made.rules.default_numbers:
+        weights["tiers"] = random.choice([0.5, 2.0])
     return replace(
         made,
         budget=type(made.budget)(),
@@ -80,4 +81,24 @@ def small_scene(seed: int) -> Scene:
         lanes=(),
         expiring=0.0,
         later=0.1,
+    )
+
+
+def lending_scene(seed: int) -> Scene:
+    """Return a scene in which tenants are often between their concurrency and their burst."""
+    made, random = strict_scene(seed), Random(seed)
+    own = {name: made.weights[name] / 4 for name in ("stop", "queue", "purge", "move")}
+    often = {"put": 14.0, "claim": 10.0, "settle": 8.0, "hear": 2.0, "tenant": 1.0, "tiers": 0.4}
+    burst = random.choice([2, 3, 5])
+    rules = replace(made.rules, default_limit=1, default_numbers={"burst": burst})
+    return replace(
+        made,
+        rules=rules,
+        tenants=TENANTS[:4],
+        queues=QUEUES[: random.randint(1, 3)],
+        services=("",),
+        of_tiers=0.0,
+        limited=random.choice([0.0, 0.0, 0.3]),
+        later=0.05,
+        weights=made.weights | own | often,
     )

@@ -25,9 +25,11 @@ def put(
     queue: str = QUEUE,
     expires: int | None = None,
     cost: float = 1.0,
+    unique: str = "",
 ) -> Operation:
     """Put a task, or the task of a number once more."""
-    return ("put", queue, number, tenant, "", "free", 0, cost, None, "x", limits, None, expires)
+    given = (queue, number, tenant, "", "free", 0, cost, None, "x", limits, None, expires, unique)
+    return ("put", *given)
 
 
 def claim(
@@ -42,6 +44,8 @@ def claim(
 
 
 ONE = "y|C1|w"
+#: It takes more than half of the rate.
+HEAVY = "u|R5/2000;U3|w"
 DONE = ("settle", ((0, Verdict.DONE),), "on")
 #: The end of the second lease, whose body did not begin.
 UNBEGUN = ("settle", ((9, Verdict.DONE),), "on")
@@ -114,6 +118,13 @@ ACCEPTED: dict[str, list[Operation]] = {
         put(),
         ("advance", 50),
         claim(want=3, queues=(OTHER, QUEUE)),
+    ],
+    "a key saves nothing for a task that a put has replaced": [
+        put(HEAVY, "a"),
+        claim(),
+        put(HEAVY, "a", unique="r|0|v"),
+        claim(),
+        put("", "b", unique="r|0|v"),
     ],
     "a tenant owes a limit what it took of it in another queue": [
         put(ONE, "a"),

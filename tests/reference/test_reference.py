@@ -17,7 +17,7 @@ from redis import Redis
 
 from tests.reference.gate_walk import GateWalk, gate_operations, gate_scene
 from tests.reference.operations import Operation, Scene
-from tests.reference.scenes import LENGTH, strict_scene
+from tests.reference.scenes import LENGTH, lending_scene, strict_scene
 from tests.reference.walk import Walk
 from tests.support.services import in_ci
 from tests.support.tables import assert_sums_agree, findings
@@ -94,6 +94,13 @@ def check(url: str, kind: type[Walk], sequences: Iterable[tuple[Scene, list[Oper
 @pytest.mark.timeout(3600)
 def test_the_reference_accepts_every_answer_to_claims(redis_url):
     scenes = map(strict_scene, range(SEED, SEED + OPERATIONS // LENGTH))
+    check(redis_url, Walk, ((place, place.operations(LENGTH)) for place in scenes))
+
+
+@pytest.mark.redis
+@pytest.mark.timeout(3600)
+def test_the_reference_accepts_every_answer_to_claims_that_lend(redis_url):
+    scenes = map(lending_scene, range(SEED, SEED + OPERATIONS // LENGTH))
     check(redis_url, Walk, ((place, place.operations(LENGTH)) for place in scenes))
 
 

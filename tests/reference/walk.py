@@ -342,7 +342,7 @@ class Walk:
     def do_tiers(self, pro, free):
         given = {"pro": pro, "free": free}
         tiers = [
-            Tier(name, x[0], x[1], max_waiting=x[2], rate=x[3], throttle=x[4])
+            Tier(name, x[0], x[1], max_waiting=x[2], rate=x[3], throttle=x[4], burst=x[5])
             for name, x in given.items()
             if x
         ]
@@ -489,7 +489,8 @@ class Walk:
 
     def lift(self) -> None:
         """Operators lift everything that they have set."""
-        self.run(("tiers", (None, 1.0, None, None, None), (None, 1.0, None, None, None)))
+        free = (None, 1.0, None, None, None, None)
+        self.run(("tiers", free, free))
         for tenant in self.scene.tenants[1:]:
             self.run(("tenant", tenant, "", ()))
         admission = self.reference.admission
@@ -521,5 +522,6 @@ def _in_table(said: dict[str, Any]) -> dict[str, Any]:
         "concurrency": ("concurrency", lambda value: value),
         "rates": ("rate", lambda value: value or None),
         "throttle": ("throttle", lambda value: value and (value,)),
+        "burst": ("burst", lambda value: value),
     }
     return {forms[name][0]: forms[name][1](value) for name, value in said.items()}

@@ -241,7 +241,7 @@ def test_tasks_with_limits_count_at_the_rate_of_their_tenant_too(rated):
 
 
 def test_the_tier_that_a_caller_holds_has_its_rate_until_tiers_are_published(shop):
-    shop.rules = replace(shop.rules, default_rates={"rate": WINDOW})
+    shop.rules = replace(shop.rules, default_numbers={"rate": WINDOW})
     shop.put("a", times=4)
     assert shop.claim()[0] == [1, 2]
 
@@ -318,5 +318,5 @@ class TestCost:
 
 
 def test_the_arguments_of_a_worker_name_the_numbers_of_its_default_tier():
-    rules = Rules(default_limit=3, default_rates={"rate": WINDOW})
+    rules = Rules(default_limit=3, default_numbers={"rate": WINDOW})
     assert calls.rules_args(rules)[3] == "C3;R2/10000"

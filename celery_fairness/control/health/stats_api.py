@@ -89,7 +89,9 @@ class StatsApi:
                 tier.queue_class,
                 counts.pop(_REJECTED + tier.name, 0),
                 tier.max_waiting,
-                *(_RATE.to_ojs(each) for each in (tier.rate, tier.throttle)),
+                rate=_RATE.to_ojs(tier.rate),
+                throttle=_RATE.to_ojs(tier.throttle),
+                burst=tier.burst,
             )
             for tier in (published or installation.settings.tiers).values()
         )

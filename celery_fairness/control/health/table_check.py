@@ -66,6 +66,7 @@ KINDS = {
         "two tables disagree whether the tenant is at its limit", "checked it again"
     ),
     "age_lost": _Kind("its waiting time does not count (priority_aging)", "made it count again"),
+    "lend_index": _Kind("who may be lent places is wrong for this tenant", "noted it again"),
     "rank_index": _Kind("the index by priority is wrong for this tenant", "indexed it again"),
     "flag_missing": _Kind("without this flag workers overlook a table", "set the flag"),
     "saving_without_task": _Kind(

@@ -155,6 +155,7 @@ def read_inspection(
         "throttle": throttle,
         "override": state.override,
         "in_force": state.in_force,
+        "burst": state.limit["burst"],
         "known": answer["known"] or declared,
         "unknown": unknown,
         "leases": state.leases,

@@ -122,6 +122,7 @@ class KeyFacts(Value):
         tier: The tier whose numbers apply. "" if it is ``unknown`` or the key is no tenant's.
         unknown: Why the tenant's tier is unknown, for example because its resolver failed. "" if it
             is known or the key is no tenant's.
+        burst: Of a tenant: its concurrency while a claim finds nothing else. None is no burst.
         weight: The tenant's share among waiting tenants. None if unknown or the key is no tenant's.
         published: Whether a record of this tenant's tier is published.
         local_limit: Tasks at once in one process, if the key is a queue's. None is unlimited.
@@ -155,6 +156,7 @@ class KeyFacts(Value):
     known: bool
     tier: str = ""
     unknown: str = ""
+    burst: int | None = None
     weight: float | None = None
     published: bool = False
     local_limit: int | None = None

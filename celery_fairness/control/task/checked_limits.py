@@ -61,6 +61,7 @@ class CheckedLimit(NamedTuple):
                 opens_at=self._opens_at(),
                 counted=self._counted() if self.blocked_by == "rate" else "",
                 amount=_AMOUNTS.get(self.blocked_by, _nothing)(state),
+                burst=state.limit["burst"] if self.blocked_by == "concurrency" else None,
             )
         if self.local_held is not None:
             yield Blocker(

@@ -228,6 +228,8 @@ class Blocker:
             window is full.
         amount: What the task takes of the number that blocks it. None if it takes 1 and the key
             saves nothing.
+        burst: Of a tenant that may run more tasks than its concurrency while a worker has nothing
+            else: how many in all. None is no more.
     """
 
     key: str
@@ -242,6 +244,7 @@ class Blocker:
     opens_at: datetime | None = None
     counted: str = ""
     amount: Amount | None = None
+    burst: int | None = None
 
 
 class Explanation(Value):

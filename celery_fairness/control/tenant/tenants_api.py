@@ -230,8 +230,8 @@ class TenantsApi:
         Args:
             tenant: The tenant's id.
             tier: The name of a tier.
-            numbers: The tenant's own numbers, in place of its tier's: ``concurrency``, ``rate`` and
-                ``throttle``. None is unlimited.
+            numbers: The tenant's own numbers, in place of its tier's: ``concurrency``, ``burst``,
+                ``rate`` and ``throttle``. None is unlimited, and for ``burst`` no burst.
 
         Returns:
             The tier, and the time when it ends.

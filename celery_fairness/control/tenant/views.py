@@ -40,6 +40,7 @@ class TierStatus:
         rate: Starts of one tenant in any window of a period, as ``{"limit": 100, "period":
             "PT1H"}``. None is any number.
         throttle: Starts of one tenant in a period, evenly spaced, likewise.
+        burst: Tasks of one tenant at once while a claim finds nothing else. None is no burst.
     """
 
     tier: str
@@ -50,6 +51,7 @@ class TierStatus:
     max_waiting: int | None
     rate: dict[str, Any] | None = None
     throttle: dict[str, Any] | None = None
+    burst: int | None = None
 
 
 class PublishedTier(Value):

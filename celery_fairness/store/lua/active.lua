@@ -4,7 +4,7 @@
   A tenant enters at the larger of its own finish and the queue's virtual time. The reason for which it was out
   does not matter. A tenant gets no credit for idle time, and no debt is forgiven.
 
-  A tenant at its limit keeps its place in `blocked`. A tenant with nothing waiting keeps its place in `debts`
+  A tenant at its limit keeps its place in `blocked`. It may still be lent places (lending.lua). A tenant with nothing waiting keeps its place in `debts`
   until the virtual time has passed it, or until a claim finds no tenant. In the second case no tenant competes, and the
   virtual time goes on to the last tenant of `debts`.
 
@@ -31,13 +31,14 @@ end
 
 -- Wakes another worker for the tasks that a claim left. If nothing is left, it removes the wake-ups, because
 -- one for nothing only wakes a worker. `exhausted` is true if the queue's own limit lets nothing start. Returns
--- true if no tenant may start anything and `exhausted` is false.
+-- true if no tenant may start anything, none may be lent a place, and `exhausted` is false.
 function Active.wake_next(ctx, queue, limited_here, exhausted)
   local active_key, left = ctx.prefix .. Keys.ACTIVE .. queue, ctx.prefix .. Keys.WAKEUP_LEFTOVER .. queue
   -- Usually both keys exist.
   local there = redis.call("EXISTS", active_key, left)
   if exhausted or there < 2 and redis.call("EXISTS", active_key) == 0 and not (limited_here
-    and redis.call("ZCOUNT", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf") > 0) then
+    and redis.call("ZCOUNT", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf") > 0)
+    and not Lending.is_open(ctx, queue) then
     redis.call("DEL", ctx.prefix .. Keys.WAKEUP .. queue, left)
     Rings.drop_wakeups(ctx, queue)
     return not exhausted
@@ -72,6 +73,12 @@ function Active.clear_wakeups(ctx, queues)
   if next(wakeups) then redis.call("DEL", unpack(wakeups)) end
 end
 
+-- Keeps the indexes of a tenant's place in a queue after the place, or what of the tenant is ready, may have changed.
+function Active.note_place(ctx, queue, key)
+  Priorities.rank_again(ctx, queue, key)
+  Lending.note(ctx, queue, key)
+end
+
 function Active.virtual_time(ctx, queue)
   return tonumber(redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "queue " .. queue) or 0)
 end
@@ -97,7 +104,7 @@ function Active.enter_from(ctx, queue, key, from, finish)
     start = math.max(start, tonumber(finish))
   end
   redis.call("ZADD", ctx.prefix .. Keys.ACTIVE .. queue, start, key)
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
   Active.wake_worker(ctx, queue)
 end
 
@@ -110,7 +117,7 @@ function Active.leave(ctx, queue, key, finish)
   if tonumber(finish) > Active.virtual_time(ctx, queue) then
     redis.call("ZADD", ctx.prefix .. Keys.DEBTS .. queue, finish, key)
   end
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
 end
 
 -- Moves the virtual time on to the last tenant of `debts`, because no tenant competes for the free room.

@@ -208,7 +208,7 @@ function Blocked.unblock(ctx, turn, budget)
   if redis.call("HEXISTS", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit") == 0 then
     Active.unblock(ctx, queue, key)
   end
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
 end
 
 --[[

@@ -11,8 +11,8 @@
   frozen_ms    str   "" in production; a time in ms, set only by tests
 
   It returns logical, now and epoch (all ms), the other fields of the hash `clock`, and seen. The value of seen is in
-  ms, and nil if there was no clock. It notes in `ctx.several` whether a task has taken several units of a key, or a key has
-  saved. It notes in `ctx.slots` whether a task has taken or awaited several slots of a key.
+  ms, and nil if there was no clock. The context gets `ranked`, `several` (a task has taken several units of a key, or a
+  key has saved), `slots` (a task has taken or awaited several slots of a key), `bursts`, `has_patterns` and `looks_again`.
 ]]
 -- The version of the table layout of an installation. Tables with another number belong to another version of
 -- the library.
@@ -28,12 +28,12 @@ function Clock.check_schema(schema)
   end
 end
 
--- Notes in the context whether claims have requested the highest rank of a queue, and whether a task has taken several
--- units or slots. It is for calls that read nothing else of the clock.
+-- Notes in the context whether claims have requested the highest rank of a queue, whether a task has taken several
+-- units or slots, and whether a tenant was found below its burst. It is for calls that read nothing else of the clock.
 function Clock.read_context(ctx)
-  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several", "slots")
+  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several", "slots", "bursts")
   Clock.check_schema(kept[2])
-  ctx.ranked, ctx.several, ctx.slots = kept[1], kept[3], kept[4]
+  ctx.ranked, ctx.several, ctx.slots, ctx.bursts = kept[1], kept[3], kept[4], kept[5]
 end
 
 -- Returns the server's time in ms. `frozen_ms` is as for read_clock.
@@ -49,7 +49,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
     "HMGET", ctx.prefix .. Keys.CLOCK, "logical", "seen", "epoch", "limited", "has_overrides", "expiring",
     "parked", "has_backoff", "traced", "ranked", "run_times", "schema", USED, "version",
     "tenant_published", "checked", "unique", "paced", "has_patterns", "looks_again", "several",
-    "slots")
+    "slots", "bursts")
   Clock.check_schema(kept[12])
   local flags = {
     limited = kept[4], has_overrides = kept[5], expiring = kept[6], parked = kept[7], has_backoff = kept[8],
@@ -57,7 +57,7 @@ function Clock.read_clock(ctx, lease_ms, frozen_ms)
     version = tonumber(kept[14] or 0), tenant_published = kept[15], checked = kept[16],
     unique = kept[17] or false, paced = kept[18],
   }
-  ctx.has_patterns, ctx.looks_again, ctx.several, ctx.slots = kept[19], kept[20], kept[21], kept[22]
+  ctx.has_patterns, ctx.looks_again, ctx.several, ctx.slots, ctx.bursts = kept[19], kept[20], kept[21], kept[22], kept[23]
   local logical = tonumber(kept[1])
   if not logical then return now, now, now, flags, nil end
   local seen = tonumber(kept[2])

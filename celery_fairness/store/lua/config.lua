@@ -30,6 +30,7 @@ end
   Returns a record with these fields:
   - tenant, tier, weight
   - limit           its concurrency, -1 is unlimited
+  - burst           its concurrency for a claim that finds nothing else, or nil
   - rate, throttle  as a limit has them, "" is unlimited
   - row             the numbers of the tier in the table, or nil if it has neither the tier nor the default tier
   - ends_ms         the end of the tenant's record (server time), or nil
@@ -81,6 +82,7 @@ function Config.entitlement(ctx, tenant, tier, rules)
   local own = record[2] and Numbers.read(record[2]) or NOTHING
   return {tenant = tenant, tier = tier, weight = weight, row = row, ends_ms = ends_ms, is_published = is_published,
     has_own = own.concurrency ~= nil, limit = number_of("concurrency", own, numbers) or -1,
+    burst = number_of("burst", own, numbers) or nil,
     rate = number_of("rate", own, numbers) or "", throttle = number_of("throttle", own, numbers) or ""}
 end
 

@@ -149,7 +149,7 @@ function Events.report_blocked(ctx, queue, key, lane, verdict, rules)
   local task = Events.unreported_of(ctx, queue, key, lane)
   if not task then return end
   local held = verdict.held or Slots.held(ctx, key)
-  local at = Events.at_tier(key, verdict.limit, held, verdict.closes, verdict.number)
+  local at = Events.at_tier(key, verdict.most, held, verdict.closes, verdict.number)
   task.blocked = Events.emit_exceeded(ctx, task, at)
   Tasks.write(ctx, task)
 end

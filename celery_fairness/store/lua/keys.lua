@@ -34,6 +34,7 @@ Keys = {
   LANE = "lane:",
   LAST_ANSWER = "last_answer:",
   LEASES = "leases:",
+  LEND = "lend:",
   LOCAL_LEASES = "local_leases:",
   MESSAGES = "messages",
   NAMES = "names:",

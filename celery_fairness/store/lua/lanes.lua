@@ -218,12 +218,14 @@ function Lanes.enqueue(ctx, queue, task, is_put, since)
   end
   Lanes.note_tier(ctx, queue, task, is_put, tier, closed)
   if redis.call("HINCRBY", tenant_state, "q:" .. queue, 1) == 1 then return Active.enter(ctx, queue, key) end
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
   if group then
     -- The limit at which the lane waits may be open. A claim that looked at it may have left tasks there.
     local name = redis.call("HGET", ctx.prefix .. Keys.GROUPS .. queue, group)
     local opened = name and redis.call("ZSCORE", ctx.prefix .. Keys.AVAILABLE .. queue, name)
     if opened and tonumber(opened) >= 0 then Active.wake_worker(ctx, queue) end
+  elseif closed == Lending.MARK then
+    Active.wake_worker(ctx, queue)
   elseif not closed then
     if is_first then Active.unblock(ctx, queue, key) end
     -- The last wake-up may have gone to a worker that died.
@@ -252,7 +254,7 @@ function Lanes.leave_active(ctx, queue, key)
       redis.call("ZADD", ctx.prefix .. Keys.BLOCKED .. queue, start, key)
     end
   end
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
 end
 
 -- Forgets an empty lane, and that its class is blocked if no lane of the class is left.
@@ -391,7 +393,7 @@ function Lanes.forget_waiting(ctx, queue)
       Stats.count_lost(ctx)
       redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
       redis.call("ZREM", ctx.prefix .. Keys.BLOCKED .. queue, key)
-      Priorities.rank_again(ctx, queue, key)
+      Active.note_place(ctx, queue, key)
     end
     gone = gone + 1
   end

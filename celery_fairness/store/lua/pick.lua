@@ -6,9 +6,9 @@
   stays in its place.
 ]]
 
--- Looks at an active tenant. `turn` has the queue, the key of the tenant, its start, and how many members were passed
--- from the first one that may be served only at a lower rank than its own (beyond). It gets the fields that Start.start
--- reads.
+-- Looks at an active tenant, or at one that may be lent a place (is_lent). `turn` has the queue, the key of the tenant, its
+-- start, and how many active members were passed from the first one that may be served only at a lower rank than its own
+-- (beyond). It gets the fields that Start.start reads.
 --
 -- Returns "take" if the turn may be served. "next" goes on, "stop" ends the claim's look at the queue, and "pass" goes on
 -- and leaves the member in its place.
@@ -20,9 +20,13 @@ function Pick.check_tenant(ctx, turn, rules, budget, skips)
       -- A tenant with more lanes than one claim looks at hides no other tenant. The next claim goes on behind
       -- it.
       local passed = Pick.spend_skip(skips)
-      if passed and turn.beyond == 0 then skips.places[queue] = (skips.places[queue] or 0) + 1 end
+      if turn.is_lent then
+        skips.places[queue] = skips.places[queue] or 0
+      elseif passed and turn.beyond == 0 then
+        skips.places[queue] = (skips.places[queue] or 0) + 1
+      end
       local goes_on = passed and skips.lanes > 0
-      budget.over = budget.over or not goes_on
+      budget.over = budget.over or not (goes_on or turn.is_lent)
       return goes_on and "pass" or "stop"
     end
   else
@@ -36,8 +40,9 @@ function Pick.check_tenant(ctx, turn, rules, budget, skips)
   end
   turn.lane, turn.others = lane, others
   local verdict, limits = Tenants.check(ctx, key, rules, queue), Lanes.first_limits(ctx, queue, key, lane)
-  local rejected = limits ~= "" and verdict.open and Limits.check(ctx, limits, rules)
-  if verdict.open and not rejected then
+  local may_start = verdict.open or turn.is_lent and verdict.lends
+  local rejected = limits ~= "" and may_start and Limits.check(ctx, limits, rules)
+  if may_start and not rejected then
     turn.verdict = verdict
     return "take"
   end
@@ -48,9 +53,10 @@ function Pick.check_tenant(ctx, turn, rules, budget, skips)
     Blocked.block_by_limit(ctx, turn, rejected, rules)
     Blocked.block(ctx, turn, rejected, rules, budget)
     turn.specs = limits
-    Saving.note_rejection(ctx, turn, rejected, rules, budget.queues)
+    -- A key saves nothing for a task that gives way to others.
+    if not turn.is_lent then Saving.note_rejection(ctx, turn, rejected, rules, budget.queues) end
   else
-    Events.report_blocked(ctx, queue, key, lane, verdict, rules)
+    if not verdict.lends then Events.report_blocked(ctx, queue, key, lane, verdict, rules) end
     Tenants.block(ctx, queue, key, turn.start, verdict, rules)
   end
   return "next"
@@ -86,11 +92,11 @@ function Pick.pick(ctx, queue, rules, budget, skips)
   return best
 end
 
--- As find. If the tenant was found closed before, it is reopened here.
-function Pick.next_of(ctx, queue, rules, budget, skips)
-  local found = Pick.pick(ctx, queue, rules, budget, skips)
+-- As `find`, which is Pick.pick or Lending.pick. If the tenant was found closed before and is open, it is reopened here.
+function Pick.next_of(ctx, find, queue, rules, budget, skips)
+  local found = find(ctx, queue, rules, budget, skips)
   if not found then return nil end
-  if found.verdict.closed then
+  if found.verdict.closed and not found.verdict.lends then
     Tenants.unblock(ctx, found.key, rules)
     found.is_out = found.is_out and not redis.call("ZSCORE", ctx.prefix .. Keys.ACTIVE .. queue, found.key)
   end

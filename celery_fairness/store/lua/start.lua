@@ -103,7 +103,7 @@ function Start.start(ctx, found, rules, budget)
     if is_last and not group then
       Lanes.leave_active(ctx, queue, key)
     else
-      Priorities.rank_again(ctx, queue, key)
+      Active.note_place(ctx, queue, key)
     end
   else
     ctx.result.clears[queue] = true
@@ -158,7 +158,7 @@ function Start.correct_finish(ctx, queue, key, finish, missing)
   if Start.add_there(ctx, Keys.ACTIVE .. queue, key, missing)
     or Start.add_there(ctx, Keys.BLOCKED .. queue, key, missing)
     or Start.add_there(ctx, Keys.DEBTS .. queue, key, missing) then
-    Priorities.rank_again(ctx, queue, key)
+    Active.note_place(ctx, queue, key)
     return
   end
   -- The debt of this tenant was forgotten. So its new debt is not more than what was missing.

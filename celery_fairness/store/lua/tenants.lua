@@ -87,7 +87,9 @@ end
 
 -- Returns a verdict, which is the state of the tenant with these fields besides:
 -- - open: one more task may start
+-- - lends: none may, but a claim that finds nothing else may lend the tenant a place
 -- - full: no task would start if limits were enforced
+-- - most: how many tasks the tenant may run in all, -1 is unlimited
 -- - opens_ms, closes, number: if the tenant has a free slot, and its rate or its throttle lets no task start, as
 --   Limits.pace_ms returns them
 -- - held: if it was counted
@@ -105,18 +107,22 @@ function Tenants.check(ctx, key, rules, queue)
   end
   local fits, held = limit ~= 0, nil
   if limit > 0 and rules.enforcement ~= "off" then fits, held = Slots.fits(ctx, key, limit) end
-  if fits and verdict.pace and rules.enforcement ~= "off" then
+  -- One of several partitions does not know what may start in the others.
+  local lends = held and not fits and held < (verdict.burst or 0) and not Rings.is_partition(ctx)
+  if (fits or lends) and verdict.pace and rules.enforcement ~= "off" then
     verdict.opens_ms, verdict.closes, verdict.number = Limits.pace_ms(ctx, verdict.pace, rules)
-    fits = verdict.opens_ms == 0
+    if verdict.opens_ms > 0 then fits, lends = false, false end
   end
   verdict.open = rules.lets_all_start or fits or limit ~= 0 and rules.enforcement == "observe"
-  verdict.full, verdict.held, verdict.paused = not fits, held, limit == 0
+  verdict.lends, verdict.most = lends and not verdict.open, limit > 0 and math.max(limit, verdict.burst or 0) or limit
+  -- A worker that observes does not know what else waits, so it counts only what is above the burst.
+  verdict.full, verdict.held, verdict.paused = not (fits or lends), held, limit == 0
   verdict.closed, verdict.waiting = known[3], tonumber(known[4])
   return verdict
 end
 
 function Tenants.mark_at_limit(ctx, key, verdict, rules)
-  redis.call("HSET", ctx.prefix .. Keys.TENANT_STATE .. key, "at_limit", 1)
+  Lending.mark(ctx, key, verdict.lends, verdict.closed)
   local checked_by = rules.version + 1
   redis.call("ZADD", ctx.prefix .. Keys.AT_LIMIT, verdict.paused and -checked_by or checked_by, key)
   -- No call reports that time opens the tenant: the record of its tier ends or expires, or its rate has room again. No
@@ -145,12 +151,12 @@ function Tenants.count_observed(ctx, queue, key, verdict, rules)
   Stats.count_observed(ctx, rules, verdict.tier, key, (verdict.held or Slots.held(ctx, key)) + 1)
 end
 
--- An active tenant is at its limit. It becomes blocked and keeps its place.
+-- A tenant is at its limit. It becomes blocked and keeps its place. If it may be lent places, nothing rejects its tasks.
 function Tenants.block(ctx, queue, key, start, verdict, rules)
-  Tenants.count_rejection(ctx, queue, verdict, rules)
+  if not verdict.lends then Tenants.count_rejection(ctx, queue, verdict, rules) end
   redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
   redis.call("ZADD", ctx.prefix .. Keys.BLOCKED .. queue, start, key)
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
   Tenants.mark_at_limit(ctx, key, verdict, rules)
 end
 

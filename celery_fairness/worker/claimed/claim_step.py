@@ -117,7 +117,8 @@ class ClaimStep(bootsteps.StartStopStep):
         multiplier = _multiplier(consumer)
         shares = NO_SHARES if fairness is None else fairness.shares
         places_by_queue = {queue: each * multiplier for queue, each in shares.slots.items()}
-        session.start(_places(consumer, multiplier), places_by_queue, shares.borrow)
+        spare = 0 if fairness is None else fairness.settings.lending_spare
+        session.start(_places(consumer, multiplier), places_by_queue, shares.borrow, spare)
         if fairness is not None:
             owner = consumer.task_consumer.channel.claimant.owner
             status = partial(fairness.announcement, consumer.controller, owner)

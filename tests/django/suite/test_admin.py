@@ -142,7 +142,7 @@ def test_an_empty_number_says_what_empty_means(client, boss, fairness):
     pro = Tier.objects.get(name="pro")
     for page, texts in (
         (reverse(f"{TIERS}_changelist"), ["unlimited"]),
-        (reverse(f"{TIERS}_change", args=[pro.pk]), ["unlimited", "any number"]),
+        (reverse(f"{TIERS}_change", args=[pro.pk]), ["unlimited", "any number", "no burst"]),
         (reverse(f"{TENANTS}_changelist"), ["as its tier"]),
     ):
         seen = re.findall('placeholder="(.+?)"', client.get(page).content.decode())

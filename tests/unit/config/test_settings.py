@@ -58,6 +58,7 @@ def test_the_defaults_are_those_of_the_decision_records():
         "priority_aging": None,
         "priority_order": "high_first",
         "partitions": 1,
+        "lending_spare": 0,
         "services": {},
         "queues": {},
         "metric_tenants": 0,
@@ -355,3 +356,11 @@ def test_no_error_about_the_settings_shows_the_password():
     assert "hunter2" not in f"{error} {error!r} {error.problems} {error.__cause__!r}"
     # Nothing hangs behind the error that would be printed with a traceback.
     assert error.__context__ is None
+
+
+def test_several_partitions_have_no_burst():
+    with pytest.raises(
+        SettingsError, match="partitions: expected 1, because tier 'free' has a burst"
+    ):
+        build_settings({"partitions": 4, "tiers": {"free": {"burst": 3}}})
+    assert build_settings({"partitions": 4, "tiers": {"free": {"burst": None}}}).partitions == 4

@@ -46,6 +46,7 @@ _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (
     *(settings.variables, settings.ignored, settings.visibility, settings.eta_limit),
     *(settings.prefetch, settings.lease, settings.priorities, settings.base),
     *(settings.strategies, settings.tiers, settings.tier_rates, settings.partition_numbers),
+    settings.numbers_of_one_path,
 )
 _OF_FLEET: tuple[Callable[[FleetFacts], Iterable[Found]], ...] = (
     *(fleet.workers, fleet.enforcement, fleet.unannounced, fleet.leases, fleet.installations),

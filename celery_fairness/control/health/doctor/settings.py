@@ -9,7 +9,7 @@ from celery.app.task import Task
 
 from celery_fairness.compat.celery_app import is_set
 from celery_fairness.config.environment import chosen_tiers, unknown_variables
-from celery_fairness.config.numbers import UNLIMITED
+from celery_fairness.config.numbers import DISPATCH, UNLIMITED, numbers_of
 from celery_fairness.config.settings import Enforcement, Settings, without_effect
 from celery_fairness.control.health.doctor.facts import Facts
 from celery_fairness.control.health.doctor.symptoms import Found, advice, problem
@@ -183,6 +183,24 @@ def partition_numbers(facts: Facts) -> Iterator[Found]:
                 f"queue {name} has {word} and no partition",
                 "its numbers bound the whole queue, and no number bounds a partition",
                 "move the numbers of each partition into partition; {} is for none",
+            )
+
+
+def numbers_of_one_path(facts: Facts) -> Iterator[Found]:
+    """Find that gate: a tier has a number that acts on ``fairredis`` alone."""
+    if facts.claims:
+        return
+    for word, number in numbers_of("tier").items():
+        tiers = [
+            name
+            for name, tier in sorted(facts.settings.tiers.items())
+            if number.acts_on == DISPATCH and getattr(tier, word) is not None
+        ]
+        if tiers:
+            yield advice(
+                f"{word} is set for tier {named(tiers)}",
+                "it has no effect at a gate, because only fairredis knows what waits",
+                "unset it, or move the queues to fairredis://",
             )
 
 

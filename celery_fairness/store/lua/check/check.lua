@@ -43,6 +43,7 @@ function Check.kinds()
     messages = {row = Places.message, scan = "HSCAN", page = MESSAGES},
     active = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
     blocked = {whole = Places.queue, row = Places.member, scan = "ZSCAN"},
+    lend = {whole = Check.needs("bursts"), row = Places.lent, scan = "ZSCAN"},
     ranked = {row = Places.rank, scan = "ZSCAN"},
     rank = {row = Places.member_of_rank, scan = "ZSCAN"},
     blocked_lanes = {whole = Waits.lanes},

@@ -86,7 +86,7 @@ function Places.rebuild(it, key, queue, others, group)
   if total == 0 then
     redis.call("ZREM", active_key, key)
     redis.call("ZREM", blocked_key, key)
-    Priorities.rank_again(ctx, queue, key)
+    Active.note_place(ctx, queue, key)
     return
   end
   if not redis.call("ZSCORE", active_key, key) and not redis.call("ZSCORE", blocked_key, key) then
@@ -100,7 +100,7 @@ function Places.rebuild(it, key, queue, others, group)
     Active.unblock(ctx, queue, key)
   end
   Aging.note_tenant(ctx, queue, key, it.rules.now)
-  Priorities.rank_again(ctx, queue, key)
+  Active.note_place(ctx, queue, key)
   Active.wake_worker(ctx, queue)
 end
 
@@ -156,6 +156,19 @@ function Places.member(it, queue, key)
     Places.check(it, key, queue)
   end
   Places.rank(it, queue, key)
+  Places.lent(it, queue, key)
+end
+
+-- A tenant is in the index of those that may be lent places, or not (lending.lua).
+function Places.lent(it, queue, key)
+  local ctx = it.ctx
+  local there, start = redis.call("ZSCORE", ctx.prefix .. Keys.LEND .. queue, key), Lending.start_of(ctx, queue, key)
+  if there == start then return end
+  Check.found(it, "lend_index", Keys.LEND .. queue, key, function()
+    ctx.bursts = "1"
+    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "bursts", 1)
+    Lending.note(ctx, queue, key)
+  end)
 end
 
 -- Returns the tenant's key, the lane and the queue in the name of a lane's key.
@@ -320,8 +333,9 @@ function Places.tenant(it, key)
   if not marked or math.abs(tonumber(checked)) <= rules.version and rules.checked ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)
-  -- If time opens the tenant, `ends` must have it.
-  if not verdict.open and not verdict.closes then return end
+  -- If time opens the tenant, `ends` must have it. A mark that is not its own any more is noted when a claim meets it.
+  local lacks_mark = verdict.lends and verdict.closed ~= Lending.MARK
+  if not (verdict.open or verdict.closes or lacks_mark) then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
   Check.found(it, "tenant_left_at_limit", "at_limit", key, reopen)
 end

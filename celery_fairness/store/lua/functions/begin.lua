@@ -16,9 +16,9 @@ register("begin", {"allow-oom"}, function(keys, args)
   local noted, tag = Settle.note_begin(ctx, lease, state)
   if noted then return 1 end
   if Tasks.read_held(ctx, lease) then return 1 end
-  local clock = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "epoch", "schema", "ranked", "several")
+  local clock = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "epoch", "schema", "ranked", "several", "bursts")
   Clock.check_schema(clock[2])
-  ctx.ranked, ctx.several = clock[3], clock[4]
+  ctx.ranked, ctx.several, ctx.bursts = clock[3], clock[4], clock[5]
   local epoch = tonumber(clock[1])
   if not epoch or Clock.meet_server(ctx, epoch, Clock.server_now(args[4])) ~= tonumber(args[3]) then return 1 end
   return Settle.settle_other(ctx, {}, lease, state, tag)

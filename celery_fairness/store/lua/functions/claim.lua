@@ -130,16 +130,16 @@ register("claim", {"allow-oom"}, function(keys, args)
   local rounds = Pick.begin_rounds(queues, shares, budget)
   if scope == "queue" then budget.ranked, budget.over = Priorities.rank_queues(ctx, queues, aging, rules.now, MOVES_AT_MOST) end
 
-  -- Takes one task of a queue. Returns false if no task of it may start.
-  local function take(queue)
+  -- Takes one task of a queue. Returns false if no task of it may start. `find` is Pick.pick or Lending.pick.
+  local function take(queue, find)
     local rejected = rules.limited and Pick.check_queue(ctx, queue, rules, budget, skips)
     if rejected and not rejected.action then return false end
-    local found = Pick.next_of(ctx, queue, rules, budget, skips)
+    local found = Pick.next_of(ctx, find, queue, rules, budget, skips)
     for _ = 0, budget.moves + 1 do
       if not (found and rejected) then break end
       if not Blocked.spend_move(budget) then return false end
       Blocked.drop_or_reschedule(ctx, found, rejected, rules, budget)
-      found = Pick.next_of(ctx, queue, rules, budget, skips)
+      found = Pick.next_of(ctx, find, queue, rules, budget, skips)
     end
     if not found or ring and Rings.is_behind(ctx, ring, found, budget.ranked[queue]) then return false end
     local lease, task, message = Start.start(ctx, found, rules, budget)
@@ -150,11 +150,26 @@ register("claim", {"allow-oom"}, function(keys, args)
     return true
   end
 
-  -- A turn takes a task, or it is the last turn of its queue in a round. There are at most four rounds.
-  for _ = 1, want + 4 * #budget.queues do
-    local queue = #leases < want and taken < TAKEN_AT_MOST and Pick.queue_of(rounds, budget)
-    if not queue then break end
-    Pick.end_turn(rounds, take(queue))
+  -- Lets the queues of rounds have turns while more than `spare` places are left. A turn takes a task, or it is the last
+  -- turn of its queue in a round. There are at most four rounds.
+  local function take_turns(turns, find, spare)
+    for _ = 1, want + 4 * #budget.queues do
+      local queue = want - #leases > spare and taken < TAKEN_AT_MOST and Pick.queue_of(turns, budget)
+      if not queue then break end
+      Pick.end_turn(turns, take(queue, find))
+    end
+  end
+  take_turns(rounds, Pick.pick, 0)
+  local passed = skips and skips.places or {}
+  -- While something is due or was not looked at, the claim does not know whether it finds nothing else.
+  if ctx.bursts and not (more or sleep_ms <= 0 or budget.over) and #leases < want then
+    local spare = math.min(want, shares.spare or 0)
+    take_turns(Pick.begin_rounds(queues, {rooms = rounds.rooms, strict = shares.strict}, budget), Lending.pick, spare)
+    -- What this process keeps back is for others. It does not listen to the wake-ups that it leaves for them.
+    for index = 1, want - #leases <= spare and spare > 0 and #budget.queues or 0 do
+      local queue = budget.queues[index]
+      if Lending.is_open(ctx, queue) then passed[queue] = passed[queue] or 0 end
+    end
   end
   if #leases > 0 then
     local last_answer = number .. " " .. table.concat(leases, " ")
@@ -168,11 +183,11 @@ register("claim", {"allow-oom"}, function(keys, args)
     Active.clear_debts(ctx, queue, virtual, #leases, nobody and #leases < want)
   end
   if #leases == 0 then Active.clear_wakeups(ctx, without) end -- a caller that gets a task does not sleep
-  local places = skips and next(skips.places) and skips.places or nil
   Stats.write_minute(ctx, rules)
   sleep_ms = Schedule.opens_ms(ctx, rules, budget.sleep_ms)
   -- The caller goes on with the ring that is first, which may be another one.
   if more or budget.over or #leases > 0 and not ring then sleep_ms = 0 end
-  local passed = ring and Rings.answer(ctx, all_queues, budget.ranked, places, rules) or places and cjson.encode(places) or ""
-  return as_answer(sleep_ms, epoch_text, passed, answer)
+  local places = next(passed) and passed or nil
+  local state = ring and Rings.answer(ctx, all_queues, budget.ranked, places, rules) or places and cjson.encode(places) or ""
+  return as_answer(sleep_ms, epoch_text, state, answer)
 end)

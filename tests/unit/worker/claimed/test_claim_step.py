@@ -37,7 +37,7 @@ class Worker:
         session = SimpleNamespace(
             task_filter=self.task_filter,
             lease_table=LeaseTable(),
-            start=lambda slots, shares, lends: None,
+            start=lambda slots, shares, lends, spare: None,
             renewals=SimpleNamespace(announce=lambda _: None, withdraw=lambda _: None),
             call=None,
             stop=lambda: None,
