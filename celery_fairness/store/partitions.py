@@ -2,7 +2,7 @@
 
 A tenant is wholly in one partition, so its limit, its turns and its pause are exact there. All keys
 of a partition have a hash tag of its own, chosen so that the slots of all partitions are spread
-evenly over a cluster (ADR 28).
+evenly over a cluster (ADR 27).
 
 The *home* of an installation has what all partitions share: their number, the bells at which
 workers sleep, the workers, and the tiers. An installation with one partition is its own home.

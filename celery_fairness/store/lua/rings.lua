@@ -1,5 +1,5 @@
 --[[
-  rings: one of several partitions, whose turns a worker merges with those of the others (ADR 28).
+  rings: one of several partitions, whose turns a worker merges with those of the others (ADR 27).
 
   The tenants of a queue in one partition are a ring: they take turns by their starts. A worker goes to the ring with the
   least start, so a claim stops where another ring has a lesser one. Four rules keep the starts of all rings comparable:

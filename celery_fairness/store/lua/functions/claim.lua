@@ -161,8 +161,9 @@ register("claim", {"allow-oom"}, function(keys, args)
   end
   take_turns(rounds, Pick.pick, 0)
   local passed = skips and skips.places or {}
-  -- While something is due or was not looked at, the claim does not know whether it finds nothing else.
-  if ctx.bursts and not (more or sleep_ms <= 0 or budget.over) and #leases < want then
+  -- While something is due or was not looked at, the claim does not know whether it finds nothing else. In a partition it
+  -- never knows, because tenants of others may wait.
+  if ctx.bursts and not (ring or more or sleep_ms <= 0 or budget.over) and #leases < want then
     local spare = math.min(want, shares.spare or 0)
     take_turns(Pick.begin_rounds(queues, {rooms = rounds.rooms, strict = shares.strict}, budget), Lending.pick, spare)
     -- What this process keeps back is for others. It does not listen to the wake-ups that it leaves for them.
