@@ -130,3 +130,18 @@ def test_a_change_to_aging_looks_at_a_bounded_number_at_each_claim(redis_url, cl
         assert client.zcount(PREFIX + "ages:q", 0, 0) == tenants - MOVES
     assert spent[0] == spent[1]
     assert spent[0] < 16 * MOVES
+
+
+def test_only_tenants_and_ranks_that_may_rise_have_an_age(redis_url, client):
+    dispatch = Dispatch(client, AGED)
+    dispatch.claim(want=0)
+    for rank in (9, 9, 3):
+        dispatch.put("a", rank=rank)
+    dispatch.put("b", rank=2)
+    dispatch.put("c", rank=1)
+    assert client.zrange(PREFIX + "ages:q", 0, -1) == ["1 tenant:c", "2 tenant:b", "3 tenant:a"]
+    # One of the highest rank is left.
+    assert dispatch.tags_of(dispatch.claim(want=1)) == ["t1"]
+    assert client.zcard(PREFIX + "ages:q") == 3
+    assert dispatch.tags_of(dispatch.claim(want=3)) == ["t2", "t3", "t4"]
+    assert client.zrange(PREFIX + "ages:q", 0, -1) == ["1 tenant:c"]
