@@ -172,7 +172,7 @@ def test_a_key_saves_nothing_for_a_task_whose_other_key_saves_for_another_task(s
     assert len(shop.claim(15)[0]) == 15
     shop.put("first", taking(8, db))
     assert shop.claim()[0] == []
-    shop.put("second", taking(8), taking(2, db))
+    shop.put("heavy", taking(8), taking(2, db))
     shop.put("light", TEN)
     assert shop.claim()[0] == [18]
     shop.check()
