@@ -409,7 +409,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
                 session.lease_table,
                 self.queue_shares,
                 self.is_strict,
-                session.spare(want, self.serves_worker),
+                session.spare(self.serves_worker),
             ),
             epoch=epoch,
             ends=ends,

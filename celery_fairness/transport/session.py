@@ -173,14 +173,14 @@ class Session:
             return 0
         return self.slots() - self.lease_table.places - self._open_for_places
 
-    def spare(self, want: int, for_places: bool) -> int:
-        """Return how many of ``want`` places are not lent.
+    def spare(self, for_places: bool) -> int:
+        """Return how many places of the claim that is open now are not lent.
 
         A claim may want fewer places than are free. The others are kept back first.
         """
         if not (for_places and self.lending_spare):
             return 0
-        return max(0, self.lending_spare - (self.free_places - want))
+        return max(0, self.lending_spare - self.free_places)
 
     @property
     def claim_is_open(self) -> bool:
