@@ -85,17 +85,20 @@ def _override(key: str) -> tuple[str, list[Any]]:
 
 API = Limit("api", concurrency=1_000)
 RATED = Limit("api", rate=RATE)
+SLOTS = Limit("api", concurrency=1_000, slots=3)
 UNITS = Limit("api", rate=RATE, units=500)
 PART = Limit("", concurrency=100, rate=RATE)
 SCENES = (
     Scene("a tenant's tier alone", before=(_tier(),)),
+    Scene("a tier with a burst", before=(_tier(burst=2_000),)),
     Scene("a tier with a rate", before=(_tier(rate="1000000/m"),)),
     Scene("a limit's concurrency", (API,), (_tier(),)),
     Scene("the same, overridden by its key", (API,), (_tier(), _override("api"))),
     Scene("the same, overridden by a pattern", (API,), (_tier(), _override("a*"))),
-    Scene("a limit's rate, or a burst", (RATED,), (_tier(),)),
+    Scene("the same, 3 slots a task", (SLOTS,), (_tier(),)),
+    Scene("a limit's rate, or bursts", (RATED,), (_tier(),)),
     Scene("the same, 500 units a task", (UNITS,), (_tier(),)),
-    Scene("the same, and the body reports its use", (UNITS,), (_tier(),), uses=("api", 400)),
+    Scene("the same, and a report of its use", (UNITS,), (_tier(),), uses=("api", 400)),
     Scene("a queue's concurrency and rate", (), (_tier(), _queue(None))),
     Scene("the same, and those of its partitions", (), (_tier(), _queue(PART)), part=True),
     Scene("a unique key", before=(_tier(),), unique=True),

@@ -31,6 +31,7 @@ from tests.chaos.plan import (
     OUR_BROKERS,
     QUEUE,
     QUEUE_SETTINGS,
+    TIER_BURSTS,
     TIER_OF,
     TIER_PACES,
     TIERS,
@@ -69,7 +70,8 @@ else:
     app.conf.fairness = {
         "lease_seconds": LEASE_SECONDS,
         "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()}
-        | {name: {"concurrency": most, "rate": rate} for name, (most, rate) in TIER_PACES.items()},
+        | {name: {"concurrency": most, "rate": rate} for name, (most, rate) in TIER_PACES.items()}
+        | {name: {"concurrency": low, "burst": most} for name, (low, most) in TIER_BURSTS.items()},
         "queues": {QUEUE: QUEUE_SETTINGS},
         "tier_resolver": "tests.chaos.app:tier_of",
     }

@@ -28,6 +28,7 @@ LIMITS: dict[str, int | None] = {
     "even0": 4,
     "burst0": 4,
     "paced0": 4,
+    "lent0": 4,
     "light0": 4,
     "light1": 4,
     "heavy0": 2,
@@ -119,7 +120,9 @@ CAPS = {
 #: Tiers by what they allow, and those that allow more than that.
 TIERS = {1: "free", 2: "two", 4: "four"}
 TIER_PACES = {"paced": (4, "15/5s")}
-TIER_OF = {"paced0": "paced"}
+#: Tiers with a burst: tasks at once, and while a claim finds nothing else. A gate lends nothing.
+TIER_BURSTS = {"lent": (1, 4)}
+TIER_OF = {"paced0": "paced", "lent0": "lent"}
 #: The queues of tenants whose tasks are not in the default one. Light and slim tasks have one of
 #: their own, so that a heavy or a wide one would starve if its key did not save for it.
 QUEUE, LIGHT_QUEUE = "celery-parts", "celery-light"

@@ -32,6 +32,7 @@ from tests.chaos.plan import (
     POISONED,
     SHRUNK_SECONDS,
     STARVABLE,
+    TIER_BURSTS,
     Fault,
     On,
     Plan,
@@ -109,9 +110,10 @@ class Run:
             left = self._await_nothing_left()
         longest = self.plan.longest_seconds
         bounds = {what: (names, bound + longest) for what, (names, bound) in STARVABLE.items()}
+        limits = LIMITS if self._ours else LIMITS | {"lent0": TIER_BURSTS["lent"][0]}
         return judge(
             self._story(),
-            LIMITS,
+            limits,
             left,
             {} if self.stock else PACES,
             caps={} if self.stock else CAPS,
