@@ -214,15 +214,17 @@ def test_s50_s51_slots_and_waiting_tasks_of_declared_keys(shop, make_fairness):
     for number in range(4):
         shop.put(f"4{number}", f"t{number}", tier="free")
     shop.claim(3)
-    # Tasks of the app declare the keys `narrow` and `tokens`.
+    # Tasks of the app declare the keys `memory`, `narrow` and `tokens`.
     assert read(fairness, table.OJS_ACTIVE) == {
         ("queue:celery",): 3,
+        ("memory",): 0,
         ("narrow",): 0,
         ("tokens",): 0,
         ("_other",): 3,
     }
     assert read(fairness, table.OJS_WAITING) == {
         ("queue:celery",): 1,
+        ("memory",): 0,
         ("narrow",): 0,
         ("tokens",): 0,
         ("_other",): 1,
