@@ -23,6 +23,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from celery_fairness.errors import SettingsError
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Renewal, Rules
@@ -163,6 +164,10 @@ class Renewals:
         """End the worker's announcement."""
         worker, self._announced, self.worker = self._announced, "", None
         if worker:
+            if self._partitions.are_several:
+                # An installation that has another number by now does not change.
+                with contextlib.suppress(SettingsError):
+                    self.meet_home(call)
             call(calls.ANNOUNCE, calls.announce_args(self._rules, worker, 0, None))
 
     def await_settled(self) -> None:
@@ -223,6 +228,8 @@ class Renewals:
             if not self._partitions.are_several or partition in self._changed | set(held_there):
                 self._renew_partition(call, partition, held_there[partition])
         if self._partitions.are_several and self.worker:
+            # A lost memory has no number. An announcement alone would make it one of one partition.
+            self.meet_home(call)
             self._announced = self.worker()
             self._announce(call, self._announced, None, None)
 

@@ -219,6 +219,19 @@ def test_another_number_of_partitions_is_an_error_with_both_numbers(connect: Con
             publish(connect(fairness={**SEVERAL, "partitions": other}), "jobs", 1)
 
 
+def test_a_worker_keeps_the_number_after_lost_memory(connect: Connect, client: Redis) -> None:
+    connection = connect(fairness=SEVERAL)
+    publish(connection, "jobs", 1)
+    client.flushall()
+    renewals = connection.channel().session.renewals
+    renewals.announce(lambda: "a worker")
+    eventually(lambda: client.zcard("{fairness}:workers") == 1)
+    assert client.hget("{fairness}:clock", "partitions") == str(COUNT)
+    client.flushall()
+    renewals.withdraw(connection.channel().session.call)
+    assert client.hget("{fairness}:clock", "partitions") == str(COUNT)
+
+
 def test_an_installation_with_one_partition_gets_no_more(connect: Connect) -> None:
     publish(connect(), "jobs", 1)
     with pytest.raises(SettingsError, match=r"expected 1,.* got: 8;"):
