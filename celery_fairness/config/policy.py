@@ -81,7 +81,7 @@ class RateLimitPolicy:
             for name, number in _NUMBERS.items()
         }
         problems += ON_LIMIT.problems("on_limit", self.on_limit)
-        problems += [] if problems else _amount_problems(numbers)
+        problems += [] if problems else _amount_problems(self.key, numbers)
         if template is None or problems:
             raise PolicyInvalid(*problems)
         for name, value in {**numbers, "key": template.text, "template": template}.items():
@@ -222,8 +222,13 @@ def _strictest(key: str, limits: list[Limit]) -> Limit:
     )
 
 
-def _amount_problems(numbers: Mapping[str, Any]) -> Iterator[str]:
+def _amount_problems(key: str, numbers: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong between how much a task takes and the number that it takes it of."""
+    amounts = [name for name, number in _NUMBERS.items() if number.taken_of and numbers[name]]
+    # A task has one slot of its queue and of its tenant, and one key has one lease of a task.
+    if amounts and key.startswith(("queue:", "tenant:")):
+        expected = "a key of its own, not that of a queue or a tenant"
+        yield f"{amounts[0]}: expected {expected}, got: {key!r}"
     for name, number in _NUMBERS.items():
         taken = numbers[name]
         if not number.taken_of or taken is None:

@@ -152,6 +152,14 @@ POLICIES = [
         {"key": "_", "concurrency": -1, "rate": "x", "on_limit": 1},
         f"{KEY}'_'; {CONCURRENCY}-1; {RATE}'x'; {ACTION}1",
     ),
+    (
+        {"key": "queue:emails", "concurrency": 5, "slots": 3},
+        "slots: expected a key of its own, not that of a queue or a tenant, got: 'queue:emails'",
+    ),
+    (
+        {"key": "tenant:{tenant}", "rate": "5/m", "units": "args.n"},
+        "units: expected a key of its own, not that of a queue or a tenant, got: 'tenant:{tenant}'",
+    ),
 ]
 
 OJS = [
