@@ -55,7 +55,7 @@ from celery_fairness.scheduler.types import Outcome, Renewal, Rules, Settle, Set
 from celery_fairness.store.connection import REDIS_ERRORS, Connection, mapping_of, time_ms
 from celery_fairness.store.library import LibraryUnusable
 from celery_fairness.store.note_sender import NoteSender
-from celery_fairness.store.partitions import Partitions, other_number
+from celery_fairness.store.partitions import Partitions, number_error, other_number
 from celery_fairness.store.wakeups import Listener
 from celery_fairness.util.durations import Milliseconds, milliseconds, seconds
 from celery_fairness.util.ids import new_id
@@ -135,6 +135,7 @@ class Limiter:
         snooze_seconds = settings.snooze_seconds + settings.snooze_jitter_seconds
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
         self._frozen_clock = frozen_clock
+        self._has_met = False
 
     @property
     def lease_ms(self) -> Milliseconds:
@@ -177,6 +178,22 @@ class Limiter:
                 raise other from None
         except REDIS_ERRORS:
             return
+
+    def expect_number(self) -> None:
+        """Compare the number of partitions with that of the installation, once.
+
+        Without it, a pause would be written where no worker looks.
+
+        Raises:
+            SettingsError: The installation has another number of partitions.
+        """
+        if self._has_met:
+            return
+        fixed, schema = self.connection.read("HMGET", self.names.clock, "partitions", "schema")
+        fixed = fixed or (schema and "1")
+        if fixed not in (None, str(self.partitions.count)):
+            raise number_error(fixed, self.partitions.count)
+        self._has_met = True
 
     def acquire(
         self, request: SlotRequest, enforcement: Enforcement = Enforcement.ON
@@ -547,6 +564,7 @@ class Limiter:
         keep_ms = 0 if keep and ends_ms is None else 2 * self._cache_ms + 1000
         own = write_numbers(numbers)
         args = calls.tenant_args(self._tenant_key(tenant), tier or "", own, keep_ms, ends_ms)
+        self.expect_number()
         answer = self._call(calls.PUBLISH_TENANT, args)
         if self.partitions.are_several:
             there = self.partitions.prefix(self.partitions.of_tenant(key_part(tenant)))

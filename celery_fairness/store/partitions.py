@@ -76,7 +76,11 @@ def other_number(error: Exception, count: int) -> SettingsError | None:
     """Return the error of a process whose settings have another number than the installation."""
     if not str(error).startswith("PARTITIONS "):
         return None
-    fixed = str(error).split()[1]
+    return number_error(str(error).split()[1], count)
+
+
+def number_error(fixed: str, count: int) -> SettingsError:
+    """Return the error of a process with ``count`` where the installation has ``fixed``."""
     return SettingsError(
         f"fairness.partitions: expected {fixed}, which the first process of this installation has "
         f"set, got: {count}; use {fixed}, or another namespace"

@@ -118,3 +118,21 @@ def test_a_command_that_needs_all_partitions_names_the_page(shop: Shop) -> None:
     done = shop.command("fairness", "status")
     assert done.returncode != 0
     assert "docs/how-to/partitions.md" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [(1, ("status",)), (1, ("tenant", "pause", "42")), (4, ("tenant", "pause", "42"))],
+)
+def test_a_command_with_another_number_changes_nothing(
+    shop: Shop, memory: Redis, other: int, words: tuple[str, ...]
+) -> None:
+    shop.send("work", user="42")
+    before = set(memory.scan_iter())
+    settings = json.dumps({**json.loads(shop.env["SHOP_FAIRNESS"]), "partitions": other})
+    done = shop.command("fairness", *words, env={"SHOP_FAIRNESS": settings})
+    assert done.returncode == 2, done.stdout
+    assert "fairness.partitions: expected 8" in done.stderr
+    assert f"got: {other}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert set(memory.scan_iter()) == before

@@ -32,6 +32,7 @@ class Reader:
 
     def call(self, function: str, args: Sequence[Any]) -> Any:
         """Call a function of the library."""
+        self._limiter.expect_number()
         return self._connection.run(function, self._limiter.prefix_for(function, args), args)
 
     def read(self, command: str, *args: Any) -> Any:
@@ -49,6 +50,7 @@ class Reader:
         return self._connection.read_together(commands)
 
     def _expect_one_partition(self, what: str) -> None:
+        self._limiter.expect_number()
         if self._limiter.partitions.are_several:
             raise NotWithPartitions.of(str(self._connection.address), what)
 
