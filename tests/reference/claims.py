@@ -444,8 +444,8 @@ class Claim:
 
     def _largest_rank(self, task: Task) -> int:
         """Return the highest priority as which a task may count."""
-        aging_ms, since_ms = self.state.aging_ms, task.since_ms
-        has_waited = aging_ms and since_ms is not None and self.state.now - since_ms >= aging_ms
+        aging_ms = self.state.aging_ms
+        has_waited = aging_ms and self.state.waited_ms(task) >= aging_ms
         return HIGHEST if has_waited else task.rank
 
     def _least_rank(self, task: Task) -> int:

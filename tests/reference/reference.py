@@ -119,9 +119,16 @@ class Reference:
         """Set the server's time. If it goes back, what limits put back may be remembered or not."""
         if now < self.now:
             self.set_back_ms = max(self.set_back_ms, self.now)
+            for task in self.tasks.values():
+                task.waited_ms = self.waited_ms(task)
             for task in self.delayed():
                 self._may_forget(task)
         self.admission.now = now
+
+    def waited_ms(self, task: Task) -> int:
+        """Return how long a task has waited at most, by any clock that the server had."""
+        since_ms = self.now if task.since_ms is None else task.since_ms
+        return max(task.waited_ms, self.now - since_ms)
 
     def _may_forget(self, task: Task) -> None:
         """A limit may remember what it has put back, or not."""

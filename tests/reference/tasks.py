@@ -30,6 +30,8 @@ class Task:
         rejected_by: Key and strategy of its first rejection, if an event reported that.
         is_released: An event reported its start after that rejection.
         since_ms: Server time since which it waits for its first start. None before that.
+        waited_ms: How long it had waited at most when the server's clock was set back. A task that
+            a claim has raised stays raised then.
         is_noisy: It began to wait behind another task of its tenant.
     """
 
@@ -53,6 +55,7 @@ class Task:
     rejected_by: tuple[str, str] | None = None
     is_released: bool = False
     since_ms: int | None = None
+    waited_ms: int = 0
     is_noisy: bool = False
 
     @property

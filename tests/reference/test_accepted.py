@@ -26,9 +26,11 @@ def put(
     expires: int | None = None,
     cost: float = 1.0,
     unique: str = "",
+    rank: int = 0,
 ) -> Operation:
     """Put a task, or the task of a number once more."""
-    given = (queue, number, tenant, "", "free", 0, cost, None, "x", limits, None, expires, unique)
+    words = ("x", limits, None, expires, unique)
+    given = (queue, number, tenant, "", "free", rank, cost, None, *words)
     return ("put", *given)
 
 
@@ -37,10 +39,11 @@ def claim(
     want: int = 1,
     queues: tuple[str, ...] = (QUEUE,),
     by: str = "tasks",
+    scope: str = "tenant",
 ) -> Operation:
     """One process claims tasks."""
     skipped = skipped or SkippedTasks()
-    return ("claim", "w1", False, want, queues, "on", False, skipped, False, "", (), by, "tenant")
+    return ("claim", "w1", False, want, queues, "on", False, skipped, False, "", (), by, scope)
 
 
 ONE = "y|C1|w"
@@ -125,6 +128,17 @@ ACCEPTED: dict[str, list[Operation]] = {
         put(HEAVY, "a", unique="r|0|v"),
         claim(),
         put("", "b", unique="r|0|v"),
+    ],
+    "a task that was raised stays so when the clock goes back": [
+        put(ONE, "a"),
+        claim(scope="aging"),
+        put(ONE, "a"),
+        ("advance", 500),
+        claim(scope="aging"),
+        DONE,
+        ("advance", -3_600_000),
+        put("", "b", rank=8),
+        claim(scope="aging"),
     ],
     "a tenant owes a limit what it took of it in another queue": [
         put(ONE, "a"),
