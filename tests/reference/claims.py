@@ -54,8 +54,9 @@ class Claim:
         promotes: It is the claim of a promoter: what it takes is published, and starts later.
         lets_all: It does so for a worker that enforces nothing, and takes what is stopped too.
         exact: The bounds of a call cannot have cut this claim short.
-        takes_several: Keys of tasks that take several of any. If a key ends to save for one, the
-            next claim looks at the others. The key may also begin and end to save in this claim.
+        takes_several: How many tasks that take several of any key have each key. If a key ends to
+            save for one, the next claim looks at the others. The key may also begin and end to save
+            in this claim.
         given: The tasks that it was given so far.
         held: By key, the slots that its process holds.
     """
@@ -80,13 +81,13 @@ class Claim:
         self.skips = bool(self.is_local or passing.never or passing.once)
         self.exact = True
         self.expired = expired
-        self.takes_several = {
-            limit.key
+        self.takes_several = Counter(
+            key
             for queue in self.queues
             for x in state.waiting(queue)
             if several_of(x.limits)
-            for limit in read_limits(x.limits)
-        }
+            for key in {limit.key for limit in read_limits(x.limits)}
+        )
         self.given: list[Task] = []
         #: The turns of the queues for lent tasks, from the first one on.
         self._lent: Rounds | None = None
@@ -204,8 +205,9 @@ class Claim:
         if not acting:
             # A key may have saved for another task until now.
             limits = map(self.admission.numbers, read_limits(task.limits))
-            several = (x for x in limits if x.action == action and x.rates)
-            acting = {x.key: 0.0 for x in several if x.key in self.takes_several}
+            saving = (x for x in limits if x.action == action and (x.rates or x.concurrency))
+            own = bool(several_of(task.limits))
+            acting = {x.key: 0.0 for x in saving if self.takes_several[x.key] > own}
         rule = "a task is dropped or put back only by a limit that rejects it and says so"
         require(acting, rule, tag=task.tag, action=action, closed=closed)
         if eta_ms is None:
@@ -422,7 +424,7 @@ class Claim:
         for other in heads:
             if other.lane in self.state.blocked or other is task:
                 continue
-            if self.takes_several.intersection(x.key for x in read_limits(other.limits)):
+            if any(x.key in self.takes_several for x in read_limits(other.limits)):
                 # A key may have saved for another task until now.
                 continue
             facts = {"given": task.tag, "before": other.tag}

@@ -140,6 +140,14 @@ ACCEPTED: dict[str, list[Operation]] = {
         put("", "b", rank=8),
         claim(scope="aging"),
     ],
+    "a key saves slots within one claim, and a limit puts a task back for that": [
+        put("g|C4|w", "b"),
+        claim(),
+        put("h|C3;S3|r", "a"),
+        put("g|C4;S2|w,x|C2|w", "a"),
+        put("g|C4;S9|w,h|C3;S2|w"),
+        claim(),
+    ],
     "a tenant owes a limit what it took of it in another queue": [
         put(ONE, "a"),
         claim(by="cost"),
