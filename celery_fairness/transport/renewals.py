@@ -223,10 +223,19 @@ class Renewals:
         held_there = defaultdict[int, list[Held]](list)
         for each in self._lease_table.held():
             held_there[each.partition].append(each)
-        for partition in self._partitions:
-            # Without a lease, only a changed epoch is read. Claims move the clock of a partition.
-            if not self._partitions.are_several or partition in self._changed | set(held_there):
-                self._renew_partition(call, partition, held_there[partition])
+        # Without a lease, only a changed epoch is read. Claims move the clock of a partition.
+        first = self._changed | set(held_there) if self._partitions.are_several else {0}
+        changes: list[tuple[bool, int, int]] = []
+        try:
+            for partition in sorted(self._partitions, key=lambda each: each not in first):
+                # A memory is lost as a whole, so it is reported once for all partitions.
+                if partition not in first and not changes:
+                    break
+                change = self._renew_partition(call, partition, held_there[partition])
+                changes += [change] if change else []
+        finally:
+            if changes:
+                self._report_changed_memory(changes)
         if self._partitions.are_several and self.worker:
             # A lost memory has no number. An announcement alone would make it one of one partition.
             self.meet_home(call)
@@ -239,7 +248,15 @@ class Renewals:
         args = calls.announce_args(self._rules, worker, self._lease_ms, epoch, limits=limits)
         return calls.read_announce(call(calls.ANNOUNCE, args, partition))
 
-    def _renew_partition(self, call: Call, partition: int, held: list[Held]) -> None:
+    def _renew_partition(
+        self, call: Call, partition: int, held: list[Held]
+    ) -> tuple[bool, int, int] | None:
+        """Renew the leases of a partition.
+
+        Returns:
+            None if its epoch has not changed. Otherwise whether its memory was lost, and how many
+            leases were registered again and how many are held.
+        """
         known, answers = self.epochs[partition], list[Renewal[Held]]()
         self._changed.discard(partition)
         by_epoch: dict[int | None, list[Held]] = defaultdict(list)
@@ -266,11 +283,17 @@ class Renewals:
         if any(each.epoch != epoch for each in there):
             self._changed.add(partition)
             self._at_once = True
-        if changed:
-            entered = [each for answer in answers for each in answer.entered if not each.ended]
-            self._log_changed_memory(lost, len(entered), len(held))
-            # Data other than leases may be older in any case.
-            self.on_memory_lost()
+        if not changed:
+            return None
+        entered = [each for answer in answers for each in answer.entered if not each.ended]
+        return lost, len(entered), len(held)
+
+    def _report_changed_memory(self, changes: Sequence[tuple[bool, int, int]]) -> None:
+        """Log what the partitions have lost, and report the change to the worker."""
+        lost = any(each[0] for each in changes)
+        self._log_changed_memory(lost, sum(e for _, e, _ in changes), sum(h for *_, h in changes))
+        # Data other than leases may be older in any case.
+        self.on_memory_lost()
 
     def _log_changed_memory(self, lost: bool, entered: int, held: int) -> None:
         if lost:

@@ -232,6 +232,27 @@ def test_a_worker_keeps_the_number_after_lost_memory(connect: Connect, client: R
     assert client.hget("{fairness}:clock", "partitions") == str(COUNT)
 
 
+def test_a_lost_memory_is_reported_once(
+    connect: Connect, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = connect(fairness=SEVERAL)
+    for partition in range(COUNT):
+        publish(connection, "jobs", 1, headers=charged(tenants_of(partition, 1)[0]))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(COUNT)
+    client.flushall()
+    renewals = inbox.channel.session.renewals
+    reports: list[int] = []
+    renewals.on_memory_lost = lambda: reports.append(1)
+    for message in inbox.messages[:2]:
+        partition = PLACES.of_tenant(message.headers["fairness"]["tenant"])
+        renewals.saw_epoch(-1, partition)
+    eventually(lambda: any("registered again" in line for line in caplog.messages))
+    lines = [line for line in caplog.messages if "lost its memory" in line]
+    assert [line.rpartition(" ")[2] for line in lines] == [str(COUNT)]
+    eventually(lambda: reports == [1])
+
+
 def test_an_installation_with_one_partition_gets_no_more(connect: Connect) -> None:
     publish(connect(), "jobs", 1)
     with pytest.raises(SettingsError, match=r"expected 1,.* got: 8;"):
