@@ -126,12 +126,13 @@ def placed(waiting: Waiting, partitions: Partitions) -> tuple[int, Waiting]:
 def _expect_keys_of_tenant(waiting: Waiting, count: int) -> None:
     keys = [limit.partition("|")[0] for limit in waiting.limits.split(",") if limit]
     keys += [waiting.unique.split("|", 2)[2]] if waiting.unique else []
-    own = re.compile(rf"(?:^|[.:-]){re.escape(waiting.tenant)}(?:$|[.:-])")
+    own = re.compile(rf"(?:^|[._:-]){re.escape(waiting.tenant)}(?:$|[._:-])")
     shared = [key for key in keys if not (waiting.tenant and own.search(key))]
     if shared:
         raise PolicyInvalid(
-            f"key: expected one with {{tenant}}, because fairness.partitions is {count} and a key "
-            f"of several tenants would count in each partition alone, got: {shared[0]!r}"
+            "key: expected one with {tenant} as a word of its own, because fairness.partitions is "
+            f"{count} and a key of several tenants would count in each partition alone, got: "
+            f"{shared[0]!r}"
         )
 
 

@@ -97,7 +97,10 @@ def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
     shared = RateLimitPolicy("api:stripe", concurrency=1)
     with pytest.raises(PolicyInvalid, match=r"expected one with {tenant}.* got: 'api:stripe'"):
         shop.send("work", user="42", options={"limits": [shared]})
-    own = RateLimitPolicy("api:{tenant}", concurrency=1)
+    inside = RateLimitPolicy("api{tenant}", concurrency=1)
+    with pytest.raises(PolicyInvalid, match=r"{tenant} as a word of its own,.* got: 'api42'"):
+        shop.send("work", user="42", options={"limits": [inside]})
+    own = RateLimitPolicy("api_{tenant}", concurrency=1)
     shop.worker(pool="threads", concurrency=2)
     result = shop.send("work", user="42", options={"limits": [own]})
     assert result.get(timeout=RESULT_SECONDS) == "done"
