@@ -56,8 +56,10 @@ class MergedClaims:
         if claimant.unanswered:
             looks = _again(claimant.unanswered, want)
         else:
+            without_room = [each for each in channel.fair_queues if each not in queues]
             looks = self.rings.plan(
-                *(queues, want, monotonic(), channel.is_strict), channel.takes_of_one_partition
+                *(queues, want, monotonic(), channel.is_strict, channel.takes_of_one_partition),
+                without_room,
             )
         planned = {look.partition for look in looks}
         looks += [Look(number) for number in ends_of if number not in planned]

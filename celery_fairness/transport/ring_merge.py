@@ -67,6 +67,8 @@ class _Partition:
         self.debts: dict[str, float] = {}
         self.look_at = 0.0
         self.is_woken = True
+        #: Queues that the last look left out, because the worker had no room for their tasks.
+        self.left_out = set[str]()
         self.cursor = ScanCursor(task_filter)
 
 
@@ -105,12 +107,20 @@ class RingMerge:
         """Return the time until the next request has something to do, in seconds."""
         if any(queue in each.firsts for each in self._partitions for queue in queues):
             return 0.0
+        if any(not each.left_out.isdisjoint(queues) for each in self._partitions):
+            return 0.0
         return max(0.0, min(each.look_at for each in self._partitions) - now)
 
     # -- the request ------------------------------------------------------------------------------
 
     def plan(
-        self, queues: Sequence[str], want: int, now: float, is_strict: bool, takes_of_one: bool
+        self,
+        queues: Sequence[str],
+        want: int,
+        now: float,
+        is_strict: bool,
+        takes_of_one: bool,
+        without_room: Sequence[str] = (),
     ) -> list[Look]:
         """Return the claims of the next request, with at most ``want`` tasks in all.
 
@@ -121,6 +131,7 @@ class RingMerge:
             is_strict: Whether a queue is served only if the queues before it have no task to start.
             takes_of_one: Whether only one partition is taken from, because all claims share a bound
                 that each of them would reach alone.
+            without_room: Consumed queues that the request leaves out.
         """
         firsts = {queue: self._firsts_of(queue) for queue in queues}
         wants = _divided({queue: dict(each) for queue, each in firsts.items()}, want, is_strict)
@@ -131,7 +142,11 @@ class RingMerge:
             for number, most in wants.items()
         }
         left = 0 if wants else want
-        for number in self._due(now):
+        for number in self._due(queues, now):
+            # What the look does not see now is looked at when the worker has room.
+            left_out = self._partitions[number].left_out
+            left_out.difference_update(queues)
+            left_out.update(without_room)
             look = looks.setdefault(number, Look(number, min(1, left)))
             look.is_woken = self._partitions[number].is_woken
             left = 0 if takes_of_one else max(0, left - look.want)
@@ -148,8 +163,12 @@ class RingMerge:
             if queue in each.firsts
         }
 
-    def _due(self, now: float) -> list[int]:
-        due = [number for number, each in enumerate(self._partitions) if each.look_at <= now]
+    def _due(self, queues: Sequence[str], now: float) -> list[int]:
+        due = [
+            number
+            for number, each in enumerate(self._partitions)
+            if each.look_at <= now or not each.left_out.isdisjoint(queues)
+        ]
         due.sort(key=lambda number: self._partitions[number].look_at)
         return due[:LOOKS_AT_MOST]
 

@@ -115,3 +115,13 @@ def test_debts_end_when_no_ring_has_a_turn() -> None:
     state = {"rings": {"q": {"at": "2", "debt": "7.5"}}}
     rings.read(Look(0, 1), Claim((TASK,), Milliseconds(1000), {}, 1, state), 0.0)
     assert rings.floors(["q"]) == {"q": 7.5}
+
+
+def test_a_look_without_a_queue_is_made_again_when_the_queue_has_room() -> None:
+    rings = RingMerge(1, TaskFilter())
+    (look,) = rings.plan(["b"], 1, 0.0, False, True, ["a"])
+    rings.read(look, Claim((), Milliseconds(1000), {}, 1, {"rings": {"b": {"at": "0"}}}), 0.0)
+    assert rings.seconds_to_look(["b"], 0.1) > 0.5
+    assert rings.seconds_to_look(["a", "b"], 0.1) == 0.0
+    assert [each.partition for each in rings.plan(["a", "b"], 1, 0.1, False, True)] == [0]
+    assert rings.seconds_to_look(["a", "b"], 0.1) > 0.5
