@@ -313,7 +313,10 @@ def meanwhile(fairness: Fairness, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     The list that it returns gets the names of the functions that are called, and of the commands
     that read tables.
     """
-    connection = type(parts_of(fairness).limiter.connection)
+    limiter = parts_of(fairness).limiter
+    # Each process compares this number once, before its first call.
+    limiter.expect_number()
+    connection = type(limiter.connection)
     run_function, read_table = connection.run, connection.read
 
     def happens(act: Callable[[], None]) -> list[str]:
