@@ -284,6 +284,18 @@ class RedisCluster:
         node.kill()
         return node
 
+    def await_copies(self) -> None:
+        """Wait until the replica of the slot has all that its primary has written."""
+        node = self.primary()
+        _, written, _ = node.do("ROLE")
+
+        def copied() -> None:
+            replicas = node.do("ROLE")[2]
+            assert replicas
+            assert all(int(offset) >= int(written) for *_, offset in replicas)
+
+        eventually(copied, at_most(AGREE_SECONDS))
+
     def await_primary(self, before: Node) -> Node:
         """Return the primary that has followed ``before``."""
 

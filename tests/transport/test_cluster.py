@@ -171,6 +171,8 @@ def put_one(producer: Connection) -> None:
 def test_a_killed_primary_is_replaced(at: Open, cluster: RedisCluster) -> None:
     producer = at()
     publish(producer, "jobs", "before")
+    # A replica copies a moment later, and what it lacks is lost with the primary.
+    cluster.await_copies()
     before = cluster.kill_primary()
     try:
         cluster.await_primary(before)

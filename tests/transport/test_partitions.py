@@ -15,7 +15,7 @@ from celery_fairness.store.partitions import Partitions
 from tests.support.waiting import eventually
 from tests.transport.conftest import BATCHES, Connect, Inbox, charged, publish
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.one_redis("partitions")]
 
 COUNT = 8
 #: No tier's limit is in the way of the turns.
