@@ -136,7 +136,7 @@ class Verdict:
         return self.holds_within(1.0)
 
     def holds_within(self, patience: float) -> bool:
-        """Whether every threshold does, if slots and work may take ``patience`` times as long."""
+        """Whether every threshold does, if waits may take ``patience`` times as long."""
         waits = [*self.after_child, *self.after_worker, *self.resumes, *self.workers_back]
         starvable = [wait for each in self.starvable.values() for wait in each]
         broken = (self.lost, self.excesses, self.rushes, self.excesses_of_outages, self.leftovers)
@@ -149,9 +149,9 @@ class Verdict:
         shows_nothing = self.parked == 0 or (self.uniques is not None and 0 in self.uniques)
         if any((*broken, self.crashed, unexplained, shows_nothing)):
             return False
-        # A quick run is so short that with patience no task of it could starve.
+        # A quick run is so short that with patience for outages too no task of it could starve.
         return all(wait.seconds <= patience * wait.allowed for wait in waits) and all(
-            wait.holds for wait in starvable
+            wait.seconds <= patience * wait.bound + wait.more for wait in starvable
         )
 
 
