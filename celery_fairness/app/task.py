@@ -236,6 +236,7 @@ class FairTask(_Task):
         strict = _is_called(self.app, options) and not fairness.stamp.by_beat(headers)
         if strict:
             check_call(self.name, options)
+            check_partitions(self, fairness)
         # Routes that were set after the app was configured have replaced the router.
         fairness.install_router()
         parent = parent_headers(self.app)
@@ -333,6 +334,27 @@ def check_unique(task: FairTask, fairness: Any) -> None:
             "expected a broker at fairredis://, because a gate does not see what waits on another "
             "one: remove the option, or move the broker",
         )
+
+
+def check_partitions(task: FairTask, fairness: Any) -> None:
+    """Check that the keys of a task are those of one tenant, if there are several partitions.
+
+    Raises:
+        TaskDeclarationError: Its limit would hold in each partition alone.
+    """
+    count = fairness.settings.partitions if fairness.claims_fairly else 1
+    if count == 1:
+        return
+    sources = (("limits", task.limit_source), ("unique", task.unique_source))
+    for option, source in sources:
+        shared = source.shared() if source is not None else []
+        if shared:
+            raise TaskDeclarationError(
+                task.name,
+                option,
+                f"expected a key with {{tenant}}, because fairness.partitions is {count} and a key "
+                f"of several tenants would count in each partition alone, got: {shared[0]!r}",
+            )
 
 
 class _Wired(bootsteps.Step):

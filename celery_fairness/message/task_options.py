@@ -202,6 +202,10 @@ class LimitSource:
         """Whether the task declares limits."""
         return bool(self._declared)
 
+    def shared(self) -> list[str]:
+        """Return the declared keys that tasks of several tenants may have."""
+        return [each.key for each in self._declared if "tenant" not in each.template.fields]
+
     def fixed(self) -> list[Limit]:
         """Return the declared limits whose keys depend only on the task's name."""
         values = KeyValues(task=self._task)

@@ -77,6 +77,10 @@ class UniqueSource:
             texts = (each.partition(": ")[2] for each in problems)
             raise TaskDeclarationError(self._task, option, "; ".join(texts))
 
+    def shared(self) -> list[str]:
+        """Return the key, if tasks of several tenants may have it."""
+        return [] if "tenant" in self._template.fields else [self._template.text]
+
     def of(
         self,
         header: Any,

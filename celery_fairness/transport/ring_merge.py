@@ -20,7 +20,7 @@ from celery_fairness.scheduler.types import Claim
 from celery_fairness.transport.scan_cursor import ScanCursor
 from celery_fairness.transport.task_filter import TaskFilter
 
-#: Partitions that one request looks at without a task to take.
+#: Partitions that one request looks at because their time has come.
 LOOKS_AT_MOST = 16
 #: The state of the rings in a claim without a merge.
 NO_RING: Mapping[str, Any] = {"floors": {}, "tills": {}, "is_woken": False}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from celery_fairness import PolicyInvalid, RateLimitPolicy
+from celery_fairness import FairTask, PolicyInvalid, RateLimitPolicy, TaskDeclarationError
 from celery_fairness.store.partitions import Partitions
 from tests.dispatch.conftest import send
 from tests.integration.conftest import RESULT_SECONDS, Shop
@@ -104,6 +104,22 @@ def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
     shop.worker(pool="threads", concurrency=2)
     result = shop.send("work", user="42", options={"limits": [own]})
     assert result.get(timeout=RESULT_SECONDS) == "done"
+
+
+@pytest.mark.parametrize(
+    "options", [{"limits": [RateLimitPolicy("api:stripe", concurrency=1)]}, {"unique": "api:one"}]
+)
+def test_a_task_that_declares_a_key_of_several_tenants_is_an_error(
+    shop: Shop, options: dict[str, Any]
+) -> None:
+
+    @shop.app.task(name="shared", base=FairTask, tenant="user", **options)
+    def task(user: str) -> None:
+        """Do nothing."""
+
+    # The name of the tenant stands in the key by chance.
+    with pytest.raises(TaskDeclarationError, match=r"a key with {tenant}.* got: 'api:"):
+        task.delay(user="api")
 
 
 def test_a_worker_with_another_number_ends_and_names_both(
