@@ -69,10 +69,11 @@ def main() -> int:
     for run in runs:
         os.environ[ledger.VARIABLE] = str(run.path)
         verdicts.append(run.run())
-    _print_table(plan, runs, verdicts)
     holds = verdicts[0].holds_within(plan.patience)
     if not verdicts[0].holds:
         _print_lines(runs[0], verdicts[0])
+    # It is last, because the end of a long output is what people read.
+    _print_table(plan, runs, verdicts)
     for run, verdict in zip(runs, verdicts, strict=True):
         if verdict is verdicts[0] and not holds:
             print(f"ledger and logs of {run.name}: {run.directory}")
@@ -143,6 +144,7 @@ def _rows(plan: Plan, run: Run, verdict: Verdict) -> list[tuple[str, str, str]]:
             "0",
             str(len(verdict.excesses_of_outages)),
         ),
+        ("   by claims that no replica had", "", str(verdict.excesses_of_lost_writes)),
         ("R3 work again after an outage", f"<= {resumes:g} s", _waits(verdict.resumes)),
         ("   each worker, in a cluster", f"<= {RESUME_IN_CLUSTER_SECONDS:g} s", _waits(back)),
         ("   delay() failed, by no outage or a planned one", "0", str(len(verdict.refused))),

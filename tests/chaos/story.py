@@ -331,6 +331,21 @@ class Story:
             for each in self.outages
         )
 
+    def runs_unheld(self, task_id: str, by: float) -> bool:
+        """Say whether a replica may lack the claim of a task that runs.
+
+        A new primary does not count the lease until its worker has registered it again, which takes
+        at most a third of a lease. ``by`` is the time of an excess.
+        """
+        return any(
+            each.what in LOSING
+            and by <= each.over + ASKED_WITHIN + self.lease_seconds / 3
+            and each.meets(attempt.begun - ASKED_WITHIN, attempt.begun + ASKED_WITHIN)
+            for each in self.outages
+            for attempt in self.attempts_of[task_id]
+            if attempt.begun <= by
+        )
+
     def unfinished(self) -> tuple[list[str], list[str], list[str]]:
         """Return the tasks that were sent and have not ended.
 
@@ -355,14 +370,20 @@ class Story:
         return lost, gone, unheld
 
     def lines_of(self, task_id: str) -> list[Event]:
-        """Return what the ledger says of one task, and of the deaths of its processes."""
+        """Return what the ledger says of one task, of its processes' deaths, and of outages."""
         own = [event for event in self.events if event.get("id") == task_id]
+        first, last = own[0]["at"] - self.lease_seconds, own[-1]["at"]
         workers = {event["worker"] for event in own if "worker" in event}
         about = [
             event
             for event in self.events
             if event["event"] in {"kill", "gone", "freeze"} and event["worker"] in workers
             if event.get("what") != "child" or any(e.get("pid") == event["pid"] for e in own)
+        ]
+        about += [
+            event
+            for event in self.events
+            if event["event"] == "outage" and event["at"] <= last and first <= event["over"]
         ]
         return sorted([*own, *about], key=lambda event: event["at"])
 

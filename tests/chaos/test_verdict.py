@@ -299,6 +299,19 @@ def test_an_excess_soon_after_an_outage_is_the_outages() -> None:
     assert not verdict.holds
 
 
+def test_an_excess_by_a_claim_that_no_replica_had_is_its_primarys() -> None:
+    parts = [ran(3, 9, "a"), ran(6.5, 7, "b", worker="w.2")]
+    verdict = verdict_on(*parts, outage(2, 5, "kill primary"))
+    assert (verdict.holds, verdict.excesses_of_lost_writes) == (True, 1)
+    # Such a primary dies in no other outage.
+    assert not verdict_on(*parts, outage(2, 5, "failover")).holds
+    # A replica had the claim.
+    assert not verdict_on(ran(0, 9, "a"), *parts[1:], outage(2, 5, "kill primary")).holds
+    # The worker has registered its lease again.
+    late = ran(17, 18, "b", worker="w.2")
+    assert not verdict_on(ran(3, 20, "a"), late, outage(2, 5, "kill primary")).holds
+
+
 # -- slots and outages ----------------------------------------------------------------------------
 
 

@@ -3,8 +3,9 @@
 R1  nothing is lost that can be redelivered; no tenant is above its limit at any instant; no window
     has more starts than a rate or a throttle allows (``windows``)
 R2  the slot of a killed child is back within 2 s, that of a killed worker within a lease and 1 s
-R3  after an outage of Redis no limit is exceeded, and work resumes within 5 s; in a cluster each
-    worker works again within 10 s after a change, and no call of ``delay()`` fails by a planned one
+R3  after an outage of Redis no limit is exceeded, but by a claim that died with its primary before
+    a replica had it; work resumes within 5 s; in a cluster each worker works again within 10 s
+    after a change, and no call of ``delay()`` fails by a planned one
 R5  when all has ended Redis knows no task any more
 R6  no early-acked task begins twice; a late-acked poison begins at most ``max_deliveries`` times;
     a dead letter has died so often; each message that nobody can read is set aside
@@ -75,6 +76,7 @@ class Verdict:
         excesses: While no worker was frozen and Redis was there.
         rushes: Windows with more starts than a rate or a throttle allows.
         excesses_of_outages: In or soon after an outage of Redis.
+        excesses_of_lost_writes: Soon after a primary died, by claims that no replica had.
         excesses_of_freezes: Only with attempts of workers frozen for longer than their leases.
         duplicates: Tasks that ran to an end which had been reached already, with what explains it.
         early_again: Early-acked tasks whose body began more than once, with what explains it.
@@ -108,6 +110,7 @@ class Verdict:
     excesses: list[Excess]
     rushes: list[Rush]
     excesses_of_outages: list[Excess]
+    excesses_of_lost_writes: int
     excesses_of_freezes: int
     duplicates: dict[str, str]
     early_again: dict[str, str]
@@ -187,7 +190,10 @@ def judge(
         for each in story.attempts
     ]
     found = list(excesses(frozen_apart, limits, caps))
-    of_outages = [each for each in found if _in_outage(story, each)]
+    of_lost = [
+        each for each in found if any(story.runs_unheld(name, each.begun) for name in each.ids)
+    ]
+    of_outages = [each for each in found if each not in of_lost and _in_outage(story, each)]
     slots, not_checked = slots_back(story, limits)
     crashes = [event for event in story.gone if event["status"] != 0]
     return Verdict(
@@ -198,9 +204,10 @@ def judge(
         gone=gone,
         unheld=unheld,
         refused=list(refused(story)),
-        excesses=[each for each in found if each not in of_outages],
+        excesses=[each for each in found if each not in (*of_lost, *of_outages)],
         rushes=list(rushes(story, paces or {})),
         excesses_of_outages=of_outages,
+        excesses_of_lost_writes=len(of_lost),
         excesses_of_freezes=max(0, len(list(excesses(story.attempts, limits, caps))) - len(found)),
         duplicates=duplicates(story),
         early_again=early_again(story),
