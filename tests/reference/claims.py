@@ -223,7 +223,8 @@ class Claim:
         # A limit that this claim has closed may have rejected the task before its last start.
         before = self._again[task.tag]
         least = self.state.now + min(before.get(key, 0) for key in acting)
-        longest = max([rules.snooze_ms, *(again for _, again in closed)])
+        # A limit below what the task takes opens by a change alone, which has no time.
+        longest = max([rules.snooze_ms, *(again for _, again in closed if again < NEVER)])
         most = self.state.now + math.ceil(longest) * (1 + 1 / JITTER_PARTS)
         if task.expires_ms:
             least, most = min(least, task.expires_ms), min(most, task.expires_ms)
