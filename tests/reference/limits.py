@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -143,11 +144,14 @@ class StartLog:
             the units that count for each time.
         ideal: When the last start should have been, by the throttle. None if there was none.
         forgotten_at: When the log is forgotten.
+        left: By period, the starts that had left the window at a later start. They count for a look
+            at an earlier time alone.
     """
 
     windows: dict[int, dict[int, int]] = field(default_factory=dict)
     ideal: float | None = None
     forgotten_at: int = 0
+    left: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def known(self, period_ms: int) -> dict[int, int]:
         """Return the starts of a period. A period that is new has those of the longest one."""
@@ -159,7 +163,8 @@ class StartLog:
         Two starts may be up to 1 ms nearer than their whole milliseconds show.
         """
         most, period_ms = window
-        inside = {at: n for at, n in self.known(period_ms).items() if at + period_ms + 1 > time}
+        starts = self.left[period_ms] | self.known(period_ms)
+        inside = {at: n for at, n in starts.items() if at <= time < at + period_ms + 1}
         if units > most:
             return math.inf
         wait, left = 0, sum(inside.values())
@@ -194,6 +199,8 @@ class StartLog:
         longest = max(own | set(self.windows))
         periods = own | ({longest} if limit.rates else set(self.windows))
         known = {each: self.known(each) for each in periods}
+        for each, starts in known.items():
+            self.left[each] |= {at: n for at, n in starts.items() if at + each + 1 <= time}
         self.windows = {
             each: {at: n for at, n in starts.items() if at + each + 1 > time}
             for each, starts in known.items()
