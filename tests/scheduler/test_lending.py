@@ -279,3 +279,36 @@ def test_without_a_burst_no_call_looks_at_what_may_be_lent(shop):
                 break
     assert len(ran) > 100
     assert not [each for each in ran if "}:lend:" in each]
+
+
+def test_a_lent_place_leaves_the_tenant_among_those_at_their_concurrency(soft):
+    soft.put("a", times=4)
+    assert soft.claim(2)[0] == [1, 2]
+    assert soft.client.zscore(f"{soft.prefix}active:q", "tenant:a") is None
+    assert soft.client.zscore(f"{soft.prefix}blocked:q", "tenant:a") is not None
+
+
+def test_a_process_that_takes_nothing_of_a_tenant_lends_to_the_next(soft):
+    for tenant, kind in (("a", "big"), ("b", "x")):
+        soft.put(tenant)
+        soft.put(tenant, times=9, kind=kind)
+    # Both tenants are at their concurrency, and may be lent places.
+    assert sorted(soft.claim(2)[0]) == [1, 11]
+    soft.claim(1, spare=1)
+    lent = soft.claim(2, never=("big",))[0]
+    assert lent == [12, 13]
+    # It wakes a worker that takes what it leaves.
+    assert soft.answer.passed == {"q": 0}
+    assert soft.claim(1)[0] == [2]
+
+
+def test_a_process_that_takes_nothing_of_many_tenants_that_may_be_lent_places_sleeps(soft):
+    for number in range(20):
+        soft.put(f"t{number:02}")
+        soft.put(f"t{number:02}", kind="big")
+    while soft.claim(20, never=("big",))[0]:
+        pass
+    while soft.claim(1, spare=1) != ([], 1_000):
+        pass
+    assert soft.client.zcard(f"{soft.prefix}lend:q") == 20
+    assert soft.claim(1, never=("big",)) == ([], 1_000)
