@@ -65,6 +65,13 @@ class UniqueSource:
             self._check("debounce", [f": expected on_duplicate='replace', got: {on_duplicate!r}"])
         if debounce_at_most is not None and debounce is None:
             self._check("debounce_at_most", [": expected debounce= beside it, got: None"])
+        if debounce_at_most is not None and debounce_at_most < debounce:
+            least = f": expected at least the seconds of debounce, {debounce}"
+            self._check("debounce_at_most", [f"{least}, got: {debounce_at_most}"])
+        if option in (None, ""):
+            self._check(
+                FIELD, [f": expected a key such as 'sync:{{args.account}}', got: {option!r}"]
+            )
         try:
             self._template = KeyTemplate(option)
         except PolicyInvalid as error:

@@ -83,7 +83,8 @@ def test_the_key_of_an_otherwise_wrong_header_holds():
 @pytest.mark.parametrize(
     ("options", "option", "problem"),
     [
-        ({"unique": ""}, "unique", "expected a key"),
+        ({"unique": ""}, "unique", "expected a key such as 'sync:{args.account}', got: ''"),
+        ({"unique": None, "on_duplicate": "replace"}, "unique", "expected a key such as"),
         ({"unique": "sync:{args.acount}"}, "unique", "(account, user_id), got: 'acount'"),
         ({"unique": "sync {tenant}"}, "unique", "got: 'sync {tenant}'"),
         ({"unique": None, "on_duplicate": "drop", "debounce": 5}, "debounce", "on_duplicate='r"),
@@ -92,6 +93,11 @@ def test_the_key_of_an_otherwise_wrong_header_holds():
         ({"on_duplicate": "replace", "debounce": "5"}, "debounce", "got: '5'"),
         ({"debounce": 5}, "debounce", "expected on_duplicate='replace', got: 'drop'"),
         ({"on_duplicate": "replace", "at_most": 5}, "debounce_at_most", "expected debounce="),
+        (
+            {"on_duplicate": "replace", "debounce": 5, "at_most": 2},
+            "debounce_at_most",
+            "expected at least the seconds of debounce, 5, got: 2",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_at_the_declaration(options, option, problem):
