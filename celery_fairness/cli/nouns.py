@@ -42,7 +42,6 @@ from celery_fairness.cli.worker import run
 from celery_fairness.config.limit_spec import ACTIONS
 from celery_fairness.config.numbers import (
     PARTITION,
-    UNLIMITED,
     columns_of,
     numbers_of,
     with_partition,
@@ -309,7 +308,7 @@ def _numbers(holder: str) -> Callable[[Command], Command]:
     def add(command: Command) -> Command:
         of = "Of each partition. " if holder == PARTITION else ""
         for word, each in reversed(list(columns_of(holder).items())):
-            also = f", or {UNLIMITED}" if each.kind.none else ""
+            also = f", or {each.kind.typed_none}" if each.kind.none else ""
             text = f"{of}{each.help} Such as {each.example}{also}."
             command = click.option(f"--{word.replace('_', '-')}", help=text)(command)
         return command
@@ -488,18 +487,18 @@ def tenant_resume(of: Fairness, tenant: str, by: str | None) -> Shown[ChangedHol
     "42 --clear",
 )
 @click.argument("tenant", shell_complete=completion.tenants)
-@_numbers("tenant")
+@_numbers("override")
 @_service
 @_overrides
 def tenant_override(
     of: Fairness, tenant: str, service: str | None, clear: bool, **options: Any
 ) -> Shown[KeyFacts | ClearedOverride]:
     """Replace the numbers of TENANT, for a time or until they are cleared."""
-    given = _given(options, "tenant")
+    given = _given(options, "override")
     if clear:
         cleared = partial(of.tenants.clear_override, tenant, service)
         return _override_cleared(f"tenant:{tenant}", cleared, given)
-    if not given.keys() & numbers_of("tenant").keys():
+    if not given.keys() & numbers_of("override").keys():
         raise click.UsageError("expected numbers, or --clear alone")
     note = hints.unused_tenant(of, tenant)
     return _overridden(of.tenants.override(tenant, service=service, **_signed(given)), note)

@@ -54,6 +54,7 @@ class Kind(ABC):
         rule: The valid values, for errors and for the tables of the documentation.
         typed: The valid texts of a person, for errors.
         none: The meaning of None, in a word. "" if a number of the kind always has a value.
+        typed_none: What people type for None.
         default: The value of a number that is not given.
         answer: The type of a value in the form of JSON.
     """
@@ -62,6 +63,7 @@ class Kind(ABC):
     rule: Rule
     typed: str
     none: str = ""
+    typed_none: str = UNLIMITED
     default: Any = None
     answer: Any
 

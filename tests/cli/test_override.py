@@ -196,6 +196,7 @@ def test_wrong_usage_names_what_is_expected(run, args, problem):
     ("args", "problem"),
     [
         ((), "expected numbers, or --clear alone"),
+        (("--burst", "5"), "No such option '--burst'"),
         (("--clear", "--concurrency", "unlimited"), "expected --clear alone, or numbers"),
         (("--clear", "--reason", "import"), "expected --clear alone, or numbers"),
     ],

@@ -101,9 +101,11 @@ def test_what_is_no_pattern_of_limits_is_an_error(fairness, run, key, problem):
     assert run("limit", "override", key, "--concurrency", "1").exit_code == 2
 
 
-def test_the_partitions_of_a_queue_have_a_pattern(client, fairness):
+def test_the_partitions_of_a_queue_have_a_pattern(run, client, fairness):
     declare(fairness, mails={"by_kind": True, "partition": {"concurrency": 9}})
-    fairness.limits.override("queue:mails:*", concurrency=1)
+    done = run("limit", "override", "queue:mails:*", "--concurrency", "1")
+    assert done.output.startswith("queue:mails:*: concurrency 1 until it is cleared")
+    assert run("limit", "show", "queue:mails:*").output.startswith("queue:mails:*: held 0\nlimit 1")
     installation = Installation(client)
     for number in range(4):
         limits = f"queue:mails:{number % 2}|q|w"

@@ -127,7 +127,7 @@ class Inspector:
         kind, _, name = key.partition(":")
         if key == SYSTEM and self._installation.claims:
             return self._look(key, first=first).model_copy(update={"weight": 1.0})
-        if kind == "queue" and name and not KEY_PATTERN.fullmatch(key):
+        if kind == "queue" and name and not KEY_PATTERN.fullmatch(key) and not is_pattern(key):
             key = queue_key(name)
         name, who = typed_key(key, self._settings, patterns=True)
         if who is None:
