@@ -237,6 +237,7 @@ class HeldLease:
         held_seconds: The time for which it has held its slot. None if it is not known.
         usual_seconds: How long recent tasks of the same name held their slots. None if it is not
             known.
+        slots: The slots of the key that it takes.
     """
 
     id: str
@@ -249,6 +250,7 @@ class HeldLease:
     task_id: str = ""
     held_seconds: float | None = None
     usual_seconds: float | None = None
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from celery_fairness.control.key.views import (
     InspectionPage,
     Override,
     RateState,
+    SavedForTask,
     ThrottleState,
 )
 from celery_fairness.limiter.types import KeyHolds
 from celery_fairness.texts.format import (
     PARKED,
     Cell,
+    count,
     held_by,
     held_for,
     page_line,
@@ -46,6 +48,8 @@ def inspection_lines(found: Inspection) -> list[str]:
     if found.throttle is not None:
         next_at = _time(found.throttle.next_allowed_at)
         numbers.append(f"throttle {_window(found.throttle)}, next {next_at}")
+    if found.saving is not None:
+        numbers.append(f"saves {saving_text(found.saving)}")
     if found.holds.reported_left:
         until = _time(found.holds.reported_until)
         numbers.append(f"an API has reported {found.holds.reported_left} free starts until {until}")
@@ -57,8 +61,17 @@ def inspection_lines(found: Inspection) -> list[str]:
     return [*limit_lines(found), *shown, *_state_lines(found)]
 
 
+def saving_text(saving: SavedForTask) -> str:
+    """Return what a key saves for a task, such as ``64 slots for a task of tenant:7``."""
+    amounts = ((saving.slots, "slot"), (saving.units, "unit"))
+    saved = " and ".join(count(amount, noun) for amount, noun in amounts if amount)
+    end = saving.ends_in_seconds
+    for_at_most = "" if end is None else f", for at most {seconds_text(end)}"
+    return f"{saved} for a task of {printable(saving.tenant)}{for_at_most}"
+
+
 def limit_lines(found: Inspection) -> list[str]:
-    """Return a key's limit in force, the reasons for it, and the number of leases."""
+    """Return a key's limit in force, the reasons for it, and the slots that it holds."""
     in_force = found.in_force
     weight = "" if found.weight is None else f", weight {weight_text(found.weight)}"
     tier = f"tier {_tier_text(found)}, " if found.tier or found.unknown else ""
@@ -96,7 +109,7 @@ def _state_lines(found: Inspection) -> list[str]:
     elif found.full_in:
         text = f"blocked: all its tasks in {_queues(found)} wait for other limits"
         lines.append(click.style(text, fg="yellow"))
-    leases = [
+    leases: list[tuple[Cell, ...]] = [
         (
             held_by(each),
             seconds_text(each.expires_in_seconds),
@@ -111,10 +124,15 @@ def _state_lines(found: Inspection) -> list[str]:
     ]
     # A lease of the gate has only an end.
     shown = len(_LEASE) - is_tenants if any(each.owner for each in found.leases) else 2
-    lines += ["", *table(_LEASE[:shown], [row[:shown] for row in leases], empty="no leases")]
-    if found.held > len(found.leases):
-        others = found.held - len(found.leases)
-        lines.append(f"and {others} other leases: limit show {quoted(found.key)} --page N")
+    heads, rows = _LEASE[:shown], [row[:shown] for row in leases]
+    if any(each.slots > 1 for each in found.leases):
+        heads = (*heads, "slots")
+        rows = [(*row, each.slots) for row, each in zip(rows, found.leases, strict=True)]
+    lines += ["", *table(heads, rows, empty="no leases")]
+    others = found.held - sum(each.slots for each in found.leases)
+    if others > 0:
+        slots = count(others, "other slot")
+        lines.append(f"leases of {slots} are not here: limit show {quoted(found.key)} --page N")
     if not is_tenants:
         return [*lines, "", *table(_WAITED, _waited(found), empty="nothing waits for this limit")]
     waiting = [(each.queue or PARKED, each.rank, each.tasks) for each in found.waiting]

@@ -93,7 +93,7 @@ class TierAdmin(FairnessAdmin):
             protected = [*protected, text % {"name": name}]
         return deletable, counts, missing, protected
 
-    @admin.display(description=gettext_lazy("number comes from"))
+    @admin.display(description=gettext_lazy("number from"))
     def origin(self, tier: Tier) -> str:
         """Say where the number comes from, and what else sets one: a variable, or Redis still."""
         published = _counts(tier).tiers()

@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from celery_fairness.config.numbers import numbers_text
 from celery_fairness.errors import FairnessError, NotFound
 from celery_fairness.texts.format import held_by, held_for
+from celery_fairness.texts.keys import saving_text
 from celery_fairness.wiring import wired
 from django_celery_fairness import task_rows
 from django_celery_fairness.limit_rows import overrides
@@ -82,6 +83,17 @@ class KeyRow:
         """The time until a task may start again by itself; "" if there is none."""
         seconds = self.found.opens_in_seconds
         return "" if seconds is None else time_text(seconds)
+
+    @property
+    def burst(self) -> int | None:
+        """The burst of a tenant, if it is above the number in force."""
+        limit, burst = self.found.limit, self.found.burst
+        return burst if limit and burst and burst > limit else None
+
+    @property
+    def saves(self) -> str:
+        """What the key saves for a task; "" if it saves nothing."""
+        return "" if self.found.saving is None else saving_text(self.found.saving)
 
     @property
     def waited(self) -> list[tuple[Any, str]]:

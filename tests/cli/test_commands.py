@@ -206,6 +206,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
         "charged": "tenant:42",
         "task_id": "t0",
         "usual_seconds": None,
+        "slots": 1,
     }
     assert found == {
         "key": "tenant:42",
@@ -260,6 +261,7 @@ def test_inspect_in_json_has_the_same_facts(installation, run):
             "reported_left": None,
             "reported_until": None,
         },
+        "saving": None,
         "unknown": "",
         "known": True,
     }

@@ -7,8 +7,10 @@ import json
 import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.control.key.views import SavedForTask
 from celery_fairness.limiter.types import KeyHolds, Lease, SlotRequest, WaitedLimit, WaitingLane
 from tests.cli.conftest import Installation
+from tests.support.limits import changed
 from tests.support.parts import parts_of
 
 API = "api.stripe.com|C1;R5/60000;T10/1000|w"
@@ -101,6 +103,55 @@ def test_the_command_shows_a_key(limited, run):
     numbers = "1 at once, 5/PT1M, 10/PT1S evenly"
     assert f"{numbers} celery exhausted 2 4" in lines
     assert "0 at once celery paused 1 1" in lines
+
+
+EIGHTY = Limit("gpu:memory", concurrency=80)
+
+
+def test_a_key_shows_the_slots_of_its_leases_and_what_it_saves(run, fairness, client):
+    made = Installation(client)
+    made.put("41", "small", limits=write_limits((EIGHTY,)))
+    made.put("42", "large", limits=write_limits((changed(EIGHTY, slots=60),)))
+    assert len(made.claim()) == 2
+    made.put("43", "waits", limits=write_limits((changed(EIGHTY, slots=100),)))
+    assert not made.claim()
+    found = fairness.limits.inspect("gpu:memory")
+    assert (found.held, [each.slots for each in found.leases]) == (61, [60, 1])
+    assert found.saving == SavedForTask(slots=80, units=0, tenant="tenant:43")
+    lines = [
+        " ".join(each.split()) for each in run("limit", "show", "gpu:memory").output.split("\n")
+    ]
+    assert lines[2] == "saves 80 slots for a task of tenant:43; waiting 1"
+    assert [each.split()[-1] for each in lines[4:7]] == ["slots", "60", "1"]
+    assert not [each for each in lines if "not here" in each]
+    facts = json.loads(run("limit", "show", "gpu:memory", "--json").stdout)
+    assert facts["saving"]["slots"] == 80
+
+
+def test_a_rate_shows_what_it_saves_and_for_how_long(run, client):
+    made = Installation(client)
+    ten = Limit("tokens", rate=((10, 3_600_000),))
+    made.put("41", "runs", limits=write_limits((changed(ten, units=6),)))
+    assert len(made.claim()) == 1
+    made.put("42", "waits", limits=write_limits((changed(ten, units=6),)))
+    assert not made.claim()
+    (line,) = [
+        each for each in run("limit", "show", "tokens").output.splitlines() if "saves" in each
+    ]
+    assert "; saves 6 units for a task of tenant:42, for at most 36" in line
+
+
+def test_a_page_of_leases_has_the_number_of_the_slots_on_others(run, client):
+    made = Installation(client)
+    for number in range(102):
+        made.put(f"u{number}", f"t{number}", limits=write_limits((changed(MANY, slots=2),)))
+    while made.claim(40):
+        pass
+    line = "leases of 4 other slots are not here: limit show many --page N"
+    assert line in run("limit", "show", "many").output
+
+
+MANY = Limit("many", concurrency=1_000)
 
 
 def test_the_command_shows_a_key_to_programs(limited, run):

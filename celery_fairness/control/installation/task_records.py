@@ -129,4 +129,5 @@ def read_row(tag: str, text: str | None, head: str | None) -> Row | None:
 def keys_of_row(text: str) -> tuple[str, ...]:
     """Return the keys in which the lease of a row of ``running`` counts."""
     match = _ROW.fullmatch(text)
-    return () if match is None else tuple(match[6].split(","))
+    # Behind a star are the slots or units that the task takes of the key.
+    return () if match is None else tuple(key.partition("*")[0] for key in match[6].split(","))

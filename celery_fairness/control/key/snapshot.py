@@ -20,6 +20,7 @@ from celery_fairness.control.key.views import (
     Inspection,
     Override,
     RateState,
+    SavedForTask,
     ThrottleState,
 )
 from celery_fairness.limiter.types import HeldLease, KeyHolds, WaitedLimit, WaitingLane
@@ -163,9 +164,23 @@ def read_inspection(
         "waited": tuple(map(_waited, answer.get("waited", ()))),
         "holds": holds,
         "opens_in_seconds": state.opens_in_seconds,
+        "saving": _saved(state.saving, state.limit),
     }
     # The other facts have the same names in the answer.
     return Inspection.model_validate({**answer, **facts})
+
+
+def _saved(saving: Saving | None, limit: Limit) -> SavedForTask | None:
+    """Return what a key saves of the numbers that it has, or None."""
+    if saving is None:
+        return None
+    most = limit["concurrency"]
+    slots = 0 if most is None else min(saving.slots, most)
+    units = saving.units if limit["rate"] else 0
+    if not slots and not units:
+        return None
+    ends = None if saving.ends_ms is None else seconds(saving.ends_ms)
+    return SavedForTask(slots=slots, units=units, tenant=saving.tenant, ends_in_seconds=ends)
 
 
 def key_holds_of(
@@ -236,4 +251,5 @@ def _lease(row: Mapping[str, Any]) -> HeldLease:
         task_id=row.get("task_id", ""),
         held_seconds=None if held_ms is None else seconds(held_ms),
         usual_seconds=None if usual_ms is None else seconds(usual_ms),
+        slots=row.get("slots", 1),
     )

@@ -26,7 +26,8 @@ class Concurrency(Value):
     Attributes:
         limit: Tasks at once. With 0 nothing starts. None is unlimited or unknown. It is unknown if
             the tasks bring it, or if the tenant's tier is ``unknown``.
-        active: Live leases.
+        active: Slots that live leases take. A lease takes one, or as many as its task has
+            ``slots``.
         available: Further tasks that this number lets start. None is unlimited.
     """
 
@@ -104,6 +105,23 @@ class Override(values_of("override", Value)):  # type: ignore[misc]  # mypy cann
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
+class SavedForTask(Value):
+    """What a key saves for the first task that waits there and takes several slots or units.
+
+    Attributes:
+        slots: Slots that no other task gets. 0 if the key saves none.
+        units: Units of the rate, likewise.
+        tenant: Key of the tenant of the task.
+        ends_in_seconds: Time until the saving ends, if the task has not started. None while slots
+            gather.
+    """
+
+    slots: int
+    units: int
+    tenant: str
+    ends_in_seconds: float | None = None
+
+
 class KeyFacts(Value):
     """All facts of a key: its limits, leases and waiting tasks. ``--json`` prints them.
 
@@ -141,8 +159,9 @@ class KeyFacts(Value):
         full_in: Queues in which the tenant is blocked. "" is that of parked tasks.
         checked_by: Version of the published tiers by which the tenant was found at its limit. None
             if it is not, or if the next claim checks it again.
+        saving: What the key saves for a task. None if it saves nothing.
         limit: Its concurrency.
-        held: Its live leases.
+        held: The slots that its live leases take.
     """
 
     key: str
@@ -170,6 +189,7 @@ class KeyFacts(Value):
     at_limit: bool = False
     full_in: tuple[str, ...] = ()
     checked_by: int | None = None
+    saving: SavedForTask | None = None
 
     @computed_field(repr=False)  # type: ignore[prop-decorator]  # as above
     @property
@@ -180,7 +200,7 @@ class KeyFacts(Value):
     @computed_field(repr=False)  # type: ignore[prop-decorator]  # as above
     @property
     def held(self) -> int:
-        """Live leases."""
+        """The slots that its live leases take."""
         return self.concurrency.active
 
     @model_serializer(mode="wrap")

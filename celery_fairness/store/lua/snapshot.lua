@@ -34,8 +34,8 @@ local function count_leases(ctx, key, rules)
   return held - unswept, unswept
 end
 
--- Returns a lease with what its row has of its task, and the limits of the task.
-local function lease_of(ctx, id, logical)
+-- Returns a lease of a key with what its row has of its task, and the limits of the task.
+local function lease_of(ctx, key, id, logical)
   local ends = redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, id)
   local lease = {id = id, ends_ms = math.max(0, tonumber(ends or logical) - logical)}
   local row, tag = Tasks.read_running(ctx, id)
@@ -52,6 +52,8 @@ local function lease_of(ctx, id, logical)
     lease.queue, lease.task_id = row.queue, row.id
   end
   local at, usual = string.match(row.since, "^@(%d+)~?(%d*)")
+  local slots = Slots.of_lease(row.amounts, key)
+  lease.slots = slots > 1 and slots or nil
   lease.owner, lease.task = row.owner ~= "-" and row.owner or "", row.name
   lease.held_ms, lease.usual_ms = math.max(0, logical - at), tonumber(usual)
   return lease, task and task.limits or row.charge
@@ -62,7 +64,7 @@ function Snapshot.add_leases(ctx, found, names, rules)
   local leases, specs = {}, {}
   for index = 1, #names do
     if not ctx.memo.gone[names[index]] then
-      leases[#leases + 1], specs[#specs + 1] = lease_of(ctx, names[index], rules.logical)
+      leases[#leases + 1], specs[#specs + 1] = lease_of(ctx, found.key, names[index], rules.logical)
     end
   end
   found.leases = Snapshot.list(leases)

@@ -73,6 +73,31 @@ def test_the_page_of_a_key_shows_rate_reset_and_who_holds_it(client, shop, claim
     assert "id0 shop.work claimed" in page
 
 
+def test_the_page_of_a_key_shows_slots_and_what_the_key_saves(client, shop, claiming):
+    for name, slots in (("runs", 60), ("waits", 70)):
+        policy = RateLimitPolicy("gpu", concurrency=80, slots=slots)
+        send(shop, name, name, limits=write_limits([policy.limit()]))
+        shop.claim()
+    page = show(client, "limitkey_change", "gpu")
+    assert "Saves 70 slots for a task of tenant:waits" in page
+    assert "State saves for a task" in page
+    assert re.search(r"runs shop\.work claimed \S+ s 60 ", page)
+    # A row of a lease has the slots beside the key.
+    assert [key for key in names(claiming) if key.startswith("gpu")] == ["gpu"]
+
+
+def names(claiming):
+    return [each.key for each in claiming.limits.list(per_page=100).items]
+
+
+def test_the_page_of_a_tenant_shows_its_burst(client, claiming):
+    claiming.tenants.set_tier("42", "free", concurrency=3, burst=10)
+    page = show(client, "limitkey_change", TENANT)
+    assert "Held of limit 0 % 0 of 3 At once while idle 10" in page
+    claiming.tenants.override("42", concurrency=12)
+    assert "At once while idle" not in show(client, "limitkey_change", TENANT)
+
+
 def test_the_page_of_a_tenant_shows_its_share_in_each_queue(client, shop):
     for number in range(3):
         send(shop, "42", f"t{number}")
