@@ -26,6 +26,8 @@ from tests.benchmarks import (
     network,
     operator,
     parked,
+    scaling,
+    server_calls,
     server_cpu,
     shares,
     throughput,
@@ -48,13 +50,15 @@ PARTS = (
         "cpu",
         "cluster",
         "partitions",
+        "calls",
+        "merge",
         "network",
         "gate",
     ),
 )
 #: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
 #: cost of the gate needs more than a few hundred tasks.
-NOT_QUICK = ("admin", "flags", "shares", "idle", "cpu", "partitions", "network", "gate")
+NOT_QUICK = ("admin", "flags", "shares", "idle", "cpu", "partitions", "calls", "network", "gate")
 
 
 def main() -> int:
@@ -137,6 +141,8 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         "partitions": lambda: throughput.partition_rows(
             server, *((1, 0.3) if quick else (16, 1.0))
         ),
+        "calls": lambda: server_calls.rows(server, *((3, 500) if quick else (9, 2_000))),
+        "merge": lambda: scaling.merge_rows(*(((1, 16), 2) if quick else ((1, 4, 16, 64), 10))),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 1, 0.3) if quick else (20_000, 16, 1.0))),
     }
