@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
 
@@ -209,6 +210,32 @@ def cluster(_shared_cluster: RedisCluster) -> RedisCluster:
             node.do("FLUSHALL")
             node.do("FUNCTION", "FLUSH")
     return _shared_cluster
+
+
+@pytest.fixture(scope="session")
+def _more_servers(pytestconfig: pytest.Config) -> Iterator[list[RedisServer]]:
+    name = os.environ.get("TEST_REDIS_BINARY")
+    binary = shutil.which(name) or name if name else None
+    with ExitStack() as stack:
+        made = [stack.enter_context(RedisServer(binary)) for _ in range(2)]
+        pytestconfig.stash[_long_lived].append(lambda: [each.pid for each in made if each.alive])
+        yield made
+
+
+@pytest.fixture
+def several_servers(
+    redis_server: RedisServer, redis_url: str, _more_servers: list[RedisServer]
+) -> Iterator[list[RedisServer]]:
+    """Three empty Redis servers; a test may kill or pause any of them."""
+    for server in _more_servers:
+        server.resume()
+        if not server.alive:
+            server.restart()
+        with server.client() as client:
+            client.flushall()
+    yield [redis_server, *_more_servers]
+    for server in _more_servers:
+        server.resume()
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.views import WorkerStatus
 from celery_fairness.control.tenant.rerouting import Rerouting
 from celery_fairness.errors import SettingsError, got, misspelled
+from celery_fairness.limiter.partitioned import connect
 from celery_fairness.limiter.put_trace import PutTrace
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.tier_cache import TierCache
@@ -43,9 +44,8 @@ from celery_fairness.message.redelivery import longest_countdown_seconds, visibi
 from celery_fairness.message.router import TierRouter
 from celery_fairness.message.stamp import Stamp
 from celery_fairness.store.address import Address, address_from_broker, address_from_url
-from celery_fairness.store.connection import Connection
-from celery_fairness.store.keys import Names
 from celery_fairness.store.library import LibraryUnusable
+from celery_fairness.store.partitions import Partitions
 from celery_fairness.transport.options import key_prefixes
 from celery_fairness.util.ids import new_id
 from celery_fairness.util.throttled_log import Notices
@@ -182,8 +182,9 @@ class Parts:
             options = self.app.conf.broker_transport_options or {}
             given = str(options.get("global_keyprefix") or "")
             before = key_prefixes(self.settings, given, self.address.is_cluster).ours
-        prefix = Names(self.settings.namespace, before).prefix
-        connection = Connection(self.address, timeout_seconds, retries, prefix=prefix)
+        count = self.settings.partitions if self.claims_fairly else 1
+        partitions = Partitions(self.settings.namespace, before, count)
+        connection = connect(self.address, partitions, self.settings, timeout_seconds, retries)
         connection.check()
         redelivery = visibility_seconds(self.app) or FORGET_COPIES_SECONDS
         limiter = Limiter(
@@ -192,7 +193,7 @@ class Parts:
             redelivery_seconds=redelivery,
             key_prefix=before,
             broker=broker_name(self.app),
-            partitions=self.settings.partitions if self.claims_fairly else 1,
+            partitions=count,
         )
         self._limiters.append(limiter)
         return limiter

@@ -114,7 +114,8 @@ class Limiter:
         self.names = self.partitions.home
         self.prefix = self.names.prefix
         self._listener, self._broker = Listener(connection), broker
-        self._notes = NoteSender(connection)
+        #: By server, what sends begins there.
+        self._notes: dict[Connection, NoteSender] = {}
         self._promoter, self._promotions = f"promoter:{new_id(6)}", 1
         self._tiers = settings.tiers
         default = tier_numbers(settings.tiers[settings.default_tier], "tenant")
@@ -162,7 +163,9 @@ class Limiter:
             args = calls.json_args(**wanted, **self._checking())
             self.connection.execute(calls.INSPECT, self.prefix, args)
             if self.partitions.are_several:
-                args = calls.epoch_args(self._rules, self.partitions.count)
+                args = calls.epoch_args(
+                    self._rules.lease_ms, self.partitions.count, place=self.connection.place
+                )
                 self.connection.execute(calls.EPOCH, self.prefix, args)
         except LibraryUnusable:
             raise
@@ -174,7 +177,7 @@ class Limiter:
         except ResponseError as error:
             if str(error).startswith("SCHEMA"):
                 raise LibraryUnusable(f"{self.connection.address}: {error}") from None
-            if other := other_number(error, self.partitions.count):
+            if other := other_number(error, self.partitions.count, self.connection.place):
                 raise other from None
         except REDIS_ERRORS:
             return
@@ -304,7 +307,12 @@ class Limiter:
     def begin_soon(self, lease: str, verdict: Verdict, epoch: int) -> None:
         """Store that the body of a claimed task begins, without waiting for the answer."""
         args = calls.begin_args(lease, verdict, epoch, self._now_text())
-        self._notes.send(calls.BEGIN, self._prefix_of(lease), args)
+        prefix = self._prefix_of(lease)
+        there = self.connection.at(prefix)
+        notes = self._notes.get(there)
+        if notes is None:
+            notes = self._notes.setdefault(there, NoteSender(there, self.connection))
+        notes.send(calls.BEGIN, prefix, args)
 
     def used(self, lease: str, key: str, units: int) -> Counted:
         """Correct the start of a task by the units of a rate that its body has used."""

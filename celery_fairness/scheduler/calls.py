@@ -265,13 +265,17 @@ def renew_args(
     return [*rules_args(rules), _or_empty(epoch), now_text, *chain.from_iterable(held)]
 
 
-def epoch_args(rules: Rules, partitions: int | None, now_text: str = "") -> list[str]:
+def epoch_args(
+    lease_ms: int, partitions: int | None, now_text: str = "", place: str = ""
+) -> list[str]:
     """Return the arguments of a read of the epoch.
 
     Args:
         partitions: The number of partitions by the settings. None in a partition itself.
+        place: The position of the server in a list of servers, as in ``2/3``.
     """
-    return [str(rules.lease_ms), now_text, _or_empty(partitions)]
+    args = [str(lease_ms), now_text, _or_empty(partitions)]
+    return [*args, place] if place else args
 
 
 def ring_args(partition: int, new: Sequence[str], left: Sequence[str] = ()) -> list[str]:

@@ -150,13 +150,23 @@ class LeaseTable:
         self._held.pop(held.lease, None)
         self._in_places.discard(held.lease)
 
-    def take_ends(self, most: int) -> list[Settle]:
-        """Take at most ``most`` notes and ends, oldest first, to send them to Redis."""
+    def take_ends(self, most: int, wanted: Callable[[str], bool] | None = None) -> list[Settle]:
+        """Take at most ``most`` notes and ends, oldest first, to send them to Redis.
+
+        ``wanted`` returns whether to take that of a lease.
+        """
         if not self._ends:
             return []
         with self._lock:
-            leases = list(self._ends)[:most]
+            leases = list(self._ends if wanted is None else filter(wanted, self._ends))[:most]
             return [self._ends.pop(lease) for lease in leases]
+
+    def ended(self, *, frees: bool = False) -> list[str]:
+        """Return the leases whose ends are here, and those of notes unless only ends are wanted."""
+        with self._lock:
+            return [
+                lease for lease, end in self._ends.items() if not (frees and end.verdict in _NOTES)
+            ]
 
     def give_back(self, ends: Sequence[Settle]) -> None:
         """Put back ends that Redis did not get, unless the table has a later step of the task.

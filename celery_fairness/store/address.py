@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
+from redis.connection import parse_url
+
 from celery_fairness.errors import SettingsError
 
 NO_REDIS = (
@@ -31,6 +33,8 @@ UNREADABLE = (
 
 #: The scheme of each node of a cluster for redis-py.
 CLUSTERS = {"cluster": "redis", "clusters": "rediss"}
+#: The scheme of each server of a list whose servers have different partitions.
+DIVIDED = "servers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Address:
         setting: The setting that has it: ``redis_url`` or ``broker_url``.
         is_cluster: Whether the servers are nodes of a cluster.
         of_broker: Whether it is a ``fairredis`` broker, which always has the limits too.
+        is_divided: Whether each of the servers has its own partitions. The first has the home too.
     """
 
     urls: tuple[str, ...] = field(repr=False)
@@ -53,12 +58,45 @@ class Address:
     setting: str = field(default="redis_url", compare=False)
     of_broker: bool = field(default=False, compare=False)
     is_cluster: bool = False
+    is_divided: bool = False
 
     def nodes(self) -> list[tuple[str, int]]:
         """Return host and port of each server."""
         parts = (urlsplit(url) for url in self.urls)
         # kombu percent-encodes an IPv6 address.
         return [(unquote(each.hostname or "localhost"), each.port or 6379) for each in parts]
+
+    def url(self, number: int) -> str:
+        """Return the URL of one server of a list.
+
+        A server without a user, a password or a database of its own has those of the first.
+        """
+        first, own = urlsplit(self.urls[0]), urlsplit(self.urls[number])
+        user, at, _ = first.netloc.rpartition("@")
+        netloc = own.netloc if "@" in own.netloc else f"{user}{at}{own.netloc}"
+        path, query = own.path.strip("/") or first.path.strip("/"), own.query or first.query
+        return urlunsplit(own._replace(netloc=netloc, path=f"/{path}", query=query))
+
+    def params(self, number: int) -> dict[str, Any]:
+        """Return redis-py's parameters of one server of a list: where it is, and its user."""
+        given: dict[str, Any] = parse_url(self.url(number))  # type: ignore[no-untyped-call]
+        names = ("db", "username", "password")
+        host, port = self.nodes()[number]
+        return {"host": host, "port": port} | {
+            name: value for name, value in given.items() if name in names
+        }
+
+    def check_partitions(self, count: int) -> None:
+        """Check that each server of a list has a partition.
+
+        Raises:
+            SettingsError: There are fewer partitions than servers.
+        """
+        if self.is_divided and count < len(self.urls):
+            raise SettingsError(
+                f"fairness.partitions: expected at least {len(self.urls)}, one for each server of "
+                f"{self.setting}, got: {count}"
+            )
 
     def __str__(self) -> str:
         hidden = [hide_password(url) for url in self.urls]
@@ -67,6 +105,8 @@ class Address:
             schemes = {of_node: scheme for scheme, of_node in CLUSTERS.items()}
             parts = (url.partition("://") for url in hidden)
             hidden = [f"{schemes[scheme]}://{rest}" for scheme, _, rest in parts]
+        if self.is_divided:
+            hidden = [f"{DIVIDED}://{url.partition('://')[2]}" for url in hidden]
         return ";".join(hidden)
 
     __repr__ = __str__
@@ -122,11 +162,14 @@ def address_from_url(
                     f"got: {hide_password(urls[0])} and {hide_password(url)}"
                 )
         urls = tuple(_node_url(url, setting) for url in urls)
+    is_divided = scheme == DIVIDED
+    if is_divided:
+        urls = tuple(f"redis://{url.partition('://')[2]}" for url in urls)
     if scheme != "sentinel":
         given = dict(extra)
         first = _plain_url(urls[0], extra)
         urls = (first, *(_plain_url(url, dict(given)) for url in urls[1:]))
-        return Address(urls, extra, setting=setting, is_cluster=is_cluster)
+        return Address(urls, extra, setting=setting, is_cluster=is_cluster, is_divided=is_divided)
     query = dict(parse_qsl(urlsplit(urls[-1]).query))
     name = query.get("master_name", master_name)
     if not name:

@@ -114,6 +114,8 @@ class Connection:
         retries: How often a call is sent again after a lost connection.
         make: Makes the client instead of one from the address, once in every process.
         prefix: The beginning of all keys. In a cluster it names their slot.
+        is_one_of: Whether callers also need other servers, so a late answer is not waited for
+            twice.
     """
 
     def __init__(
@@ -123,8 +125,11 @@ class Connection:
         retries: int = 1,
         make: Callable[[], Any] | None = None,
         prefix: str = "",
+        *,
+        is_one_of: bool = False,
     ) -> None:
         self.address = address
+        self._is_one_of = is_one_of
         self._make = make
         #: Finds the primary of the keys' slot. None if the Redis is no cluster, as far as known.
         self._primary: SlotPrimary | None = None
@@ -144,7 +149,7 @@ class Connection:
         self._retries = retries
         #: The position of the current server in the list, and the number of other servers.
         self._server = 0
-        one = address.master_name or make or address.is_cluster
+        one = address.master_name or make or address.is_cluster or address.is_divided
         self._other_servers = 0 if one else len(address.urls) - 1
         #: The number of connections taken. A new connection may lead to another server.
         self.opened = 0
@@ -201,6 +206,15 @@ class Connection:
             answer = self._call(parts)
         self._has_library = self._has_library or made is None
         return answer
+
+    @property
+    def place(self) -> str:
+        """The place of the home's server in a list of servers, "" without a list."""
+        return ""
+
+    def at(self, _prefix: str) -> Connection:
+        """Return the connection to the server that has the keys of ``prefix``."""
+        return self
 
     def load_library(self, prefix: str, made: Library | None = None) -> None:
         """Load the library if the server that has the keys of ``prefix`` lacks it.
@@ -375,12 +389,12 @@ class Connection:
             except RedisResponseError:
                 self._own.idle.append(line)
                 raise
-            except (ConnectionLost, AnswerLate, OSError):
+            except (ConnectionLost, AnswerLate, OSError) as error:
                 # The cause, for example a restart, most likely broke all idle connections.
                 stale, self._own.idle = [line, *self._own.idle], []
                 for each in stale:
                     client.connection_pool.release(closed(each.connection))
-                if not tries_left:
+                if not tries_left or (self._is_one_of and isinstance(error, AnswerLate)):
                     raise
                 for each in stale:
                     if each.posted is not None:

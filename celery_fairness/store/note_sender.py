@@ -80,12 +80,13 @@ class NoteSender:
     one send, because each send gives the interpreter's lock away.
 
     Args:
-        connection: Leads to the Redis. It also makes the calls if the server, a proxy or the
-            user's rights refuse ``CLIENT REPLY``.
+        connection: Leads to the Redis.
+        callers: Makes the calls if the server, a proxy or the user's rights refuse ``CLIENT
+            REPLY``, or if the server has not the keys. None for ``connection``.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, callers: Connection | None = None) -> None:
+        self._connection, self._callers = connection, callers or connection
         self._own = _own()
 
     def send(self, function: str, prefix: str, args: Sequence[str]) -> None:
@@ -115,7 +116,7 @@ class NoteSender:
         if line.is_refused:
             for note in notes:
                 with suppress(LimiterUnavailable):
-                    self._connection.post(note.function, note.prefix, note.args)
+                    self._callers.post(note.function, note.prefix, note.args)
             return
         calls = b"".join([self._packed(note) for note in notes])
         if line.client is client and now - line.answered_at < TRUST_SECONDS:
@@ -136,7 +137,7 @@ class NoteSender:
             _close(line)
             for note in notes:
                 with suppress(LimiterUnavailable):
-                    self._connection.run(note.function, note.prefix, note.args)
+                    self._callers.run(note.function, note.prefix, note.args)
         except REDIS_ERRORS:
             _close(line)
             line.not_before = now + PAUSE_SECONDS

@@ -67,16 +67,38 @@ class Partitions:
         """Return the partition whose keys begin with ``prefix``."""
         return self._by_prefix[prefix]
 
+    def find(self, prefix: str) -> int | None:
+        """Return the partition whose keys begin with ``prefix``; None for the home of several."""
+        return self._by_prefix.get(prefix)
+
     def of_tag(self, tag: str) -> int:
         """Return the partition of a delivery tag or a lease."""
         return int(tag.partition("-")[0]) if self.are_several else 0
 
 
-def other_number(error: Exception, count: int) -> SettingsError | None:
-    """Return the error of a process whose settings have another number than the installation."""
-    if not str(error).startswith("PARTITIONS "):
-        return None
-    return number_error(str(error).split()[1], count)
+def other_number(error: Exception, count: int, place: str = "") -> SettingsError | None:
+    """Return the error of a process whose settings differ from those of the installation.
+
+    Args:
+        error: An answer to a read of the epoch.
+        count: The number of partitions by the settings.
+        place: The place of the server that answered, by the settings.
+    """
+    word, _, fixed = str(error).partition(" ")
+    if word == "PARTITIONS":
+        return number_error(fixed, count)
+    if word == "SERVERS":
+        return SettingsError(
+            f"broker_url: expected the list of servers of this installation, in which this server "
+            f"is {_place_text(fixed)}, got: {_place_text(place)}; use the same list in the same "
+            "order in each process, or another namespace"
+        )
+    return None
+
+
+def _place_text(place: str) -> str:
+    number, _, count = place.partition("/")
+    return f"number {number} of {count}" if count else "alone"
 
 
 def number_error(fixed: str, count: int) -> SettingsError:

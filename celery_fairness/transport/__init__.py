@@ -14,6 +14,7 @@ from typing import Any
 __all__ = [
     "ClusterTransport",
     "SentinelTransport",
+    "ServersTransport",
     "TLSClusterTransport",
     "TLSTransport",
     "Transport",
@@ -25,6 +26,7 @@ TRANSPORTS = {
     "fairredis": "Transport",
     "fairrediss": "TLSTransport",
     "fairsentinel": "SentinelTransport",
+    "fairservers": "ServersTransport",
     "faircluster": "ClusterTransport",
     "fairclusters": "TLSClusterTransport",
 }

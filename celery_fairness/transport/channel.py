@@ -22,6 +22,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from queue import Empty
 from time import monotonic, sleep
@@ -30,7 +31,7 @@ from typing import Any
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
-from redis import Redis
+from redis import ConnectionPool, Redis
 from redis.exceptions import ResponseError
 
 from celery_fairness.compat import redis_transport
@@ -52,8 +53,10 @@ from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.partitions import Partitions
 from celery_fairness.store.readiness import ServerNotReady
+from celery_fairness.store.servers import Server, Servers
 from celery_fairness.store.spin import Spin
 from celery_fairness.transport.envelope import FairMessage, task_name_of
+from celery_fairness.transport.lanes import Lane
 from celery_fairness.transport.merged_claims import MergedClaims
 from celery_fairness.transport.migration import adopt
 from celery_fairness.transport.options import key_prefixes, settings_of
@@ -129,12 +132,22 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         client = self.connection.client
         settings = settings_of(client.transport_options)
         partitions = Partitions(settings.namespace, self._own_prefix, settings.partitions)
-        address = Address((client.as_uri(),), setting="broker_url", of_broker=True)
         session = session_of(
-            self._connection_key(), partitions, settings, address, self._own_client
+            *(self._connection_key(), partitions, settings, self._address, self._own_client),
+            **self._server_parts(),
         )
         self.connection.cycle.serve(session)
         return session
+
+    @property
+    def _address(self) -> Address:
+        """The address for error texts."""
+        uri = self.connection.client.as_uri()
+        return Address((uri,), setting="broker_url", of_broker=True)
+
+    def _server_parts(self) -> dict[str, Any]:
+        """Return what a session has for several servers."""
+        return {}
 
     @property
     def _own_prefix(self) -> str:
@@ -247,11 +260,13 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         else:
             self._send_request(self.want(), timeout)
 
-    def _send_request(self, want: int, timeout: float | None = None) -> None:
+    def queues_in_turn(self) -> tuple[list[str], list[str]]:
+        """Return the queues that may be claimed from, in turn, and the others."""
         queues = self._queue_cycle.consume(len(self.fair_queues) + len(self.stock_queues))
-        fair, without_room = self.queue_shares.divide(
-            [each for each in queues if each in self.fair_queues]
-        )
+        return self.queue_shares.divide([each for each in queues if each in self.fair_queues])
+
+    def _send_request(self, want: int, timeout: float | None = None) -> None:
+        fair, without_room = self.queues_in_turn()
         now = monotonic()
         if self.is_napping or not (want or self.stock_queues):
             # A signal may have stopped the claims since kombu's look for a place.
@@ -260,7 +275,12 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             self._adopt(fair)
         asleep = self._asleep_until - now
         if self.merged is not None:
-            asleep = self.merged.rings.seconds_to_look(fair, now)
+            # The lanes have what there is to do.
+            asleep, without_room = self.merged.rings.seconds_to_look(fair, now), []
+            if self.merged.is_busy or asleep <= 0:
+                fair, asleep = [], 2 * LATE_SECONDS
+            if not (fair or self.stock_queues):
+                return
         self.queues_without_room = []
         connection = self.client.connection
         if want and asleep <= 0:
@@ -322,7 +342,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def _adopt(self, queues: list[str]) -> None:
         """Take over messages that stock producers have sent."""
-        if adopt(self, queues):
+        if not self.session.servers.are_several and adopt(self, queues):
             self._asleep_until = 0.0
         else:
             self._adopt_at = monotonic() + ADOPT_SECONDS
@@ -390,10 +410,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self._claim, self._claim_wants = ends, want
         session.count_open(want, self.serves_worker)
         try:
-            if self.merged is not None:
-                self.merged.send(connection, queues, want, ends)
-            else:
-                self._send_one_claim(connection, queues, want, ends)
+            self._send_one_claim(connection, queues, want, ends)
         except BaseException:
             self._claim_over()
             raise
@@ -402,7 +419,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self, connection: Any, queues: list[str], want: int, ends: list[Settle]
     ) -> None:
         session, claimant = self.session, self.claimant
-        owner, number, epoch = claimant.owner, claimant.number, session.renewals.epoch
+        owner, number, epoch = claimant.owner, claimant.numbers[0], session.renewals.epoch
         claim = calls.claim_args(
             *(owner, number, want, queues, session.rules),
             skipped=self.scan_cursor.next_skip(
@@ -418,14 +435,14 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         self._claim_epoch = epoch
         connection.send_packed_command([self.command(calls.CLAIM, claim)])
 
-    def load_library(self) -> None:
+    def load_library(self, partition: int | None = None) -> None:
         """Load the library after it was deleted.
 
         Raises:
             ServerNotReady: The server cannot load it now. A running worker waits until it can.
         """
         try:
-            self.session.load_library()
+            self.session.load_library(partition)
         except LibraryUnusable as error:
             raise ServerNotReady(str(error)) from None
 
@@ -434,10 +451,6 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         session = self.session
         prefix = session.prefix if partition is None else session.partitions.prefix(partition)
         return pack(("FCALL", library().function(verb), "1", prefix, *args))
-
-    def ends_arrived(self) -> None:
-        """Note that Redis has the ends of the open request."""
-        self._claim = []
 
     def _claim_over(self) -> None:
         """Close the open request, and put back the ends that Redis did not get."""
@@ -448,8 +461,64 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def spin(self) -> None:
         """Wait a short time for the answer to an open claim if the loop has no other work."""
-        if self._in_poll is not None and self._claim is not None and self.session.body_blocks_loop:
-            self._spin.wait(self._in_poll)
+        if self.merged is not None:
+            awaited = self.merged.awaited
+        else:
+            awaited = self._in_poll if self._claim is not None else None
+        if awaited is not None and self.session.body_blocks_loop:
+            self._spin.wait(awaited)
+
+    # -- several partitions -----------------------------------------------------------------------
+
+    def has_lanes_for(self, session: Session) -> bool:
+        """Return whether its lanes send the ends of ``session``."""
+        return bool(self.fair_queues and self.session is session and session.partitions.are_several)
+
+    def send_on_lanes(self) -> None:
+        """Send the requests of several partitions; nothing with one."""
+        if not self.fair_queues or self.merged is None or self.is_napping or self._closing:
+            return
+        with self.waits_for_server():
+            self.merged.turn()
+
+    def read_lane(self, lane: Lane) -> bool:
+        """Read the answers of a lane, and deliver their tasks."""
+        merged, waiting = self.merged, list[tuple[Claimed, Held]]()
+        with self.waits_for_server():
+            waiting = merged.read(lane) if merged is not None else []
+        for task, _ in waiting:
+            self._queue_cycle.rotate(task.queue)
+        self._nap_after_skipped()
+        if not waiting:
+            raise Empty
+        self._deliver_all(waiting)
+        return True
+
+    def _nap_after_skipped(self) -> None:
+        """Bound how often tasks for other workers wake this one."""
+        merged = self.merged
+        if merged is None or merged.is_busy or self.stock_queues:
+            return
+        seconds = merged.rings.seconds_to_look(self.fair_queues, monotonic())
+        if seconds and (seconds < LATE_SECONDS or merged.rings.skipped):
+            short = min(seconds, NAP_SECONDS)
+            self.is_napping = not self.connection.cycle.nap(short, self._wake_up)
+
+    def _poll_error(self, kind: Any, **options: Any) -> Any:
+        if isinstance(kind, Lane):
+            return self.read_lane(kind)
+        return super()._poll_error(kind, **options)
+
+    def client_of(self, server: Server) -> Any:
+        """Return a client of a server whose connection the loop polls."""
+        params = self._connparams(asynchronous=True) | self._params_of(server)
+        return Redis(connection_pool=ConnectionPool(**params))
+
+    def _params_of(self, _server: Server) -> dict[str, Any]:
+        """Return the parameters of connections to one of several servers."""
+        return {}
+
+    # -- answers ----------------------------------------------------------------------------------
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._is_ours:
@@ -481,6 +550,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         counts its task. Under a green library, it goes when half of an answer's places are free.
         """
         least = self._claims_next_from
+        if self.merged is not None and least is not None and not self.merged.is_busy:
+            if self.merged.want() >= least:
+                self.send_on_lanes()
+            return
         if least is None or self._in_poll or not self.fair_queues:
             return
         if (want := self.want()) >= least:
@@ -497,7 +570,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         key = bytes_to_str(answer[0])
         if key.startswith(self.session.prefix):
             if self.merged is not None and key != self._own_bell:
-                self.merged.rings.look_again(int(answer[1]))
+                self.merged.is_rung(int(answer[1]), key.partition(" ")[2])
             raise Empty
         queue = key.removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
         self._queue_cycle.rotate(queue)
@@ -505,8 +578,6 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return True
 
     def _read_claim(self, claimant: Claimant) -> list[tuple[Claimed, Held]]:
-        if self.merged is not None:
-            return self._read_merged(self.merged, claimant)
         session = self.session
         try:
             answer = self._read()
@@ -522,36 +593,14 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         claim = calls.read_claim(answer)
         # In another epoch Redis neither served the claim nor repeated a lost answer. So the number
         # stays.
-        claimant.number += self._claim_epoch in (None, claim.epoch)
+        if self._claim_epoch in (None, claim.epoch):
+            claimant.mark_answered()
         self._sleep(claim)
         for task in claim.tasks:
             # A queue without a task keeps its turn. Otherwise empty queues would use up turns.
             self._queue_cycle.rotate(task.queue)
         # All leases are stored before the first delivery, because a body may run inside it.
         return session.enter(claimant, claim, self.serves_worker)
-
-    def _read_merged(self, merged: MergedClaims, claimant: Claimant) -> list[tuple[Claimed, Held]]:
-        try:
-            waiting = merged.read(claimant)
-        finally:
-            self._claim_over()
-        for task, _ in waiting:
-            self._queue_cycle.rotate(task.queue)
-        seconds = merged.rings.seconds_to_look(self.fair_queues, monotonic())
-        # After skipped tasks, a nap bounds how often tasks for other workers wake this one.
-        if seconds and (seconds < LATE_SECONDS or merged.rings.skipped) and not self.stock_queues:
-            short = min(seconds, NAP_SECONDS)
-            self.is_napping = not self.connection.cycle.nap(short, self._wake_up)
-        return waiting
-
-    def read_or_error(self) -> Any:
-        """Return the next answer, or the error that Redis answered."""
-        try:
-            return self._read()
-        except ServerNotReady:
-            raise
-        except ResponseError as error:
-            return error
 
     def _deliver_all(self, waiting: list[tuple[Claimed, Held]]) -> None:
         self.claimed.update(held.lease for _, held in waiting)
@@ -670,6 +719,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         if self._claimant is not None and self._claimant.process != os.getpid():
             # In a forked child, the socket and the answer on it belong to the parent.
             self._claim = self._claimant = self._in_poll = None
+            self.__dict__.pop("merged", None)
+        if "merged" in vars(self) and self.merged is not None:
+            for _, held in self.merged.close():
+                self.session.lease_table.end(held, Verdict.HEAD, begun=False)
         if self._claim is not None:
             with contextlib.suppress(Empty, ResponseError, *self.connection_errors):
                 self._brpop_read()
@@ -744,6 +797,44 @@ class FairSentinelChannel(_Timed, FairMixin, redis_transport.SentinelChannel):  
             return super()._sentinel_managed_pool(asynchronous)
         finally:
             client.alt = given
+
+
+class FairServersChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # so too
+    """A channel of a list of servers, of which each has its own partitions.
+
+    kombu's own keys and the home are on the first server.
+    """
+
+    connection: Any
+
+    @cached_property
+    def _address(self) -> Address:
+        client = self.connection.client
+        text = ";".join(url.removeprefix("fair") for url in client.alt or [client.as_uri(True)])
+        address = replace(address_from_url(text, setting="broker_url"), of_broker=True)
+        settings = settings_of(client.transport_options)
+        address.check_partitions(settings.partitions)
+        return address
+
+    def _connection_key(self) -> tuple[str, ...]:
+        return self._address.urls
+
+    def _connparams(self, asynchronous: bool = False) -> Any:
+        # After a lost connection, kombu goes on to the next address.
+        return super()._connparams(asynchronous) | self._address.params(0)
+
+    def _server_parts(self) -> dict[str, Any]:
+        address = self._address
+        given = self._connparams()
+
+        def client_of(server: Server) -> Any:
+            params = given | address.params(server.number)
+            return Redis(connection_pool=ConnectionPool(**params))
+
+        return {"make_servers": lambda: Servers(address.nodes()), "client_of": client_of}
+
+    def _params_of(self, server: Server) -> dict[str, Any]:
+        return self._address.params(server.number)
 
 
 class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # so too

@@ -298,9 +298,9 @@ def to_stock(channel: Any, queue: str, progress: Progress | None = None) -> Move
     client.hset(channel.session.names.queue_limits, f"moved {queue}", "redis")
     waits_until: float | None = None
     while True:
-        args = calls.claim_args(claimant.owner, claimant.number, AT_MOST, [queue], unlimited)
+        args = calls.claim_args(claimant.owner, claimant.numbers[0], AT_MOST, [queue], unlimited)
         claim = calls.read_claim(session.call(calls.CLAIM, args))
-        claimant.number += 1
+        claimant.mark_answered()
         if claim.tasks:
             moved += _move_claimed(channel, queue, claim.tasks)
             if progress:

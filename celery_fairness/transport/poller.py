@@ -19,6 +19,7 @@ from weakref import ref
 from kombu.utils.eventio import READ
 
 from celery_fairness.compat.redis_transport import Poller
+from celery_fairness.transport.lanes import Lane
 from celery_fairness.transport.session import Session
 
 #: Longest wait of a loop without a hub while its worker stops, in seconds.
@@ -42,6 +43,21 @@ class FairPoller(Poller):
         self._on_readable: Callable[[int], Any] | None = None
         #: The time at which the loop wakes at the latest (monotonic seconds); None without one.
         self._wakes_at: float | None = None
+
+    def add_lane(self, channel: Any, lane: Lane) -> None:
+        """Poll the connection of a lane for a channel."""
+        socket = lane.connection._sock
+        self._fd_to_chan[socket.fileno()] = channel, lane
+        self._chan_to_sock[channel, lane, lane] = socket
+        self.poller.register(socket, self.eventflags)
+
+    def on_readable(self, fileno: int) -> Any:
+        """Read an answer."""
+        channel, kind = self._fd_to_chan.get(fileno, (None, None))
+        if isinstance(kind, Lane):
+            # Not only if there is a place: the answer may be that to an end.
+            return channel.read_lane(kind)
+        return super().on_readable(fileno)
 
     def serve(self, session: Session) -> None:
         """Wake the loop for the ends of ``session``, and send them."""
@@ -154,12 +170,14 @@ class FairPoller(Poller):
         for channel in list(self._channels):
             # On a solo pool a suspect ends in this call, so its end goes with what follows.
             channel.start_suspects()
+            channel.send_on_lanes()
         super().on_poll_start()
         for session in self._sessions:
             # Ends that an open claim did not carry go with the next claim.
             if session.lease_table.has_ends and not session.claim_is_open:
                 if session.lease_table.frees_slots:
-                    session.flush()
+                    if not any(channel.has_lanes_for(session) for channel in self._channels):
+                        session.flush()
                 else:
                     # A note is not urgent, and the task's end often comes before it is sent.
                     session.renewals.settle_soon()

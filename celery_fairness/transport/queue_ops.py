@@ -126,12 +126,14 @@ class QueueOperationsMixin(_Channel):
         if not session.partitions.are_several:
             return (0,)
         session.flush()
+        args = calls.claim_args(
+            *(claimant.owner, 0, 0, [queue], session.rules), is_first=True, ring=NO_RING
+        )
         for partition in session.partitions:
-            args = calls.claim_args(
-                *(claimant.owner, 0, 0, [queue], session.rules), is_first=True, ring=NO_RING
-            )
-            answer = session.call(calls.CLAIM, args, partition)
-            rings[partition] = calls.read_claim(answer, in_partition=True).ring["rings"][queue]
+            with session.passes_over_away():
+                answer = session.call(calls.CLAIM, args, partition)
+                claim = calls.read_claim(answer, in_partition=True)
+                rings[partition] = claim.ring["rings"][queue]
         firsts = {partition: first_of(ring) for partition, ring in rings.items()}
         there = {partition: first for partition, first in firsts.items() if first is not None}
         return sorted(there, key=lambda partition: there[partition])
@@ -139,16 +141,17 @@ class QueueOperationsMixin(_Channel):
     def _claim_now(self, claimant: Claimant, queue: str, partition: int) -> Claim:
         # A message that was acknowledged just now may hold the slot.
         self.session.flush()
-        self.session.sync_epoch()
-        claimant.mark_sent()
+        self.session.sync_epoch(partition)
+        claimant.mark_sent(partition)
         for _ in range(ENTERED_AT_MOST):
             epoch = self.session.renewals.epochs[partition]
             args = calls.claim_args(
-                *(claimant.owner, claimant.number, 1, [queue], self.session.rules), epoch=epoch
+                *(claimant.owner, claimant.numbers[partition], 1, [queue], self.session.rules),
+                epoch=epoch,
             )
             claim = calls.read_claim(self.session.call(calls.CLAIM, args, partition))
             if epoch in (None, claim.epoch):
-                claimant.number += 1
+                claimant.mark_answered(partition)
                 break
             # The leases are registered again before the next try.
             self.session.renewals.saw_epoch(claim.epoch, partition)

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any
 
@@ -29,6 +29,7 @@ from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Renewal, Rules
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.partitions import Partitions, other_number
+from celery_fairness.store.servers import Server, Servers
 from celery_fairness.util.log_fields import about
 from celery_fairness.util.threads import Bell, native_lock, start_thread
 from celery_fairness.util.throttled_log import Notices
@@ -67,20 +68,22 @@ class Renewals:
         client: Any,
         connection: Connection,
         partitions: Partitions,
+        servers: Servers,
         rules: Rules,
         settle: Callable[[Call], None],
         keep: Callable[[Call], None],
     ) -> None:
         self._lease_table, self._client, self._connection = lease_table, client, connection
-        self._partitions, self._rules, self._settle, self._keep = partitions, rules, settle, keep
+        self._partitions, self._servers = partitions, servers
+        self._rules, self._settle, self._keep = rules, settle, keep
         self._lease_ms = rules.lease_ms
         #: By partition, the epoch that has all leases of this process there; None before the first
         #: answer.
         self.epochs: list[int | None] = [None] * partitions.count
         #: Partitions whose epoch has changed.
         self._changed = set[int]()
-        #: The time of the last complete renewal (monotonic seconds).
-        self.renewed_at = 0.0
+        #: By partition, the time of the last complete renewal (monotonic seconds).
+        self.renewed_at = [0.0] * partitions.count
         #: The time of Redis less the monotonic time of this host, in seconds.
         self._ahead_seconds = time.time() - time.monotonic()
         #: Whether the thread is alive.
@@ -129,6 +132,11 @@ class Renewals:
             self._at_once = True
             self.begin()
             self._bell.ring()
+
+    def renew_at_once(self) -> None:
+        """Renew now, because a server answers again."""
+        self._at_once = True
+        self._bell.ring()
 
     def settle_soon(self) -> None:
         """Let the thread send notes and ends within :data:`SETTLE_SOON_SECONDS`."""
@@ -191,21 +199,19 @@ class Renewals:
             each.epoch = answer.epoch
         return answer
 
-    def sync_epoch(self, call: Call) -> None:
-        """Read Redis's epoch, before the first claim on a new connection.
+    def sync_epoch(self, call: Call, partition: int = 0) -> None:
+        """Read the epoch of a partition, before the first claim on a new connection.
 
         A producer connects too, and its user may not have the rights of a renewal.
 
         Raises:
             SettingsError: The installation has another number of partitions.
         """
-        epoch = self.meet_home(call)
         if not self._partitions.are_several:
-            self.saw_epoch(epoch)
+            self.saw_epoch(self.meet_home(call))
             return
-        args = calls.epoch_args(self._rules, None)
-        for partition in self._partitions:
-            self.saw_epoch(int(call(calls.EPOCH, args, partition)), partition)
+        args = calls.epoch_args(self._rules.lease_ms, None)
+        self.saw_epoch(int(call(calls.EPOCH, args, partition)), partition)
 
     def meet_home(self, call: Call) -> int:
         """Return the epoch of the home, and check the number of partitions.
@@ -213,10 +219,12 @@ class Renewals:
         Raises:
             SettingsError: The installation has another number of partitions.
         """
+        place = self._servers.of(None).place
+        args = calls.epoch_args(self._rules.lease_ms, self._partitions.count, place=place)
         try:
-            return int(call(calls.EPOCH, calls.epoch_args(self._rules, self._partitions.count)))
+            return int(call(calls.EPOCH, args))
         except ResponseError as error:
-            raise other_number(error, self._partitions.count) or error from None
+            raise other_number(error, self._partitions.count, place) or error from None
 
     def renew(self, call: Call) -> None:
         """Renew all leases; if Redis lost its memory, the call registers them again."""
@@ -226,21 +234,53 @@ class Renewals:
         # Without a lease, only a changed epoch is read. Claims move the clock of a partition.
         first = self._changed | set(held_there) if self._partitions.are_several else {0}
         changes: list[tuple[bool, int, int]] = []
+        changed_servers = set[Server]()
         try:
             for partition in sorted(self._partitions, key=lambda each: each not in first):
-                # A memory is lost as a whole, so it is reported once for all partitions.
-                if partition not in first and not changes:
-                    break
-                change = self._renew_partition(call, partition, held_there[partition])
-                changes += [change] if change else []
+                server = self._servers.of(partition)
+                # A server loses its memory as a whole, so it is reported once for its partitions.
+                if partition not in first and server not in changed_servers:
+                    continue
+                with self._passes_over(partition):
+                    begun = monotonic()
+                    change = self._renew_partition(call, partition, held_there[partition])
+                    if change:
+                        changes.append(change)
+                        changed_servers.add(server)
+                    self._note_renewed(partition, begun)
         finally:
             if changes:
                 self._report_changed_memory(changes)
         if self._partitions.are_several and self.worker:
-            # A lost memory has no number. An announcement alone would make it one of one partition.
-            self.meet_home(call)
-            self._announced = self.worker()
-            self._announce(call, self._announced, None, None)
+            with self._passes_over(None):
+                # A lost memory has no number. An announcement alone would make it one of one
+                # partition.
+                self.meet_home(call)
+                self._announced = self.worker()
+                self._announce(call, self._announced, None, None)
+
+    @contextlib.contextmanager
+    def _passes_over(self, partition: int | None) -> Iterator[None]:
+        """Go on if the server of a partition does not answer, because the others have theirs.
+
+        The leases of the partition are renewed as soon as its server answers.
+        """
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            if not self._servers.are_several:
+                raise
+            server = self._servers.of(partition)
+            what = "the home" if partition is None else f"partition {partition}"
+            text = str(error) or type(error).__name__
+            self._notices.error(
+                f"renew {server}", "leases of %s on %s wait: %s", what, server, text
+            )
+
+    def _note_renewed(self, partition: int, at: float) -> None:
+        renewed_at = list(self.renewed_at)
+        renewed_at[partition] = at
+        self.renewed_at = renewed_at
 
     def _announce(self, call: Call, worker: str, epoch: int | None, partition: int | None) -> bool:
         """Report that the worker lives; return whether Redis lost its memory since ``epoch``."""
@@ -353,11 +393,9 @@ class Renewals:
                 continue
             self._at_once, idle_renewals = False, 0
             try:
-                begun = monotonic()
                 self.renew(self._call)
-                self.renewed_at = begun
                 renew_at = monotonic() + every
-                if self.worker is not None:
+                if self.worker is not None and not self._servers.of(None).problem:
                     self.read_clock(self._client)
                 self._keep(self._call)
                 # While the worker makes a new connection, only this thread sends ends.

@@ -12,7 +12,8 @@ bell has rung. It takes at most one task of a partition that it has not looked a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ class _Partition:
         self.firsts: dict[str, First] = {}
         self.debts: dict[str, float] = {}
         self.look_at = 0.0
-        self.is_woken = True
+        self.is_woken = self.is_unread = True
         #: Queues that the last look left out, because the worker had no room for their tasks.
         self.left_out = set[str]()
         self.cursor = ScanCursor(task_filter)
@@ -82,6 +83,8 @@ class RingMerge:
 
     def __init__(self, count: int, task_filter: TaskFilter) -> None:
         self._partitions = [_Partition(task_filter) for _ in range(count)]
+        #: The partitions whose servers do not answer now. Turns go on without them.
+        self.away = set[int]()
         #: By queue, the latest start that a ring has served.
         self._at: dict[str, float] = {}
 
@@ -103,13 +106,23 @@ class RingMerge:
         for each in self._partitions if partition is None else [self._partitions[partition]]:
             each.look_at, each.is_woken = 0.0, is_woken
 
+    def forget(self, partition: int) -> None:
+        """Read the rings of a partition anew, whose server answers again."""
+        there = self._partitions[partition]
+        there.firsts.clear()
+        there.look_at, there.is_woken, there.is_unread = 0.0, True, True
+
     def seconds_to_look(self, queues: Sequence[str], now: float) -> float:
         """Return the time until the next request has something to do, in seconds."""
-        if any(queue in each.firsts for each in self._partitions for queue in queues):
+        there = [each for _, each in self._there()]
+        if any(queue in each.firsts for each in there for queue in queues):
             return 0.0
-        if any(not each.left_out.isdisjoint(queues) for each in self._partitions):
+        if any(not each.left_out.isdisjoint(queues) for each in there):
             return 0.0
-        return max(0.0, min(each.look_at for each in self._partitions) - now)
+        return max(0.0, min((each.look_at for each in there), default=float("inf")) - now)
+
+    def _there(self) -> Iterator[tuple[int, _Partition]]:
+        return (pair for pair in enumerate(self._partitions) if pair[0] not in self.away)
 
     # -- the request ------------------------------------------------------------------------------
 
@@ -121,6 +134,7 @@ class RingMerge:
         is_strict: bool,
         takes_of_one: bool,
         without_room: Sequence[str] = (),
+        busy: AbstractSet[int] = frozenset(),
     ) -> list[Look]:
         """Return the claims of the next request, with at most ``want`` tasks in all.
 
@@ -132,17 +146,22 @@ class RingMerge:
             takes_of_one: Whether only one partition is taken from, because all claims share a bound
                 that each of them would reach alone.
             without_room: Consumed queues that the request leaves out.
+            busy: Partitions whose servers have an open request. Their places stay free for them.
         """
         firsts = {queue: self._firsts_of(queue) for queue in queues}
-        wants = _divided({queue: dict(each) for queue, each in firsts.items()}, want, is_strict)
+        wants = Counter[int]()
+        # Before that, the first turn of all may be in a partition that has not answered yet.
+        if not any(each.is_unread for _, each in self._there()):
+            wants = _divided({queue: dict(each) for queue, each in firsts.items()}, want, is_strict)
         if takes_of_one:
             wants = Counter(dict.fromkeys(list(wants)[:1], want))
         looks = {
             number: Look(number, most, tills=_tills(firsts, number))
             for number, most in wants.items()
+            if number not in busy
         }
         left = 0 if wants else want
-        for number in self._due(queues, now):
+        for number in self._due(queues, now, busy):
             # What the look does not see now is looked at when the worker has room.
             left_out = self._partitions[number].left_out
             left_out.difference_update(queues)
@@ -158,16 +177,14 @@ class RingMerge:
 
     def _firsts_of(self, queue: str) -> dict[int, First]:
         return {
-            number: each.firsts[queue]
-            for number, each in enumerate(self._partitions)
-            if queue in each.firsts
+            number: each.firsts[queue] for number, each in self._there() if queue in each.firsts
         }
 
-    def _due(self, queues: Sequence[str], now: float) -> list[int]:
+    def _due(self, queues: Sequence[str], now: float, busy: AbstractSet[int]) -> list[int]:
         due = [
             number
-            for number, each in enumerate(self._partitions)
-            if each.look_at <= now or not each.left_out.isdisjoint(queues)
+            for number, each in self._there()
+            if number not in busy and (each.look_at <= now or not each.left_out.isdisjoint(queues))
         ]
         due.sort(key=lambda number: self._partitions[number].look_at)
         return due[:LOOKS_AT_MOST]
@@ -180,7 +197,7 @@ class RingMerge:
         seconds, is_empty = claim.sleep_ms / 1000, look.want > 0 and not claim.tasks
         if look.want:
             seconds = partition.cursor.read_answer(claim)
-        partition.look_at, partition.is_woken = now + seconds, True
+        partition.look_at, partition.is_woken, partition.is_unread = now + seconds, True, False
         rings: Mapping[str, Any] = claim.ring.get("rings", {})
         for queue, ring in rings.items():
             self._at[queue] = max(self._at.get(queue, 0.0), float(ring["at"]))

@@ -6,6 +6,7 @@ fairredis+socket://   a unix socket
 fairsentinel://       the master of a Sentinel group, several hosts with ;
 faircluster://        one slot of a cluster, several nodes with ;
 fairclusters://       the same with TLS
+fairservers://        several Redis servers with ;, each of which has its own partitions
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from typing import Any
 
 from celery_fairness.compat import redis_transport
 from celery_fairness.store.cluster import SlotPrimary
-from celery_fairness.transport.channel import FairChannel, FairClusterChannel, FairSentinelChannel
+from celery_fairness.transport.channel import (
+    FairChannel,
+    FairClusterChannel,
+    FairSentinelChannel,
+    FairServersChannel,
+)
 from celery_fairness.transport.poller import FairPoller
 
 #: Longest wait for messages of stock queues, in seconds. It is kombu's default.
@@ -92,6 +98,12 @@ class SentinelTransport(Transport):
 
     default_port = 26379
     Channel = FairSentinelChannel
+
+
+class ServersTransport(Transport):
+    """Several Redis servers, each of which has its own partitions."""
+
+    Channel = FairServersChannel
 
 
 class ClusterTransport(Transport):

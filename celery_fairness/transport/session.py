@@ -15,12 +15,13 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 from weakref import ref
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_fairness.config.settings import Settings
 from celery_fairness.errors import LimiterUnavailable
@@ -29,7 +30,8 @@ from celery_fairness.scheduler.lease_table import Held, LeaseTable
 from celery_fairness.scheduler.types import Claim, Claimed, Outcome, Settle, Verdict
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
-from celery_fairness.store.partitions import Partitions
+from celery_fairness.store.partitions import Partitions, other_number
+from celery_fairness.store.servers import PartedConnection, Server, Servers
 from celery_fairness.transport.options import rules_of
 from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares
 from celery_fairness.transport.renewals import Call, Renewals
@@ -50,32 +52,40 @@ CLAIM_WITHOUT_WORKER = 16
 
 
 class Claimant:
-    """The name under which a channel claims. Its requests are numbered, with one open at a time.
+    """The name under which a channel claims.
+
+    Its claims of each partition are numbered, with one open at a time.
 
     Attributes:
         process: The id of its process.
         owner: Its name in Redis: host, process, and a random part.
-        number: The number of the open or the next request.
-        unanswered: By partition, the tasks that the open request wants, if there are several
+        numbers: By partition, the number of the open or the next claim.
+        sent_at: By partition, when that number was first sent (monotonic seconds).
+        unanswered: By partition, the tasks that the open claim wants, if there are several
             partitions.
-        sent_at: When that number was first sent (monotonic seconds).
     """
 
     def __init__(self) -> None:
         self.process = os.getpid()
         host = "".join(socket.gethostname().encode("ascii", "replace").decode().split())
         self.owner = f"{host}:{self.process}:{uuid.uuid4().hex[:12]}"
-        self.number = 1
+        self.numbers = defaultdict[int, int](lambda: 1)
+        self.sent_at = defaultdict[int, float](float)
         self.unanswered: dict[int, int] = {}
-        self.sent_at = 0.0
-        self._sent = 0
+        self._sent = dict[int, int]()
 
-    def mark_sent(self) -> bool:
-        """Note the time of a request's first send; return whether this is the first one."""
-        is_first = self._sent != self.number
+    def mark_sent(self, partition: int = 0) -> bool:
+        """Note the time of a claim's first send; return whether this is the first one."""
+        number = self.numbers[partition]
+        is_first = self._sent.get(partition) != number
         if is_first:
-            self._sent, self.sent_at = self.number, monotonic()
+            self._sent[partition], self.sent_at[partition] = number, monotonic()
         return is_first
+
+    def mark_answered(self, partition: int = 0) -> None:
+        """Note that the open claim of a partition has its answer."""
+        self.numbers[partition] += 1
+        self.unanswered.pop(partition, None)
 
 
 class Session:
@@ -84,10 +94,18 @@ class Session:
     Args:
         address: The address for error texts.
         make: Makes a client of redis-py. Only the constructor calls it.
+        make_servers: Makes the servers of the partitions, again in a forked child.
+        client_of: Makes a client of one of several servers.
     """
 
     def __init__(
-        self, address: Address, make: Callable[[], Any], partitions: Partitions, settings: Settings
+        self,
+        address: Address,
+        make: Callable[[], Any],
+        partitions: Partitions,
+        settings: Settings,
+        make_servers: Callable[[], Servers] = Servers,
+        client_of: Callable[[Server], Any] = lambda _server: None,
     ) -> None:
         self.settings = settings
         self.rules = rules_of(settings)
@@ -96,6 +114,7 @@ class Session:
         self.names, self.prefix = partitions.home, partitions.home.prefix
         self.address = address
         self._client, self._client_of_thread = make(), make()
+        self._make_servers, self._client_of = make_servers, client_of
         self.forget()
 
     def forget(self) -> None:
@@ -134,15 +153,20 @@ class Session:
         self._settler = Claimant()
         #: The partition of the last outcome.
         self._outcomes_of = 0
-        self._connection = Connection(self.address, make=lambda: self._client)
-        #: The number of opened connections when the epoch was last read.
-        self._synced_on: int | None = None
+        #: The servers of the partitions.
+        self.servers = self._make_servers()
+        self.servers.ask = self._ask
+        self.servers.on_back.append(self._server_is_back)
+        self._connection = self._connected(self._client)
+        #: By partition, the number of opened connections when its epoch was last read.
+        self._synced_on: dict[int, int] = {}
         of_thread = self._client_of_thread
         self.renewals = Renewals(
             self.lease_table,
             of_thread,
-            Connection(self.address, make=lambda: of_thread),
+            self._connected(of_thread),
             self.partitions,
+            self.servers,
             self.rules,
             self._settle,
             self._keep_consumed,
@@ -203,6 +227,59 @@ class Session:
         with self._lock:
             self._claimants.append(claimant)
 
+    # -- servers ----------------------------------------------------------------------------------
+
+    def _connected(self, client: Any) -> Connection:
+        """Return a connection whose home is at ``client``."""
+        if not self.servers.are_several:
+            return Connection(self.address, make=lambda: client)
+        return PartedConnection(
+            *(self.address, self.partitions, self.servers, self._connection_to, self._meet),
+            make=lambda: client,
+        )
+
+    def _connection_to(self, server: Server) -> Connection:
+        client = self._client_of(server)
+        options = client.connection_pool.connection_kwargs
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            # While a renewal waits for one server, no lease on the others ends.
+            longest = self.rules.lease_ms / 6000
+            options[name] = min(options.get(name) or longest, longest)
+        return Connection(self.address, make=lambda: client, is_one_of=True)
+
+    def _meet(self, server: Server, connection: Connection) -> None:
+        """Compare the place of a server in the list with that of the installation."""
+        if not server.place:
+            return
+        args = calls.epoch_args(self.rules.lease_ms, self.partitions.count, place=server.place)
+        try:
+            connection.execute(calls.EPOCH, self.prefix, args)
+        except ResponseError as error:
+            raise other_number(error, self.partitions.count, server.place) or error from None
+
+    def _ask(self, server: Server) -> None:
+        """Ask a server that is away for an answer. Raise if there is none."""
+        connection = self._connection_to(server)
+        try:
+            connection.client().ping()
+        finally:
+            connection.close()
+
+    def _server_is_back(self) -> None:
+        self.renewals.renew_at_once()
+        self._wake()
+
+    def away_text(self, error: object = "") -> str:
+        """Return which servers are away, and which partitions wait for them."""
+        there: dict[Server, list[int]] = defaultdict(list)
+        for partition in self.partitions:
+            there[self.servers.of(partition)].append(partition)
+        return "; ".join(
+            f"{server} (partitions {', '.join(map(str, numbers))}): {server.problem}"
+            for server, numbers in there.items()
+            if server.problem
+        ) or str(error)
+
     # -- calls ------------------------------------------------------------------------------------
 
     def call(self, verb: str, args: list[str], partition: int | None = None) -> Any:
@@ -213,27 +290,31 @@ class Session:
         prefix = self.prefix if partition is None else self.partitions.prefix(partition)
         return self._connection.execute(verb, prefix, args)
 
-    def load_library(self) -> None:
-        """Load the function library if Redis does not have it.
+    def load_library(self, partition: int | None = None) -> None:
+        """Load the function library if the server of a partition, or of the home, lacks it.
 
         Raises:
             LibraryUnusable: It cannot be loaded. The text has the reason.
         """
-        self._connection.load_library(self.prefix)
+        prefix = self.prefix if partition is None else self.partitions.prefix(partition)
+        self._connection.load_library(prefix)
 
-    def sync_epoch(self) -> None:
-        """Read Redis's epoch, once for each opened connection."""
-        if self._synced_on != self._connection.opened:
-            self.renewals.sync_epoch(self.call)
-            self._synced_on = self._connection.opened
+    def sync_epoch(self, partition: int) -> None:
+        """Read the epoch of a partition, once for each opened connection."""
+        opened = self._connection.at(self.partitions.prefix(partition)).opened
+        if self._synced_on.get(partition) != opened:
+            self.renewals.sync_epoch(self.call, partition)
+            self._synced_on[partition] = opened
 
     def next_outcome(self, written: str) -> Outcome | None:
         """Delete the outcome that was stored, and return the next one of any partition."""
         for _ in self.partitions:
             args = calls.next_outcome_args(written, self.rules)
-            answer = self.call(calls.NEXT_OUTCOME, args, self._outcomes_of)
-            if (outcome := calls.read_next_outcome(answer)) is not None:
-                return outcome
+            # The outcomes of a server that is away wait there.
+            with self.passes_over_away():
+                answer = self.call(calls.NEXT_OUTCOME, args, self._outcomes_of)
+                if (outcome := calls.read_next_outcome(answer)) is not None:
+                    return outcome
             written = ""
             self._outcomes_of = (self._outcomes_of + 1) % self.partitions.count
         return None
@@ -264,38 +345,49 @@ class Session:
             self.renewals.await_settled()
 
     def _settle(self, call: Call) -> None:
-        while ends := self.lease_table.take_ends(SETTLE_AT_MOST):
+        if not self.partitions.are_several:
+            self._settle_all(call, None)
+            return
+        for partition in {self.partitions.of_tag(each) for each in self.lease_table.ended()}:
+            self._settle_all(call, partition)
+
+    def _settle_all(self, call: Call, partition: int | None) -> None:
+        """Send all ends of a partition. If it fails, they stay in the table."""
+        while ends := self.take_ends(partition):
             try:
-                self._settle_each(call, ends)
+                self._settle_each(call, ends, partition)
             except (RedisError, OSError, LimiterUnavailable) as error:
                 self.lease_table.give_back(ends)
                 self.notices.error(
                     "settle",
                     "%d ended tasks could not be sent to %s: %s",
                     len(ends),
-                    self.address,
+                    self.address if partition is None else f"partition {partition}",
                     str(error) or type(error).__name__,
                 )
                 return
 
-    def _settle_each(self, call: Call, ends: list[Settle]) -> None:
-        if not self.partitions.are_several:
-            call(calls.SETTLE, calls.settle_args(ends, self.rules))
+    def take_ends(self, partition: int | None = None) -> list[Settle]:
+        """Take the oldest ends of one partition, or of the only one, to send them."""
+        if partition is None:
+            return self.lease_table.take_ends(SETTLE_AT_MOST)
+        of_tag = self.partitions.of_tag
+        return self.lease_table.take_ends(SETTLE_AT_MOST, lambda lease: of_tag(lease) == partition)
+
+    def _settle_each(self, call: Call, ends: list[Settle], partition: int | None) -> None:
+        if partition is None or not self.claimed_queues:
+            there = () if partition is None else (partition,)
+            call(calls.SETTLE, calls.settle_args(ends, self.rules), *there)
             return
-        for partition in self.partitions:
-            there = [end for end in ends if self.partitions.of_tag(end.lease) == partition]
-            if there and self.claimed_queues:
-                # A claim of no task answers which bells to ring.
-                args = calls.claim_args(
-                    *(self._settler.owner, 0, 0, self.claimed_queues, self.rules),
-                    ends=there,
-                    is_first=True,
-                    ring=NO_RING,
-                )
-                answer = call(calls.CLAIM, args, partition)
-                self.ring_bells(partition, calls.read_claim(answer, in_partition=True))
-            elif there:
-                call(calls.SETTLE, calls.settle_args(there, self.rules), partition)
+        # A claim of no task answers which bells to ring.
+        args = calls.claim_args(
+            *(self._settler.owner, 0, 0, self.claimed_queues, self.rules),
+            ends=ends,
+            is_first=True,
+            ring=NO_RING,
+        )
+        answer = call(calls.CLAIM, args, partition)
+        self.ring_bells(partition, calls.read_claim(answer, in_partition=True))
 
     def _keep_consumed(self, call: Call) -> None:
         """Report the queues in use, because the loop may stand still while a body runs."""
@@ -312,10 +404,20 @@ class Session:
         """
         args, waits = calls.expire_queues_args(kept_ms, declared), []
         for partition in self.partitions:
-            while (wait_ms := int(call(calls.EXPIRE_QUEUES, args, partition))) == calls.ENDS_FIRST:
-                pass
-            waits.append(wait_ms)
+            with self.passes_over_away():
+                waits.append(calls.ENDS_FIRST)
+                while waits[-1] == calls.ENDS_FIRST:
+                    waits[-1] = int(call(calls.EXPIRE_QUEUES, args, partition))
         return min((wait_ms for wait_ms in waits if wait_ms >= 0), default=-1)
+
+    @contextlib.contextmanager
+    def passes_over_away(self) -> Iterator[None]:
+        """Pass over a partition whose server does not answer, if others have their own servers."""
+        try:
+            yield
+        except (RedisError, OSError):
+            if not self.servers.are_several:
+                raise
 
     def enter(
         self, claimant: Claimant, claim: Claim, for_places: bool = False, partition: int = 0
@@ -330,7 +432,7 @@ class Session:
             self.renewals.begin()
         # Only after that: a lease from before a lost memory is registered again with the rest.
         self.renewals.saw_epoch(claim.epoch, partition)
-        if not entered or monotonic() - claimant.sent_at < self.rules.lease_ms / 3000:
+        if not entered or monotonic() - claimant.sent_at[partition] < self.rules.lease_ms / 3000:
             return entered
         all_held = [held for _, held in entered]
         try:
@@ -345,7 +447,8 @@ class Session:
 
     def is_lost(self, held: Held) -> bool:
         """Return whether the lease has ended; ask Redis if no renewal came for a whole lease."""
-        if monotonic() - max(held.since, self.renewals.renewed_at) >= self.rules.lease_ms / 1000:
+        renewed_at = self.renewals.renewed_at[held.partition]
+        if monotonic() - max(held.since, renewed_at) >= self.rules.lease_ms / 1000:
             try:
                 gone = self.renewals.renew_batch(self.call, [held], held.epoch, held.partition).gone
             except (RedisError, OSError):
@@ -430,13 +533,14 @@ def session_of(
     settings: Settings,
     address: Address,
     make: Callable[[], Any],
+    **servers: Any,
 ) -> Session:
     """Return this process's session with a Redis, made at the first call."""
     key = place, partitions.home.prefix, repr(settings)
     with _sessions_lock:
         session = _sessions.get(key)
         if session is None:
-            session = _sessions[key] = Session(address, make, partitions, settings)
+            session = _sessions[key] = Session(address, make, partitions, settings, **servers)
         return session
 
 

@@ -198,7 +198,10 @@ def make_shop(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., Shop]]:
-    """A factory of shops: ``make_shop(broker, conf=…, fairness=…, variables=…)``."""
+    """A factory of shops: ``make_shop(broker, conf=…, fairness=…, variables=…)``.
+
+    The broker is a kind or a URL.
+    """
     close_soon(monkeypatch)
     shops: list[Shop] = []
 
@@ -218,6 +221,8 @@ def make_shop(
         }
         if broker == "fairredis":
             env["CELERY_BROKER_URL"] = f"fair{redis_url}"
+        elif "://" in broker:
+            env["CELERY_BROKER_URL"] = broker
         else:
             if broker != "redis":
                 env["CELERY_BROKER_URL"] = request.getfixturevalue("rabbit_url")

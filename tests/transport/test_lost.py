@@ -173,7 +173,7 @@ def test_an_answer_that_is_read_after_its_leases_ended_is_not_delivered(
     slow = Inbox(connect(), "jobs")
     ask(slow)
     eventually(lambda: client.hlen(RUNNING) == 1)
-    slow.channel._claimant.sent_at -= 3600
+    slow.channel._claimant.sent_at[0] -= 3600
     end_lease(client)
     other = Inbox(connect(fairness={"max_deliveries": 9}), "jobs")
     other.await_count(1)
@@ -488,7 +488,7 @@ def test_an_answer_that_is_read_late_and_was_forgotten_is_delivered_and_counts(
     inbox = Inbox(connect(), "jobs")
     ask(inbox)
     eventually(lambda: client.hlen(RUNNING) == 1)
-    inbox.channel._claimant.sent_at -= 3600
+    inbox.channel._claimant.sent_at[0] -= 3600
     client.flushall()
     inbox.await_count(1)
     assert client.zcard(LEASES) == 1

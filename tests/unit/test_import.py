@@ -100,6 +100,7 @@ INTERNAL = {
     "NotBegun",
     "NotSentBack",
     "Parked",
+    "ServerAway",
     "ServerFailed",
     "ServerNotReady",
     "SlotAway",

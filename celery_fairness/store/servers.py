@@ -1,0 +1,215 @@
+"""The servers of an installation with several partitions, and which of them answer.
+
+A partition is on one server. With one Redis that is the same for all. In a list of n servers
+partition p is on server p mod n.
+
+No call waits for a server that has not answered lately: such a server is *away*, and each call of
+its partitions fails at once. A thread asks it again and again until it answers.
+
+    answers --no answer in time, or no connection--> away --it answers the thread--> answers
+
+A lone server is never away: each call tries it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as AnswerLate
+
+from celery_fairness.store.address import Address
+from celery_fairness.store.cluster import Node
+from celery_fairness.store.connection import Connection
+from celery_fairness.store.library import Library
+from celery_fairness.store.partitions import Partitions
+from celery_fairness.util.threads import Bell, native_lock, start_thread
+
+#: Pause before the thread asks a server again, in seconds.
+ASK_AGAIN_SECONDS = 0.1
+
+
+class ServerAway(ConnectionLost):
+    """The server of a partition did not answer lately, so this call was not sent."""
+
+
+class Server:
+    """One server, as this process has met it.
+
+    Attributes:
+        node: Its host and port. None for the only server.
+        number: Its position in a list, from 0.
+        place: Its position from 1 and the number of servers, as in ``1/3``. "" without a list.
+    """
+
+    def __init__(self, node: Node | None = None, number: int = 0, place: str = "") -> None:
+        self.node, self.number, self.place = node, number, place
+        self._problem, self._pid = "", 0
+
+    def __str__(self) -> str:
+        return "the server" if self.node is None else f"{self.node[0]}:{self.node[1]}"
+
+    @property
+    def problem(self) -> str:
+        """Why it is away. "" if it answers."""
+        # The thread that asks it is in the process that missed the answer.
+        return self._problem if self._problem and self._pid == os.getpid() else ""
+
+    @problem.setter
+    def problem(self, text: str) -> None:
+        self._problem, self._pid = text, os.getpid()
+
+    def check(self) -> None:
+        """Raise if the server is away.
+
+        Raises:
+            ServerAway: It is.
+        """
+        if self.problem:
+            raise ServerAway(f"{self} does not answer: {self.problem}")
+
+
+class Servers:
+    """The servers of an installation: one, or a list.
+
+    Args:
+        nodes: Host and port of each server of a list. Without any, there is one server.
+    """
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        count = len(nodes)
+        listed = [Server(node, at, f"{at + 1}/{count}") for at, node in enumerate(nodes)]
+        self._servers = listed or [Server()]
+        #: Asks a server for an answer, and raises if there is none.
+        self.ask: Callable[[Server], None] = lambda _server: None
+        #: Called in a thread when a server that was away answers.
+        self.on_back: list[Callable[[], None]] = []
+        self._lock = native_lock()
+
+    @property
+    def are_several(self) -> bool:
+        """Whether there may be more than one server."""
+        return len(self._servers) > 1
+
+    @property
+    def any_away(self) -> bool:
+        """Whether a server is away."""
+        return any(server.problem for server in self._servers)
+
+    def of(self, partition: int | None) -> Server:
+        """Return the server of a partition, or of the home."""
+        return self._servers[(partition or 0) % len(self._servers)]
+
+    def lost(self, server: Server, error: BaseException) -> None:
+        """Note that a server did not answer. It is away until it answers."""
+        if not self.are_several or isinstance(error, ServerAway):
+            return
+        with self._lock:
+            was_away, server.problem = server.problem, str(error) or type(error).__name__
+        if not was_away:
+            start_thread(lambda: self._await_answer(server))
+
+    def _await_answer(self, server: Server) -> None:
+        bell = Bell()
+        while server.problem:
+            bell.wait(ASK_AGAIN_SECONDS)
+            try:
+                self.ask(server)
+            except (RedisError, OSError):
+                continue
+            server.problem = ""
+        for call in list(self.on_back):
+            call()
+
+
+class PartedConnection(Connection):
+    """Calls functions in partitions, each at the server that has it.
+
+    Plain reads are those of the home.
+
+    Args:
+        address: The address of the home.
+        partitions: The partitions.
+        servers: Their servers.
+        connect: Makes a connection to one server.
+        meet: Called with a server and its connection before the first call there.
+        timeout_seconds, retries, make: Those of the home's connection.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        partitions: Partitions,
+        servers: Servers,
+        connect: Callable[[Server], Connection],
+        meet: Callable[[Server, Connection], None],
+        timeout_seconds: float = 2.0,
+        retries: int = 1,
+        make: Callable[[], Any] | None = None,
+    ) -> None:
+        super().__init__(
+            *(address, timeout_seconds, retries, make, partitions.home.prefix), is_one_of=True
+        )
+        self._partitions, self.servers = partitions, servers
+        self._connect, self._meet = connect, meet
+        self._connections: dict[Server, Connection] = {}
+        self._met = set[Server]()
+        self._lock = native_lock()
+
+    @property
+    def place(self) -> str:
+        """The place of the home's server in a list of servers, "" without a list."""
+        return self.servers.of(None).place
+
+    def at(self, prefix: str) -> Connection:
+        """Return the connection to the server that has the keys of ``prefix``."""
+        return self._connection_to(self.servers.of(self._partitions.find(prefix)))
+
+    def execute(
+        self, function: str, prefix: str, args: Sequence[Any], made: Library | None = None
+    ) -> Any:
+        """Call ``function`` at the server that has the keys of ``prefix``.
+
+        Raises:
+            ServerAway: The server did not answer lately.
+        """
+        server = self.servers.of(self._partitions.find(prefix))
+        server.check()
+        connection = self._connection_to(server)
+        try:
+            if server not in self._met:
+                self._meet(server, connection)
+                self._met.add(server)
+            return connection.execute(function, prefix, args, made)
+        except (ConnectionLost, AnswerLate, OSError) as error:
+            self.servers.lost(server, error)
+            raise
+
+    def post(self, function: str, prefix: str, args: Sequence[Any]) -> None:
+        """Call ``function`` at the server of ``prefix``, without waiting for its answer."""
+        server = self.servers.of(self._partitions.find(prefix))
+        if server.problem or server not in self._met:
+            self.run(function, prefix, args)
+        else:
+            self._connection_to(server).post(function, prefix, args)
+
+    def load_library(self, prefix: str, made: Library | None = None) -> None:
+        """Load the library if the server that has the keys of ``prefix`` lacks it."""
+        self.at(prefix).load_library(prefix, made)
+
+    def close(self) -> None:
+        """Close the connections."""
+        super().close()
+        for connection in self._connections.values():
+            connection.close()
+
+    def _connection_to(self, server: Server) -> Connection:
+        connection = self._connections.get(server)
+        if connection is None:
+            made = self._connect(server)
+            with self._lock:
+                connection = self._connections.setdefault(server, made)
+        return connection

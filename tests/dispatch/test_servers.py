@@ -1,0 +1,104 @@
+"""Real workers of an installation whose partitions are on three servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery.exceptions import OperationalError
+
+from celery_fairness.store.partitions import Partitions
+from tests.dispatch.conftest import send
+from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.support.redis_server import HOST, RedisServer
+from tests.support.waiting import at_most, eventually
+
+pytestmark = pytest.mark.one_redis("servers")
+
+COUNT = 8
+KINDS = "tests.dispatch.kinds"
+PLACES = Partitions("fairness", count=COUNT)
+SEVERAL: dict[str, Any] = {"partitions": COUNT, "tier_cache_seconds": 0}
+USERS = [f"user{number}" for number in range(40)]
+
+
+@pytest.fixture
+def shop(make_shop: Callable[..., Shop], several_servers: list[RedisServer]) -> Shop:
+    """A shop whose tenants are on three servers."""
+    url = "fairservers://" + ";".join(f"{HOST}:{each.port}/0" for each in several_servers)
+    return make_shop(url, fairness=SEVERAL)
+
+
+def users_of(server: int) -> list[str]:
+    return [user for user in USERS if PLACES.of_tenant(user) % 3 == server]
+
+
+def left(servers: list[RedisServer]) -> list[str]:
+    """Return what partitions have of tasks that wait or run."""
+    found = []
+    for server in servers:
+        with server.client(decode_responses=True) as client:
+            found += [
+                key
+                for names in PLACES.names
+                for kind in ("tasks", "messages", "running", "ends", "leases:*", "lane:*")
+                for key in client.scan_iter(names.prefix.replace("*", "") + kind)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_limits_hold_and_every_task_runs_once(
+    shop: Shop, several_servers: list[RedisServer], pool: str
+) -> None:
+    for _ in range(2):
+        shop.worker(pool=pool, concurrency=1 if pool == "solo" else 3)
+    results = [shop.send("work", user=user, seconds=0.01) for _ in range(2) for user in USERS]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {result.id: 1 for result in results}
+    assert {shop.most_at_once(user) for user in USERS} == {1}
+    eventually(lambda: left(several_servers) == [])
+
+
+def test_a_frozen_server_stops_its_own_tenants_alone(
+    shop: Shop, several_servers: list[RedisServer]
+) -> None:
+    worker = shop.worker(pool="threads", concurrency=4)
+    shop.send("work", user=users_of(1)[0]).get(timeout=RESULT_SECONDS)
+    theirs, others = users_of(1), users_of(0) + users_of(2)
+    first = [shop.send("work", user=user, seconds=0.01) for user in theirs]
+    several_servers[1].pause()
+    began = time.monotonic()
+    results = [shop.send("work", user=user, seconds=0.01) for user in others]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert time.monotonic() - began < at_most(2.0)
+    worker.wait_for_log(f"127.0.0.1:{several_servers[1].port} (partitions 1, 4, 7)", at_most(6.0))
+    with pytest.raises(OperationalError):
+        shop.send("work", user=theirs[0])
+    several_servers[1].resume()
+    for result in first:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert shop.runs() == {**shop.runs(), **{each.id: 1 for each in (*first, *results)}}
+    assert set(shop.runs().values()) == {1}
+    eventually(lambda: left(several_servers) == [])
+
+
+def test_the_tasks_of_a_killed_worker_run_on_another(
+    shop: Shop, several_servers: list[RedisServer]
+) -> None:
+    first = shop.worker(app=KINDS, pool="threads", concurrency=12)
+    gate = shop.gate_file()
+    users = USERS[:12]
+    results = [send(shop, "kinds.late", user, gate=str(gate)) for user in users]
+    eventually(lambda: len(shop.ledger("start")) == len(users), RESULT_SECONDS)
+    first.kill()
+    gate.touch()
+    shop.worker(app=KINDS, pool="threads", concurrency=12)
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {2}
+    eventually(lambda: left(several_servers) == [])

@@ -1,0 +1,186 @@
+"""Partitions on several Redis servers: turns across them, and servers that do not answer."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from celery_fairness.errors import SettingsError
+from celery_fairness.store.partitions import Partitions
+from celery_fairness.transport.session import sessions
+from tests.support.redis_server import HOST, RedisServer
+from tests.support.waiting import eventually
+from tests.transport.conftest import Connect, Inbox, charged, publish
+from tests.transport.test_partitions import drain, spread_of, tenants_of
+
+pytestmark = [pytest.mark.redis, pytest.mark.one_redis("servers")]
+
+COUNT = 8
+SEVERAL: dict[str, Any] = {"partitions": COUNT, "tiers": "unlimited"}
+PLACES = Partitions("fairness", count=COUNT)
+
+
+def url_of(servers: list[RedisServer]) -> str:
+    return "fairservers://" + ";".join(f"{HOST}:{each.port}/0" for each in servers)
+
+
+@pytest.fixture
+def open_there(connect: Connect, several_servers: list[RedisServer]) -> Any:
+    """``open_there()``: connect to three servers."""
+
+    def opened(fairness: dict[str, Any] = SEVERAL, **options: Any) -> Connection:
+        return connect(url_of(several_servers), fairness=fairness, **options)
+
+    return opened
+
+
+def take(inbox: Inbox, count: int) -> list[str]:
+    """Acknowledge the next messages, and return their tenants."""
+    served = drain(inbox, count)
+    inbox.messages.clear()
+    return served
+
+
+def tenant_on(server: int, number: int = 0) -> str:
+    """Return a tenant of a server, whose first partition has its number."""
+    return tenants_of(server, number + 1)[number]
+
+
+@pytest.mark.parametrize("prefetch", [1, 4, 20])
+def test_tenants_of_all_servers_take_turns(
+    open_there: Any, several_servers: list[RedisServer], prefetch: int
+) -> None:
+    connection = open_there()
+    tenants = tenants_of(0, 4) + [tenants_of(partition, 1)[0] for partition in range(1, 8)]
+    for tenant in tenants:
+        publish(connection, "jobs", *range(20), headers=charged(tenant))
+    for place, server in enumerate(several_servers):
+        with server.client(decode_responses=True) as client:
+            there = {key.partition(":")[0] for key in client.scan_iter("*lane*")}
+            own = [names.prefix[:-1] for names in PLACES.names[place::3]]
+            assert there == set(own)
+    inbox = Inbox(connection, "jobs", prefetch_count=prefetch)
+    served = drain(inbox, 20 * len(tenants))
+    assert Counter(served) == dict.fromkeys(tenants, 20)
+    assert spread_of(served, tenants) <= 2 + 1
+
+
+def test_a_task_wakes_a_worker_that_sleeps(open_there: Any) -> None:
+    connection = open_there()
+    inbox = Inbox(connection, "jobs")
+    waits = []
+    for number in range(12):
+        inbox.turn(0.01)
+        began = time.monotonic()
+        publish(connection, "jobs", number, headers=charged(f"tenant {number}"))
+        inbox.await_count(number + 1)
+        waits.append(time.monotonic() - began)
+        inbox.messages[-1].ack()
+    assert sorted(waits)[len(waits) // 2] < 0.2
+
+
+@pytest.mark.parametrize("frozen", [1, 2])
+def test_a_frozen_server_stops_its_own_tenants_alone(
+    open_there: Any, several_servers: list[RedisServer], frozen: int
+) -> None:
+    connection = open_there()
+    tenants = [tenant_on(place, number) for place in range(3) for number in range(4)]
+    for tenant in tenants:
+        publish(connection, "jobs", *range(30), headers=charged(tenant))
+    theirs = [tenant_on(frozen, number) for number in range(4)]
+    others = [each for each in tenants if each not in theirs]
+    inbox = Inbox(connection, "jobs", prefetch_count=4)
+    served = take(inbox, 60)
+    several_servers[frozen].pause()
+    began = time.monotonic()
+    left = sum(30 - served.count(each) for each in others)
+    # What the frozen server had answered before comes too.
+    while sum(served.count(each) for each in others) < 30 * len(others):
+        served += take(inbox, 1)
+        assert time.monotonic() - began < 3.0, left
+    assert time.monotonic() - began < 1.5
+    assert set(served[-40:]) <= set(others)
+    several_servers[frozen].resume()
+    served += take(inbox, len(tenants) * 30 - len(served))
+    assert Counter(served) == dict.fromkeys(tenants, 30)
+    inbox.nothing_comes()
+
+
+def test_a_put_for_a_frozen_server_raises_and_others_go_on(
+    open_there: Any, several_servers: list[RedisServer]
+) -> None:
+    connection = open_there()
+    publish(connection, "jobs", 0, headers=charged(tenant_on(0)))
+    several_servers[1].pause()
+    producer = connection.Producer(serializer="json")
+    began = time.monotonic()
+    with pytest.raises(connection.connection_errors):
+        publish(connection, "jobs", 1, headers=charged(tenant_on(1)))
+    first = time.monotonic() - began
+    assert first < 3.0
+    began = time.monotonic()
+    with pytest.raises(connection.connection_errors, match=f"{several_servers[1].port} does not"):
+        publish(connection, "jobs", 1, headers=charged(tenant_on(1)))
+    publish(connection, "jobs", 2, headers=charged(tenant_on(2)))
+    assert time.monotonic() - began < 0.5
+    several_servers[1].resume()
+
+    def is_put() -> None:
+        try:
+            producer.publish(3, exchange="", routing_key="jobs", headers=charged(tenant_on(1)))
+        except connection.connection_errors as error:
+            raise AssertionError(str(error)) from None
+
+    eventually(is_put)
+
+
+def test_another_list_is_an_error_with_both(
+    connect: Connect, open_there: Any, several_servers: list[RedisServer]
+) -> None:
+    connection = open_there()
+    for place in range(3):
+        publish(connection, "jobs", 1, headers=charged(tenant_on(place)))
+    first, second, third = several_servers
+    for other, expected, got in (
+        ([first, second], "number 1 of 3", "number 1 of 2"),
+        ([second, first, third], "number 2 of 3", "number 1 of 3"),
+        ([first, third, second], "number 3 of 3", "number 2 of 3"),
+    ):
+        with pytest.raises(SettingsError, match=f"expected the list.*{expected}, got: {got}"):
+            publish(
+                connect(url_of(other), fairness=SEVERAL), "jobs", 1, headers=charged(tenant_on(1))
+            )
+    with pytest.raises(SettingsError, match=r"expected the list.*number 1 of 3, got: alone"):
+        publish(connect(f"fairredis://{HOST}:{first.port}/0", fairness=SEVERAL), "jobs", 1)
+
+
+def test_fewer_partitions_than_servers_is_an_error(open_there: Any) -> None:
+    with pytest.raises(SettingsError, match=r"expected at least 3, .* got: 2"):
+        publish(open_there({"partitions": 2}), "jobs", 1)
+
+
+def test_a_server_that_lost_its_memory_gets_its_leases_again(
+    open_there: Any, several_servers: list[RedisServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = open_there()
+    for place in range(3):
+        publish(connection, "jobs", 1, 2, headers=charged(tenant_on(place)))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(6)
+    epochs = list(sessions()[0].renewals.epochs)
+    several_servers[1].kill()
+    several_servers[1].restart()
+
+    def registered() -> None:
+        inbox.turn()
+        assert any("registered again: 2" in line for line in caplog.messages)
+
+    eventually(registered)
+    later = sessions()[0].renewals.epochs
+    assert [place for place in range(3) if epochs[place] != later[place]] == [1]
+    publish(connection, "jobs", 3, headers=charged(tenant_on(1)))
+    inbox.await_count(7)
