@@ -164,7 +164,7 @@ class StartLog:
         """
         most, period_ms = window
         starts = self.left[period_ms] | self.known(period_ms)
-        inside = {at: n for at, n in starts.items() if at <= time < at + period_ms + 1}
+        inside = {at: n for at, n in starts.items() if time < at + period_ms + 1}
         if units > most:
             return math.inf
         wait, left = 0, sum(inside.values())
