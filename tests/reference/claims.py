@@ -440,8 +440,10 @@ class Claim:
             theirs = turns.start(other.key)
             facts |= {"start": mine, "other": theirs}
             require(mine.low <= theirs.high, "the tenant with the least start goes first", **facts)
-            # Those that are lent places keep the order in which they were blocked.
-            if mine == theirs and mine.is_fixed and not self.skips and not is_lent:
+            # Those that are lent places keep the order in which they were blocked. To a worker that
+            # observes, those at their limit come first.
+            keeps = is_lent or self.rules.enforcement != "on"
+            if mine == theirs and mine.is_fixed and not self.skips and not keeps:
                 is_first = task.key.encode() < other.key.encode() or task.lane in self.state.blocked
                 require(is_first, "equal starts go in the order of their keys", **facts)
 
