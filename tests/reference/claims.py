@@ -433,6 +433,9 @@ class Claim:
                 is_high = self._least_rank(other) <= self._largest_rank(task)
                 require(is_high, "the highest priority goes first", **facts)
                 continue
+            if self.rules.enforcement != "on" and self.rules.default_numbers:
+                # A worker that observes meets tenants at their limit before those with a burst.
+                continue
             if self.by_rank and not is_lent and not self._same_rank(task, other):
                 rule = "the highest priority of a queue goes first"
                 require(self._least_rank(other) <= self._largest_rank(task), rule, **facts)
@@ -440,10 +443,8 @@ class Claim:
             theirs = turns.start(other.key)
             facts |= {"start": mine, "other": theirs}
             require(mine.low <= theirs.high, "the tenant with the least start goes first", **facts)
-            # Those that are lent places keep the order in which they were blocked. To a worker that
-            # observes, those at their limit come first.
-            keeps = is_lent or self.rules.enforcement != "on"
-            if mine == theirs and mine.is_fixed and not self.skips and not keeps:
+            # Those that are lent places keep the order in which they were blocked.
+            if mine == theirs and mine.is_fixed and not self.skips and not is_lent:
                 is_first = task.key.encode() < other.key.encode() or task.lane in self.state.blocked
                 require(is_first, "equal starts go in the order of their keys", **facts)
 
