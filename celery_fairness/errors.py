@@ -289,15 +289,12 @@ class LimiterUnavailable(FairnessError, ConnectionError):
 
 
 class NotWithPartitions(LimiterUnavailable):
-    """A command needs the tables of all partitions together, which is not built yet."""
+    """A command cannot be had with several partitions."""
 
     @classmethod
     def of(cls, address: str, what: str) -> NotWithPartitions:
-        """Return the error of the function or the command ``what``."""
-        problem = (
-            f"{what} needs the tables of all of them together, which is not built yet: "
-            "docs/how-to/partitions.md has what works"
-        )
+        """Return the error of ``what``, a function or a command."""
+        problem = f"{what} is not there with them: docs/how-to/partitions.md has the reason"
         return cls(address, problem, is_broker=True, has_answered=True)
 
     @property

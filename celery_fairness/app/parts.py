@@ -34,6 +34,7 @@ from celery_fairness.control.health.doctor.facts import backend_name
 from celery_fairness.control.health.events_api import EventsApi, source_of
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.views import WorkerStatus
+from celery_fairness.control.key.shared_changes import SharedChanges
 from celery_fairness.control.tenant.rerouting import Rerouting
 from celery_fairness.errors import SettingsError, got, misspelled
 from celery_fairness.limiter.partitioned import connect
@@ -58,6 +59,7 @@ from celery_fairness.worker.gate.promoter import Promoter
 from celery_fairness.worker.gate.resender import Resender
 from celery_fairness.worker.outcome_collector import OutcomeCollector
 from celery_fairness.worker.parts_step import WorkerParts
+from celery_fairness.worker.repair import Repairer
 from celery_fairness.worker.settings_publisher import SettingsPublisher
 from celery_fairness.worker.stopping_flag import StoppingFlag
 
@@ -94,7 +96,7 @@ class Parts:
         self._limiters: list[Limiter] = []
         self._resenders: list[Resender] = []
         #: The threads of the worker that read Redis.
-        self._threads: list[EventForwarder | OutcomeCollector] = []
+        self._threads: list[EventForwarder | OutcomeCollector | Repairer] = []
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()
@@ -357,8 +359,7 @@ class Parts:
         self._worker_started = datetime.now(UTC)
         prepare_reconnect(self.app, worker.pool)
         logger.info("the limiter's Redis is %s", self.address)
-        several = self.limiter.partitions.are_several
-        for symptom in () if several else at_start(self.installation):
+        for symptom in at_start(self.installation):
             logger.warning("%s", symptom)
         enforces = self.settings.enforcement is Enforcement.ON
         level = logging.INFO if enforces else logging.WARNING
@@ -368,8 +369,10 @@ class Parts:
             self.lease_renewer.limits = self.installation.declared_words()
             self.lease_renewer.start()
             self.promoter.start()
-        if not self._threads and not several:
+        if not self._threads:
             self._threads = [self._make_forwarder(worker)]
+            if self.limiter.partitions.are_several:
+                self._threads.append(Repairer(SharedChanges(self.installation).repair))
             if not self.claims_fairly:
                 # Its connection is its own, because it runs in a thread of its own.
                 own = self.make_limiter()

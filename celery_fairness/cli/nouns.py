@@ -584,6 +584,8 @@ def queue_limit(
 @click.option("--to", type=click.Choice(["redis", "fairredis"]), required=True, help="The broker.")
 def queue_migrate(_: Fairness, queue: str, to: str) -> Shown[Moved]:
     """Move the waiting tasks of QUEUE between redis:// and fairredis://, while workers run."""
+    limiter = wired(click.get_current_context().obj.app).installation.limiter
+    limiter.expect_one_partition("a move between redis:// and fairredis://")
     with _progress("moved") as progress:
         moved = migrate(click.get_current_context().obj.app, queue, to, progress)
     return moved, moved_lines(moved), FOUND if moved.waiting else 0

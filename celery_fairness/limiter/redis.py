@@ -11,8 +11,12 @@ renewal. Until then more tasks may start than the limit allows.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, cast
 
@@ -29,9 +33,15 @@ from celery_fairness.config.queue_limits import (
 )
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.config.settings import Enforcement, Settings
-from celery_fairness.config.tenants import id_part, key_part
+from celery_fairness.config.tenants import id_part, key_part, read_tier_key
 from celery_fairness.config.tiers import Tier, read_tier, tier_numbers, write_tier
-from celery_fairness.errors import NotWithPartitions
+from celery_fairness.errors import LimiterUnavailable, NotWithPartitions
+from celery_fairness.limiter.merged_answers import (
+    merge_keys,
+    merge_overviews,
+    merge_totals,
+    whole_overview,
+)
 from celery_fairness.limiter.types import (
     Admitted,
     Counted,
@@ -68,8 +78,6 @@ _OF_HOME = {
     *(calls.PUBLISH_TIERS, calls.PUBLISH_TENANT, calls.UNRESOLVED, calls.ANNOUNCE, calls.EPOCH),
     *(calls.SET_QUEUE_LIMIT, calls.RING),
 }
-#: Functions about one key, which is a tenant's.
-_OF_KEY = {calls.STOP, calls.OVERRIDE, calls.INSPECT}
 
 _REJECTIONS = {
     0: Reason.AT_CONCURRENCY_LIMIT,
@@ -109,6 +117,8 @@ class Limiter:
     ) -> None:
         #: The connection to its Redis.
         self.connection = connection
+        #: The connection for plain reads of its tables.
+        self.there = connection
         self.partitions = Partitions(settings.namespace, key_prefix, partitions)
         #: The names of the keys of its home, and their beginning.
         self.names = self.partitions.home
@@ -137,6 +147,50 @@ class Limiter:
         self._copy_keep_ms = milliseconds(2 * max(redelivery_seconds, snooze_seconds))
         self._frozen_clock = frozen_clock
         self._has_met = False
+        self._by_service = settings.tier_scope == "service"
+        #: The name of the partition in errors. "" for the whole installation.
+        self.place = ""
+
+    @cached_property
+    def parts(self) -> tuple[Limiter, ...]:
+        """Each partition as an installation that has nothing else. A lone one is itself.
+
+        Raises:
+            SettingsError: The installation has another number of partitions.
+        """
+        if not self.partitions.are_several:
+            return (self,)
+        return tuple(map(self._alone, self.partitions))
+
+    @cached_property
+    def stores(self) -> tuple[Limiter, ...]:
+        """The home and each partition, likewise. A lone one is itself."""
+        if not self.partitions.are_several:
+            return self.parts
+        return (self._alone(None), *self.parts)
+
+    def _alone(self, partition: int | None) -> Limiter:
+        # Its own number would be 1.
+        self.expect_number()
+        made = copy(self)
+        made.partitions = self.partitions.alone(partition)
+        made.names = made.partitions.home
+        made.prefix = made.names.prefix
+        made.there = self.connection.at(made.prefix)
+        count = self.partitions.count
+        made.place = "the home" if partition is None else f"partition {partition} of {count}"
+        made.parts = made.stores = (made,)
+        return made
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Let the errors of Redis name the partition, if this is one."""
+        try:
+            yield
+        except LimiterUnavailable as error:
+            if not self.place or self.place in error.address:
+                raise
+            raise replace(error, address=f"{error.address} ({self.place})") from error.__cause__
 
     @property
     def lease_ms(self) -> Milliseconds:
@@ -162,11 +216,7 @@ class Limiter:
             wanted = {"key": "", "tenant_key": "", "tier": "", "app": "", "first": 0}
             args = calls.json_args(**wanted, **self._checking())
             self.connection.execute(calls.INSPECT, self.prefix, args)
-            if self.partitions.are_several:
-                args = calls.epoch_args(
-                    self._rules.lease_ms, self.partitions.count, place=self.connection.place
-                )
-                self.connection.execute(calls.EPOCH, self.prefix, args)
+            self._fix_number()
         except LibraryUnusable:
             raise
         except NoPermissionError as error:
@@ -182,6 +232,27 @@ class Limiter:
         except REDIS_ERRORS:
             return
 
+    def _fix_number(self) -> None:
+        if self.partitions.are_several:
+            args = calls.epoch_args(
+                self._rules.lease_ms, self.partitions.count, place=self.connection.place
+            )
+            self.connection.execute(calls.EPOCH, self.prefix, args)
+
+    def meet_home(self) -> None:
+        """Fix the number of partitions, before a write in the home of several.
+
+        A new or lost memory has no number. After another write it would have one partition.
+
+        Raises:
+            SettingsError: The installation has another number of partitions.
+        """
+        try:
+            self._fix_number()
+        except REDIS_ERRORS as error:
+            other = other_number(error, self.partitions.count, self.connection.place)
+            raise other or self.connection.unavailable(error) from error
+
     def expect_number(self) -> None:
         """Compare the number of partitions with that of the installation, once.
 
@@ -192,7 +263,7 @@ class Limiter:
         """
         if self._has_met:
             return
-        fixed, schema = self.connection.read("HMGET", self.names.clock, "partitions", "schema")
+        fixed, schema = self.there.read("HMGET", self.names.clock, "partitions", "schema")
         fixed = fixed or (schema and "1")
         if fixed not in (None, str(self.partitions.count)):
             raise number_error(fixed, self.partitions.count)
@@ -437,6 +508,9 @@ class Limiter:
             app: The numbers that this app declares for the key, as text.
             first: Index of the first lease in the answer.
         """
+        if self.partitions.are_several:
+            its = self.parts_of_key(key)
+            return merge_keys([each.look(key, tenant, tier, app, first) for each in its])
         tenant_key = self._tenant_key(tenant) if tenant else ""
         wanted = {"key": key, "tenant_key": tenant_key, "tier": tier, "app": app, "first": first}
         return self._ask(calls.INSPECT, **wanted, **self._checking())
@@ -449,6 +523,12 @@ class Limiter:
             only: The only queue of the answer. "" for all.
             first: Index of the first queue.
         """
+        if self.partitions.are_several:
+            names = list(queues)
+            answers = [
+                whole_overview(partial(each.overview, names, only), only) for each in self.parts
+            ]
+            return merge_overviews(answers, first)
         wanted = {"queues": list(queues), "only": only, "first": first}
         return self._ask(calls.OVERVIEW, **wanted, **self._checking())
 
@@ -491,13 +571,20 @@ class Limiter:
         Args:
             limits: Texts of limits whose state is returned too.
         """
-        return self._ask(calls.TOTALS, limits=list(limits), **self._checking())
+        declared = list(limits)
+        if self.partitions.are_several:
+            # The home counts too, and no task has a limit there.
+            its = ((each, declared if each in self.parts else ()) for each in self.stores)
+            return merge_totals([each.totals(here) for each, here in its])
+        return self._ask(calls.TOTALS, limits=declared, **self._checking())
 
     def explain(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:
         """Return the snapshot of a task; None if its tag is not known.
 
         The function ``explain`` describes it and the arguments.
         """
+        if self.partitions.are_several:
+            return self.part_of_tag(tag).explain(tag, fairness_by, scope)
         wanted = {"tag": tag, "fairness_by": fairness_by, "scope": scope}
         return self._ask(calls.EXPLAIN, **wanted, **self._checking()) or None
 
@@ -533,17 +620,17 @@ class Limiter:
         """
         rows = {tier.name: write_tier(tier) for tier in tiers}
         args = calls.tiers_args(rows, source, force=force)
+        self.meet_home()
         # The home comes first, because caches read it. A worker publishes again what is missing.
         answer = self._call(calls.PUBLISH_TIERS, args)
-        for prefix in self._prefixes():
-            self.connection.run(calls.PUBLISH_TIERS, prefix, args)
+        self._call_parts(calls.PUBLISH_TIERS, args)
         return bool(json.loads(answer)["is_written"])
 
     def published_tiers(self) -> tuple[str, Mapping[str, Tier]]:
         """Return the source of the table in force, "" if there is none, and its tiers."""
-        flat = self.connection.read("HGETALL", self.names.tiers)
+        flat = self.there.read("HGETALL", self.names.tiers)
         tiers = {name: read_tier(name, row) for name, row in mapping_of(flat).items()}
-        source = self.connection.read("HGET", self.names.clock, "tiers_source") if tiers else None
+        source = self.there.read("HGET", self.names.clock, "tiers_source") if tiers else None
         return source or "", tiers
 
     def publish_tenant(
@@ -573,15 +660,17 @@ class Limiter:
         own = write_numbers(numbers)
         args = calls.tenant_args(self._tenant_key(tenant), tier or "", own, keep_ms, ends_ms)
         self.expect_number()
+        self.meet_home()
         answer = self._call(calls.PUBLISH_TENANT, args)
         if self.partitions.are_several:
-            there = self.partitions.prefix(self.partitions.of_tenant(key_part(tenant)))
-            self.connection.run(calls.PUBLISH_TENANT, there, args)
+            there = self.part_of_tenant(key_part(tenant))
+            with there.naming():
+                self.connection.run(calls.PUBLISH_TENANT, there.prefix, args)
         return int(json.loads(answer)["version"])
 
     def published_tenant(self, tenant: str) -> str | None:
         """Return the tier that was published for ``tenant``; None if none was."""
-        record = self.connection.read("HMGET", self.names.tenant(tenant), "tier", "ends_ms")
+        record = self.there.read("HMGET", self.names.tenant(tenant), "tier", "ends_ms")
         tier, ends_ms = cast("tuple[str | None, str | None]", record)
         if ends_ms is not None and int(ends_ms) <= self._server_ms():
             return self._rules.default_tier
@@ -607,18 +696,21 @@ class Limiter:
             *(how, queue, queue_key(queue), whole, each),
             *(self._rules.lease_ms, self._rules.enforcement, self._now_text()),
         )
-        row = json.loads(self._call(calls.SET_QUEUE_LIMIT, args)).get("row")
+        self.meet_home()
+        answer = self._call(calls.SET_QUEUE_LIMIT, args)
+        self._call_parts(calls.SET_QUEUE_LIMIT, args)
+        row = json.loads(answer).get("row")
         return read_row(row) if row else None
 
     def queue_rows(self) -> Mapping[str, QueueRow]:
         """Return the rows of queues by name."""
-        flat = self.connection.read("HGETALL", self.names.queue_limits)
+        flat = self.there.read("HGETALL", self.names.queue_limits)
         rows = ((field.partition(" ")[::2], row) for field, row in mapping_of(flat).items())
         return {queue: read_row(row) for (kind, queue), row in rows if kind == "queue"}
 
     def config_version(self) -> int:
         """Return the config version. It grows with each publication."""
-        return int(self.connection.read("HGET", self.names.clock, "version") or 0)
+        return int(self.there.read("HGET", self.names.clock, "version") or 0)
 
     def report_unresolved(self, failed: int, tenants: Mapping[str, Unresolved]) -> int:
         """Count failures of the tier resolver, and return the config version.
@@ -636,16 +728,22 @@ class Limiter:
 
     def count(self, counter: str, amount: int = 1) -> None:
         """Add to a counter."""
-        self.connection.read("HINCRBY", self.names.counters, counter, amount)
+        self.there.read("HINCRBY", self.names.counters, counter, amount)
 
     def counts(self) -> Mapping[str, int]:
         """Return every counter: ``rejected:TIER``, ``superseded``, ``opened``, ``invalid``.
 
         Limits other than tiers have ``limited`` (rejections), ``dropped`` and ``rescheduled``.
         """
-        rows = mapping_of(self.connection.read("HGETALL", self.names.counters)).items()
-        # The others are the rejections by key.
-        return {name: int(total) for name, total in rows if not name.startswith("rejections ")}
+        found: Counter[str] = Counter()
+        for each in self.stores:
+            with each.naming():
+                rows = mapping_of(each.there.read("HGETALL", each.names.counters)).items()
+            # The others are the rejections by key.
+            for name, total in rows:
+                if not name.startswith("rejections "):
+                    found[name] += int(total)
+        return found
 
     def close(self) -> None:
         """Close the connections."""
@@ -658,7 +756,7 @@ class Limiter:
     def _server_ms(self) -> int:
         if self._frozen_clock is not None:
             return self._frozen_clock()
-        return time_ms(self.connection.read("TIME"))
+        return time_ms(self.there.read("TIME"))
 
     def _settle_args(self, leases: Iterable[Lease], verdict: Verdict) -> list[str]:
         ends = [Settle(lease.id, verdict) for lease in leases]
@@ -670,37 +768,56 @@ class Limiter:
 
     def _ask(self, function: str, **wanted: Any) -> Mapping[str, Any]:
         """Return the answer of a function that takes and returns a JSON object."""
-        answer = self._call(function, calls.json_args(**wanted))
+        with self.naming():
+            answer = self._call(function, calls.json_args(**wanted))
         return cast("Mapping[str, Any]", json.loads(answer))
 
     def _call(self, function: str, args: Sequence[Any]) -> Any:
-        return self.connection.run(function, self.prefix_for(function, args), args)
+        return self.connection.run(function, self.prefix_for(function), args)
 
-    def prefix_for(self, function: str, args: Sequence[Any]) -> str:
+    def prefix_for(self, function: str) -> str:
         """Return the beginning of the keys that a function reads and writes.
 
         Raises:
-            NotWithPartitions: The function needs the tables of all partitions together.
+            NotWithPartitions: The function is called for each partition on its own.
         """
         if not self.partitions.are_several or function in _OF_HOME:
             return self.prefix
-        if function in _OF_KEY:
-            key = json.loads(args[0])["key"]
-            if key.startswith("tenant:"):
-                return self.partitions.prefix(self.partitions.of_tenant(key[len("tenant:") :]))
-            if not key:
-                return self.prefix
         raise NotWithPartitions.of(str(self.connection.address), function)
+
+    def expect_one_partition(self, what: str) -> None:
+        """Raise if the installation has several partitions.
+
+        Raises:
+            NotWithPartitions: It has. ``what`` holds for all of them together.
+        """
+        if self.partitions.are_several:
+            raise NotWithPartitions.of(str(self.connection.address), what)
+
+    def part_of_tenant(self, tenant: str) -> Limiter:
+        """Return the partition of a tenant, in its form in keys."""
+        return self.parts[self.partitions.of_tenant(tenant)]
+
+    def part_of_tag(self, tag: str) -> Limiter:
+        """Return the partition of a delivery tag or a lease, whose form may be any."""
+        number = tag.partition("-")[0]
+        is_known = number.isdecimal() and int(number) < self.partitions.count
+        return self.parts[self.partitions.of_tag(tag) if is_known else 0]
+
+    def parts_of_key(self, key: str) -> tuple[Limiter, ...]:
+        """Return the partitions whose tasks count in a key: that of its tenant, or all."""
+        found = read_tier_key(key, self._by_service) if self.partitions.are_several else None
+        return self.parts if found is None else (self.part_of_tenant(found[0]),)
 
     def _prefix_of(self, lease: str) -> str:
         """Return the beginning of the keys of the partition that has a lease."""
         return self.partitions.prefix(self.partitions.of_tag(lease))
 
-    def _prefixes(self) -> list[str]:
-        """Return the beginnings of the keys of all partitions, without those of a lone home."""
-        if not self.partitions.are_several:
-            return []
-        return [names.prefix for names in self.partitions.names]
+    def _call_parts(self, function: str, args: Sequence[Any]) -> None:
+        """Call a function in each of several partitions, after the home."""
+        for part in self.parts if self.partitions.are_several else ():
+            with part.naming():
+                self.connection.run(function, part.prefix, args)
 
     def _now_text(self) -> str:
         return "" if self._frozen_clock is None else str(self._frozen_clock())

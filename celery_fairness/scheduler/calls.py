@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from celery_fairness.config.numbers import write_numbers
@@ -377,8 +378,12 @@ def stop_args(
     now_text: str = "",
     reason: str = "",
     by: str = "",
+    times: Mapping[str, int | None] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the arguments of a change of a key's holds."""
+    """Return the arguments of a change of a key's holds.
+
+    ``times`` has the begin and the end of a pause that another partition has too.
+    """
     return json_args(
         how=how,
         key=key,
@@ -388,6 +393,7 @@ def stop_args(
         frozen_ms=now_text,
         reason=reason,
         by=by,
+        **times,
     )
 
 

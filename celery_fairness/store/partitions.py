@@ -30,12 +30,13 @@ class Partitions:
 
     def __init__(self, namespace: str, before: str = "", count: int = 1) -> None:
         self.count = count
+        self._namespace, self._before = namespace, before
         self.home = Names(namespace, before)
         #: The names of each partition.
         self.names: tuple[Names, ...] = (self.home,)
         if count > 1:
-            tags = _tag_numbers(namespace, count)
-            self.names = tuple(Names(f"{namespace}#{number}", before) for number in tags)
+            self._tags = _tag_numbers(namespace, count)
+            self.names = tuple(Names(f"{namespace}#{number}", before) for number in self._tags)
         self._by_prefix = {names.prefix: number for number, names in enumerate(self.names)}
 
     @property
@@ -45,6 +46,11 @@ class Partitions:
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.count))
+
+    def alone(self, partition: int | None) -> Partitions:
+        """Return one partition of several, or their home (None), as an installation of its own."""
+        tag = "" if partition is None else f"#{self._tags[partition]}"
+        return Partitions(self._namespace + tag, self._before)
 
     def prefix(self, partition: int) -> str:
         """Return the beginning of the keys of a partition."""

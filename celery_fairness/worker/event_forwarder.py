@@ -16,10 +16,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from celery_fairness.control.health.event_types import Event, event_of
+from celery_fairness.control.health.event_streams import EventStore, EventStreams
+from celery_fairness.control.health.event_types import Event
 from celery_fairness.control.installation.reader import Reader, server_now
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.store.connection import mapping_of
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import at_ms
 
@@ -57,7 +57,7 @@ class EventForwarder:
         source: str,
     ) -> None:
         self._sends_events, self._dispatcher = sends_events, dispatcher
-        self._reader, self._source = reader, source
+        self._streams = EventStreams(reader, source)
         #: Events that this worker has taken and not sent yet.
         self._taken: list[Event] = []
         self._notices = Notices(logger)
@@ -97,21 +97,25 @@ class EventForwarder:
 
     def _take(self) -> bool:
         """Take the next events and return whether there were any."""
-        stream = self._reader.keys.events
+        return any(self._take_from(each) for each in self._streams.stores)
+
+    def _take_from(self, store: EventStore) -> bool:
+        reader, stream = store.reader, store.reader.keys.events
         group = ("GROUP", GROUP, GROUP, "COUNT", BATCH_SIZE, "NOACK", "STREAMS", stream, ">")
         try:
-            answer = self._reader.read("XREADGROUP", *group)
+            answer = reader.read("XREADGROUP", *group)
         except LimiterUnavailable as error:
             if "NOGROUP" not in error.problem:
                 raise
             # The group begins with the next event. Another worker may have made it meanwhile.
             with suppress(LimiterUnavailable):
-                self._reader.read("XGROUP", "CREATE", stream, GROUP, "$", "MKSTREAM")
+                reader.read("XGROUP", "CREATE", stream, GROUP, "$", "MKSTREAM")
             return False
         for _, entries in answer or ():
-            oldest = at_ms(server_now(self._reader) - SENT_MS)
-            events = (event_of(entry, mapping_of(flat), self._source) for entry, flat in entries)
-            self._taken = [event for event in events if event.at >= oldest]
+            oldest = at_ms(server_now(reader) - SENT_MS)
+            found = (store.found(entry, flat) for entry, flat in entries)
+            events = (each.event for each in found if each is not None)
+            self._taken += [event for event in events if event.at >= oldest]
         return bool(answer)
 
 

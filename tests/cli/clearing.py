@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 from celery_fairness.config.tenants import key_part
-from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict, Waiting
 from tests.cli.conftest import Installation
 
@@ -20,7 +19,7 @@ def send(shop: Installation, tenant: str, task_id: Any, **fields: Any) -> None:
     # A tag that says nothing of the id, as Celery's.
     fields = {"task_id": id_part(task_id), "kind": "shop.work"} | fields
     waiting = Waiting(queue, tag, tenant, message=message, **fields)
-    shop.run(calls.PUT, calls.put_args(waiting))
+    shop.submit(waiting)
 
 
 def id_part(task_id: Any) -> str:

@@ -27,6 +27,7 @@ from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Wai
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import check_library
+from celery_fairness.store.partitions import Partitions
 from tests.support.kombu_channel import close_soon
 from tests.support.library import call
 from tests.support.parts import parts_of
@@ -37,16 +38,29 @@ from tests.transport.conftest import empty_sessions
 RULES = Rules(default_limit=1, max_deliveries=1)
 
 
+#: For tests that hold for one partition and for several.
+PARTITIONS = pytest.mark.parametrize("partitions", [1, 4], indirect=True)
+
+
 class Installation:
     """What a producer and a worker of one installation do, without either."""
 
-    def __init__(self, client: Redis, prefix: str = "{fairness}:") -> None:
+    def __init__(self, client: Redis, prefix: str = "{fairness}:", partitions: int = 1) -> None:
         self.client = client
         self.prefix = prefix
+        self.partitions = Partitions("fairness", count=partitions)
         self.number = 0
+        if partitions > 1:
+            self.run(calls.EPOCH, calls.epoch_args(RULES.lease_ms, partitions))
 
-    def run(self, verb: str, args: list[str]) -> Any:
-        return call(self.client, verb, self.prefix, args)
+    def run(self, verb: str, args: list[str], partition: int | None = None) -> Any:
+        """Call a function in the home, or in a partition. A lone partition is the home."""
+        several = self.partitions.are_several and partition is not None
+        prefix = self.partitions.prefix(partition) if several else self.prefix
+        return call(self.client, verb, prefix, args)
+
+    def of_tag(self, tag: str) -> int:
+        return self.partitions.of_tag(tag)
 
     def announce(self, *queues: str) -> None:
         """Announce a worker that takes these queues."""
@@ -62,22 +76,33 @@ class Installation:
         self.run(calls.ANNOUNCE, args)
 
     def put(self, tenant: str, tag: str, queue: str = "celery", **fields: Any) -> None:
-        self.run(calls.PUT, calls.put_args(Waiting(queue, tag, tenant, message="{}", **fields)))
+        self.submit(Waiting(queue, tag, tenant, **{"message": "{}", **fields}))
+
+    def submit(self, waiting: Waiting) -> None:
+        """Put a task into the partition of its tenant, with a tag of that partition."""
+        place = self.partitions.of_tenant(waiting.tenant, waiting.task_id or waiting.tag)
+        tagged = waiting._replace(tag=self.partitions.tag_of(place, waiting.tag))
+        self.run(calls.PUT, calls.put_args(tagged), place)
 
     def claim(
         self, want: int = 10, owner: str = "worker-1", queue: str = "celery", rules: Rules = RULES
     ) -> list[Any]:
         self.number += 1
-        args = calls.claim_args(owner, self.number, want, [queue], rules)
-        return list(calls.read_claim(self.run(calls.CLAIM, args)).tasks)
+        tasks: list[Any] = []
+        for place in self.partitions:
+            args = calls.claim_args(owner, self.number, want - len(tasks), [queue], rules)
+            tasks += calls.read_claim(self.run(calls.CLAIM, args, place)).tasks
+        return tasks
 
     def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:
-        self.run(calls.SETTLE, calls.settle_args([Settle(task.lease, verdict)], RULES))
+        args = calls.settle_args([Settle(task.lease, verdict)], RULES)
+        self.run(calls.SETTLE, args, self.of_tag(task.lease))
 
     def find(self, task_id: str) -> list[tuple[str, str]]:
         """Return tag and state of each task of an id."""
-        _, *rows = self.run(calls.FIND, [key_part(task_id), ""])
-        return [(row[0], row[1]) for row in rows]
+        args = [key_part(task_id), ""]
+        found = [self.run(calls.FIND, args, place)[1:] for place in self.partitions]
+        return [(row[0], row[1]) for rows in found for row in rows]
 
     def fill(self) -> None:
         """Something everywhere: running, waiting, later, come back, full, in a ring, dead."""
@@ -97,8 +122,10 @@ class Installation:
 
     def run_all(self) -> None:
         """Claim and settle until every task that runs or waits in a lane has ended."""
-        for lease in leases_of(self.client, self.prefix):
-            self.run(calls.SETTLE, calls.settle_args([Settle(lease, Verdict.DONE)], RULES))
+        for place, names in enumerate(self.partitions.names):
+            for lease in leases_of(self.client, names.prefix):
+                args = calls.settle_args([Settle(lease, Verdict.DONE)], RULES)
+                self.run(calls.SETTLE, args, place)
         for queue in ("celery", "other"):
             while tasks := self.claim(queue=queue):
                 for task in tasks:
@@ -136,19 +163,27 @@ def connection(redis_url: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def installation(client: Redis) -> Installation:
+def partitions(request: pytest.FixtureRequest) -> int:
+    """The number of partitions of the default installation; see :data:`PARTITIONS`."""
+    return int(getattr(request, "param", 1))
+
+
+@pytest.fixture
+def installation(client: Redis, partitions: int) -> Installation:
     """The default namespace, with something everywhere."""
-    made = Installation(client)
+    made = Installation(client, partitions=partitions)
     made.fill()
     return made
 
 
 @pytest.fixture
-def make_fairness(redis_url: str) -> Iterator[Callable[..., Fairness]]:
+def make_fairness(redis_url: str, partitions: int) -> Iterator[Callable[..., Fairness]]:
     """A factory: ``make_fairness(url=…, conf=…, fairness=…)``; on ``fairredis`` by default."""
     made: list[Fairness] = []
 
     def make(url: str = "", conf: Any = None, fairness: Any = None) -> Fairness:
+        if partitions > 1:
+            fairness = {"partitions": partitions, **(fairness or {})}
         environ = {
             "CELERY_BROKER_URL": url or f"fair{redis_url}",
             "SHOP_CONF": json.dumps(conf or {}),

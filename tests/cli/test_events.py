@@ -337,7 +337,8 @@ def test_before_anything_has_happened_there_is_no_cursor(fairness, shop):
 
 
 def test_a_page_is_read_in_pieces(fairness, shop, monkeypatch):
-    monkeypatch.setattr("celery_fairness.control.health.events_api.TOGETHER", 2)
+    monkeypatch.setattr("celery_fairness.control.health.event_streams.TOGETHER", 2)
+    monkeypatch.setattr("celery_fairness.control.health.event_streams.LEAST", 2)
     keys = [f"k{number}" for number in range(4)]
     stop_all(fairness, keys)
     page = fairness.events.read(types=["fairness.resumed"])

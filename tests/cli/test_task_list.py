@@ -357,7 +357,9 @@ def test_a_text_that_is_no_cursor_is_an_error_that_says_so(shop, fairness, curso
 
 @pytest.mark.parametrize("at", ["1_0", "nan", "(1", "1e", "٣"])
 def test_a_cursor_without_a_number_is_an_error(shop, fairness, at):
-    cursor = task_list._cursor({"section": "delayed", "part": "", "at": at, "member": ""})
+    cursor = task_list._cursor(
+        task_list.Place(0, {"section": "delayed", "part": "", "at": at, "member": ""}), 1
+    )
     with pytest.raises(ValueError, match="cursor: expected"):
         fairness.tasks.list(cursor=cursor)
 
@@ -369,7 +371,7 @@ def test_a_cursor_of_another_list_is_no_error(shop, fairness):
         for part in ("", "celery", "9" * 30, "tenant:42"):
             place = {"section": section, "part": part, "at": "1", "member": "x"}
             for wanted in ({}, {"tenant": "42"}, {"key": "api"}):
-                cursor = task_list._cursor(place)
+                cursor = task_list._cursor(task_list.Place(0, place), 1)
                 assert len(fairness.tasks.list(**wanted, cursor=cursor).items) <= 6
 
 

@@ -133,10 +133,47 @@ def test_a_worker_with_another_number_ends_and_names_both(
     assert "got: 4" in done.stderr
 
 
-def test_a_command_that_needs_all_partitions_names_the_page(shop: Shop) -> None:
-    done = shop.command("fairness", "status")
+def test_a_command_that_partitions_do_not_have_names_the_page(shop: Shop) -> None:
+    done = shop.command("fairness", "queue", "migrate", "work", "--to", "redis")
     assert done.returncode != 0
     assert "docs/how-to/partitions.md" in done.stderr
+
+
+def test_a_status_has_the_tasks_of_all_partitions(shop: Shop) -> None:
+    shop.worker(pool="threads", concurrency=4)
+    gate = shop.gate_file()
+    results = [shop.send("work", user=user, gate=str(gate)) for user in USERS]
+    eventually(lambda: len(shop.ledger("start")) == 4, RESULT_SECONDS)
+    status = shop.fairness.stats.status()
+    assert (status.running, len(status.workers)) == (4, 1)
+    assert sum(each.waiting for each in status.queues) == len(USERS) - 4
+    gate.touch()
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    minutes = shop.fairness.stats.minutes()
+    assert sum(each.started for each in minutes) == len(USERS)
+    assert shop.fairness.check().findings == ()
+
+
+def test_a_worker_mends_a_pause_that_reached_the_home_alone(shop: Shop, memory: Redis) -> None:
+    shop.worker(pool="threads", concurrency=4)
+    shop.fairness.limits.pause("api_42")
+    for names in PLACES.names:
+        memory.delete(names.prefix + "changes")
+    # The next change of the home lets workers compare all partitions.
+    shop.fairness.limits.pause("api_43")
+
+    def all_have_both() -> None:
+        tables = [memory.hkeys(names.prefix + "changes") for names in PLACES.names]
+        assert {frozenset(each) for each in tables} == {frozenset(("pause api_42", "pause api_43"))}
+
+    eventually(all_have_both, at_most(5.0))
+    own = RateLimitPolicy("api_{tenant}", concurrency=1)
+    held = shop.send("work", user="42", options={"limits": [own]})
+    shop.send("work", user="other").get(timeout=RESULT_SECONDS)
+    assert not held.ready()
+    shop.fairness.limits.resume("api_42")
+    assert held.get(timeout=RESULT_SECONDS) == "done"
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,8 @@ TRACE_STARTED = "trace.started"
 WATCHED = frozenset(each.name for each in TYPES.values() if each.stream == "trace")
 
 
+#: The upper bits of a number that an id has.
+_HIGH = 0x3FFFFF
 _TEXT = {"type": "string"}
 #: The fields of the envelope, by JSON Schema.
 _ENVELOPE: Mapping[str, Any] = {
@@ -331,14 +333,18 @@ class EventPage(Value):
     has_more: bool
 
 
-def event_of(entry: str, fields: Mapping[str, str], source: str) -> Event:
-    """Return the event of one entry of the stream; unknown fields stay texts."""
+def event_of(entry: str, fields: Mapping[str, str], source: str, store: str = "") -> Event:
+    """Return the event of one entry of the stream; unknown fields stay texts.
+
+    ``store`` names the partition that has the stream. "" is the home.
+    """
     ms = int(entry.partition("-")[0])
     data = {name: _value(name, text) for name, text in fields.items() if name != "type"}
     kind = fields.get("type", "")
     # Two streams may have an entry of the same name.
     stream = f"{source}#tasks" if kind in WATCHED else source
-    return Event(id=event_id(entry, stream), type=kind, at=at_ms(ms), source=source, data=data)
+    stream_id = event_id(entry, stream + store)
+    return Event(id=stream_id, type=kind, at=at_ms(ms), source=source, data=data)
 
 
 def _value(name: str, text: str) -> Any:
@@ -372,7 +378,7 @@ def event_id(entry: str, source: str) -> str:
     ms, number = map(int, entry.split("-"))
     high, low = divmod(number, 1 << 12)
     place = int.from_bytes(hashlib.sha256(source.encode()).digest()[:5], "big")
-    bits = ms << 80 | 0x7 << 76 | low << 64 | 0b10 << 62 | (high & 0x3FFFFF) << 40 | place
+    bits = ms << 80 | 0x7 << 76 | low << 64 | 0b10 << 62 | (high & _HIGH) << 40 | place
     return f"evt_{UUID(int=bits)}"
 
 
@@ -389,7 +395,7 @@ def entry_of(event_id: str) -> str:
     if number is None or number.version != 7 or not event_id.startswith("evt_"):
         raise ValueError(f"after: expected the id of an event, as 'evt_…', got: {got(event_id)}")
     bits = number.int
-    return f"{bits >> 80}-{(bits >> 40 & 0x3FFFFF) << 12 | bits >> 64 & 0xFFF}"
+    return f"{bits >> 80}-{(bits >> 40 & _HIGH) << 12 | bits >> 64 & 0xFFF}"
 
 
 def check_types(types: Iterable[str] | None) -> frozenset[str]:

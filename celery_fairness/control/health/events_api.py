@@ -1,6 +1,6 @@
 """``fairness.events``: what happened, and a trace of each task.
 
-:mod:`.event_types` explains the streams that a reader merges.
+:mod:`.event_streams` merges the streams.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from celery_fairness.config.fields import whole
+from celery_fairness.control.health.event_streams import EventStreams
 from celery_fairness.control.health.event_types import (
     TRACE_STARTED,
     WATCHED,
@@ -19,21 +20,19 @@ from celery_fairness.control.health.event_types import (
     EventPage,
     check_types,
     entry_of,
-    event_of,
 )
 from celery_fairness.control.installation.reader import Reader, server_now
 from celery_fairness.control.key.stops import lasts_ms
 from celery_fairness.scheduler import calls
 from celery_fairness.store.address import Address, hide_password
-from celery_fairness.store.connection import mapping_of
 from celery_fairness.util.timestamps import at_ms
 
-#: Entries that one command reads.
-TOGETHER = 500
 #: Most events on a page.
 LONGEST_PAGE = 1000
 #: Time that one command waits for the next event, in ms. It must be below the socket's timeout.
 WAIT_MS = 1000
+#: How often a follower looks for events of several partitions, in seconds.
+LOOK_SECONDS = 0.5
 #: Longest trace, in seconds. A trace cannot be ended early.
 TRACE_SECONDS = 86_400
 #: Duration of a follower's trace, and time after which it renews the trace, in seconds.
@@ -48,7 +47,7 @@ class EventsApi:
 
     def __init__(self, reader: Reader, source: str) -> None:
         self._reader = reader
-        self._source = source
+        self._streams = EventStreams(reader, source)
 
     def read(
         self,
@@ -85,8 +84,9 @@ class EventsApi:
             return self._newest(asked, last)
         found: list[Event] = []
         cursor = after
-        start = "-" if after is None else f"({entry_of(after)}"
-        for event in self._entries("XRANGE", self._streams(asked), start, "+"):
+        if after is not None:
+            entry_of(after)
+        for event in self._streams.read(asked, after):
             if asked and event.type not in asked:
                 cursor = event.id if len(found) < limit else cursor
             elif len(found) == limit:
@@ -97,7 +97,7 @@ class EventsApi:
         return EventPage(events=tuple(found), cursor=cursor, has_more=False)
 
     def _newest(self, types: Collection[str], last: int) -> EventPage:
-        events = self._entries("XREVRANGE", self._streams(types), "+", "-")
+        events = self._streams.read(types, None, newest=True)
         newest = (event for event in events if not types or event.type in types)
         found = list(islice(newest, last))
         return EventPage(
@@ -124,12 +124,13 @@ class EventsApi:
             LimiterUnavailable: Redis does not answer. Begin again after the last event.
         """
         asked = check_types(types)
-        streams = self._streams(asked)
-        place = self._last(streams[0]) if after is None else entry_of(after)
+        if after is None:
+            after = self._streams.last_id(asked)
+        entry_of(after)
         traces = not WATCHED.isdisjoint(asked)
         if traces:
             self.trace(WATCH_SECONDS)
-        return self._follow(streams, place, asked, traces=traces)
+        return self._follow(after, asked, traces=traces)
 
     def trace(
         self, for_seconds: float | None = None, *, until: datetime | float | None = None
@@ -152,21 +153,16 @@ class EventsApi:
             raise ValueError("for_seconds: expected a number of seconds, or until, got: none")
         lasts = lasts_ms(self._reader, for_seconds, until, most=TRACE_SECONDS)
         args = calls.trace_args(lasts)
-        self._reader.call(calls.TRACE, args)
+        self._reader.meet_home()
+        for store in self._reader.stores:
+            store.call(calls.TRACE, args)
 
     def traces_until(self) -> datetime | None:
         """Return when the trace that is on will end, by the server's clock; None without one."""
         ends_ms = int(self._reader.read("HGET", self._reader.keys.clock, "traced") or 0)
         return at_ms(ends_ms) if ends_ms > server_now(self._reader) else None
 
-    def _follow(
-        self,
-        streams: tuple[str, ...],
-        place: str,
-        types: Collection[str],
-        *,
-        traces: bool,
-    ) -> Iterator[Event]:
+    def _follow(self, after: str, types: Collection[str], *, traces: bool) -> Iterator[Event]:
         watched_at = time.monotonic()
 
         def watch_again() -> None:
@@ -177,63 +173,25 @@ class EventsApi:
 
         while True:
             watch_again()
-            entries = self._merged("XRANGE", streams, f"({place}", "+")
-            for entry, fields in entries:
-                event = event_of(entry, fields, self._source)
+            before = after
+            for event in self._streams.read(types, after):
+                after = event.id
                 # The start of a trace shows that events before it may be missing.
                 if not types or event.type in types or event.type == TRACE_STARTED:
                     yield event
                     watch_again()
-            if entries:
-                place = entries[-1][0]
-            else:
-                block = ("BLOCK", WAIT_MS, "STREAMS", streams[0], place)
-                self._reader.read("XREAD", "COUNT", 1, *block)
+            if after == before:
+                self._await_event(after, types)
 
-    def _streams(self, types: Collection[str]) -> tuple[str, ...]:
-        """Return the streams to merge; the first one has all new events."""
-        keys = self._reader.keys
-        if WATCHED.isdisjoint(types):
-            return (keys.events, keys.kept_events)
-        return (keys.trace,)
-
-    def _entries(
-        self, command: str, streams: tuple[str, ...], start: str, end: str
-    ) -> Iterator[Event]:
-        """Yield all events between two entries; arguments as for :meth:`_merged`."""
-        while True:
-            entries = self._merged(command, streams, start, end)
-            for entry, fields in entries:
-                yield event_of(entry, fields, self._source)
-            if len(entries) < TOGETHER:
-                return
-            start = f"({entries[-1][0]}"
-
-    def _merged(
-        self, command: str, streams: tuple[str, ...], start: str, end: str
-    ) -> list[tuple[str, dict[str, str]]]:
-        """Return the first entries of several streams in the order of their ids, each once.
-
-        Args:
-            command: ``XRANGE``, or ``XREVRANGE`` for the newest first.
-            streams: Keys of the streams.
-            start: The first entry.
-            end: The last entry.
-        """
-        commands = [(command, each, start, end, "COUNT", TOGETHER) for each in streams]
-        answers = self._reader.together(commands)
-        found = {entry: flat for answer in answers for entry, flat in answer}
-        ordered = sorted(found, key=_place, reverse=command == "XREVRANGE")[:TOGETHER]
-        return [(entry, mapping_of(found[entry])) for entry in ordered]
-
-    def _last(self, stream: str) -> str:
-        last = self._reader.read("XREVRANGE", stream, "+", "-", "COUNT", 1)
-        return str(last[0][0]) if last else "0-0"
-
-
-def _place(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number)
+    def _await_event(self, after: str, types: Collection[str]) -> None:
+        """Wait until there is an event behind one, at most for :data:`WAIT_MS`."""
+        if self._streams.are_several:
+            # One command cannot wait for the streams of several servers.
+            time.sleep(LOOK_SECONDS)
+            return
+        stream = self._streams.stores[0].streams(types)[0]
+        block = ("BLOCK", WAIT_MS, "STREAMS", stream, entry_of(after))
+        self._reader.read("XREAD", "COUNT", 1, *block)
 
 
 def source_of(app: str, address: Address) -> str:

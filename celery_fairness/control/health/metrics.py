@@ -15,6 +15,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery_fairness.config.queue_limits import PARKED_QUEUES
@@ -29,6 +30,7 @@ from celery_fairness.control.queue.queue_status import fairness_index
 from celery_fairness.control.tenant.unresolved_tiers import lately, unresolved
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.store.keys import Names
 from celery_fairness.util.durations import seconds
 from celery_fairness.util.timestamps import at_ms
 from celery_fairness.util.value import Value
@@ -113,8 +115,8 @@ def read_load(installation: Installation, queue: str) -> QueueLoad:
     if queue == PARKED:
         parked = [each for each in read_loads(installation) if each.queue == PARKED]
         return parked[0] if parked else _load(PARKED, 0, 0, 0, False)
-    reader = installation.reader
-    waiting = int(reader.read("HGET", reader.keys.waiting, queue) or 0)
+    (tasks,) = installation.reader.sums(lambda keys: [("HGET", keys.waiting, queue)])
+    waiting = int(tasks or 0)
     checked = backlogs(installation, {queue: waiting}).get(queue, QueueBacklog(0, True, True))
     running = _Running(installation, queue)
     places = worker_places(living(installation.reader))[queue]
@@ -190,14 +192,14 @@ class _Scrape:
     def __init__(self, installation: Installation, *, only_loads: bool = False) -> None:
         self._installation = installation
         reader = installation.reader
-        waiting, noted = reader.together(
-            [("HGETALL", reader.keys.waiting), ("SMEMBERS", reader.keys.queues)]
+        waiting, noted = reader.sums(
+            lambda keys: [("HGETALL", keys.waiting), ("SMEMBERS", keys.queues)]
         )
         self._backlogs = backlogs(installation, {each: int(waiting[each]) for each in waiting})
         self._running = _Running(installation)
         self._workers = living(reader)
         self._places = worker_places(self._workers)
-        self._noted: list[str] = [] if only_loads else sorted(noted)
+        self._noted: list[str] = [] if only_loads else sorted(set(noted))
         self._samples: dict[Metric, dict[tuple[str, ...], float]] = {
             each: {} for each in table.METRICS
         }
@@ -304,12 +306,7 @@ class _Scrape:
         """Add the delayed tasks and the dead letters."""
         reader = self._installation.reader
         for some in batches(self._noted, BATCH):
-            commands: list[Command] = [
-                ("ZCARD", reader.keys.of(kind, queue))
-                for queue in some
-                for kind in ("scheduled", "dead")
-            ]
-            counts = iter(reader.together(commands))
+            counts = iter(reader.sums(partial(_stored_of, some)))
             for queue in some:
                 later, dead, label = int(next(counts)), int(next(counts)), self._label(queue)
                 if later:
@@ -422,6 +419,10 @@ class _Scrape:
         if "used_memory" in facts:
             self._add(table.MEMORY_USED, int(facts["used_memory"]))
             self._add(table.MEMORY_MAXIMUM, int(facts.get("maxmemory", 0)) or math.inf)
+
+
+def _stored_of(queues: Iterable[str], keys: Names) -> list[Command]:
+    return [("ZCARD", keys.of(kind, queue)) for queue in queues for kind in ("scheduled", "dead")]
 
 
 def _server_facts(installation: Installation) -> Mapping[str, Any]:

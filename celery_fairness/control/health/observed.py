@@ -78,20 +78,23 @@ def read_observed(installation: Installation, hours: int, top: int) -> Observed:
     )
 
 
-def _read(reader: Reader, hours: int) -> dict[datetime, Counts]:
+def _read(reader: Reader, hours: int) -> Mapping[datetime, Counts]:
     """Return the counts of each hour, the oldest first."""
     now = server_now(reader) // HOUR_MS
     numbers = range(now - hours + 1, now + 1)
     minutes = [str(number * (HOUR_MS // MINUTE_MS)) for number in numbers]
-    found = reader.together([("HGETALL", reader.keys.of("stats", each)) for each in minutes])
-    return {
-        at_ms(number * HOUR_MS): dict(
-            _count(name.removeprefix(OBSERVED), value)
-            for name, value in fields.items()
-            if name.startswith(OBSERVED)
-        )
-        for number, fields in zip(numbers, found, strict=True)
+    found: dict[datetime, dict[tuple[str, str], tuple[int, int]]] = {
+        at_ms(number * HOUR_MS): {} for number in numbers
     }
+    for store in reader.stores:
+        rows = store.together([("HGETALL", store.keys.of("stats", each)) for each in minutes])
+        for counts, fields in zip(found.values(), rows, strict=True):
+            for name, value in fields.items():
+                if name.startswith(OBSERVED):
+                    who, (over_limit, at_once) = _count(name.removeprefix(OBSERVED), value)
+                    before, most = counts.get(who, (0, 0))
+                    counts[who] = (before + over_limit, max(most, at_once))
+    return found
 
 
 def _count(name: str, value: str) -> tuple[tuple[str, str], tuple[int, int]]:

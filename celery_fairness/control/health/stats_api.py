@@ -7,7 +7,8 @@ different moments.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from celery_fairness.config.fields import whole
 from celery_fairness.config.numbers import NUMBERS
@@ -43,6 +44,7 @@ from celery_fairness.control.installation.workers import living
 from celery_fairness.control.queue.queue_status import fairness_index, owners_of, queues_of
 from celery_fairness.control.tenant.unresolved_tiers import lately, unresolved
 from celery_fairness.control.tenant.views import TierStatus
+from celery_fairness.store.keys import Names
 from celery_fairness.util.durations import seconds
 from celery_fairness.util.timestamps import at_ms
 
@@ -176,13 +178,17 @@ class StatsApi:
         - A claim counts a tenant at its limit once, until the tenant may start a task again.
         - At any other limit, a claim counts the first task of a lane.
         """
-        reader, tiers, keys = self._installation.reader, {}, []
-        for field, total in sorted(dict(reader.pairs("HSCAN", reader.keys.counters)).items()):
+        totals: Counter[str] = Counter()
+        for store in self._installation.reader.stores:
+            counted = dict(store.pairs("HSCAN", store.keys.counters))
+            totals.update({field: int(total) for field, total in counted.items()})
+        tiers, keys = {}, []
+        for field, total in sorted(totals.items()):
             if field.startswith(_REJECTED):
-                tiers[field.removeprefix(_REJECTED)] = int(total)
+                tiers[field.removeprefix(_REJECTED)] = total
             elif field.startswith("rejections "):
                 _, strategy, key = field.split(" ", 2)
-                keys.append(KeyRejections(key=key, strategy=strategy, total=int(total)))
+                keys.append(KeyRejections(key=key, strategy=strategy, total=total))
         return Rejections(tiers=tiers, keys=tuple(keys))
 
     def observed(self, hours: int = HOURS_KEPT, top: int = 20) -> Observed:
@@ -232,8 +238,7 @@ class StatsApi:
 def _minutes(reader: Reader, last: int) -> Iterator[Minute]:
     now = server_now(reader) // MINUTE_MS
     for some in batches(range(now - last + 1, now + 1), BATCH):
-        commands: list[Command] = [("HGETALL", reader.keys.of("stats", str(each))) for each in some]
-        for number, fields in zip(some, reader.together(commands), strict=True):
+        for number, fields in zip(some, reader.sums(partial(_stats_of, some)), strict=True):
             counts, ends = tuple(_counts(fields)), _ends(fields)
             # The first minute of an hour may have nothing but what workers observed in the hour.
             if counts or ends:
@@ -243,6 +248,10 @@ def _minutes(reader: Reader, last: int) -> Iterator[Minute]:
                     ended=ends.total(),
                     failures=_failures(ends),
                 )
+
+
+def _stats_of(minutes: Iterable[int], keys: Names) -> list[Command]:
+    return [("HGETALL", keys.of("stats", str(each))) for each in minutes]
 
 
 def _counts(fields: Mapping[str, str]) -> Iterator[MinuteCount]:

@@ -6,7 +6,7 @@ one. So a finding is a difference at one moment, and workers may go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from celery_fairness.config.numbers import write_numbers
@@ -124,15 +124,16 @@ def check(installation: Installation, *, repair: bool, progress: Progress | None
     for _ in range(PASSES if repair else 1):
         keys = 0
         before = len(found)
-        for batch in batches(installation.reader.scan(), KEYS):
+        for store, batch in _keys(installation):
             # Each key with a cursor of its own.
             rest = [word for key in batch for word in (key, "0")]
             while rest:
                 args = (*rules, *rest)
-                rest, rows = _call(installation.limiter, args, repair=repair)
+                rest, rows = _call(store, args, repair=repair)
                 for name, key, row, repaired, problem in rows:
-                    each = _finding(name, key, row, bool(repaired), problem)
-                    found[name, key, row] = each
+                    its_key = key if store is installation.limiter else store.prefix + key
+                    each = _finding(name, its_key, row, bool(repaired), problem)
+                    found[name, its_key, row] = each
             keys += len(batch)
             if progress:
                 progress(keys)
@@ -141,12 +142,21 @@ def check(installation: Installation, *, repair: bool, progress: Progress | None
     return Check(findings=tuple(found.values()), keys=keys)
 
 
+def _keys(installation: Installation) -> Iterator[tuple[Limiter, list[str]]]:
+    """Yield the names of the keys of the home and of each partition in groups."""
+    limiter, reader = installation.limiter, installation.reader
+    for store, its in zip(limiter.stores, reader.stores, strict=True):
+        for batch in batches(its.scan(), KEYS):
+            yield store, batch
+
+
 def _call(limiter: Limiter, args: tuple[str, ...], *, repair: bool) -> Any:
     function = "repair" if repair else "check"
-    try:
-        return limiter.connection.execute(function, limiter.prefix, args, check_library())
-    except REDIS_ERRORS as error:
-        raise limiter.connection.unavailable(error) from error
+    with limiter.naming():
+        try:
+            return limiter.connection.execute(function, limiter.prefix, args, check_library())
+        except REDIS_ERRORS as error:
+            raise limiter.connection.unavailable(error) from error
 
 
 def _finding(name: str, key: str, row: str, repaired: bool, problem: str) -> Finding:

@@ -275,7 +275,8 @@ class Finding:
 
     Attributes:
         check: The name of the check that found it, such as ``slot_without_task``.
-        key: The key in Redis, without the prefix of the installation.
+        key: The key in Redis, without the prefix of the installation. With several partitions it
+            has the prefix of its partition.
         row: The row in it, such as a lease or a queue. "" is the whole key.
         problem: What is wrong and what follows from it.
         repaired: What a repair did. "" if nothing was repaired.

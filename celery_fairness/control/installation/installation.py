@@ -134,5 +134,5 @@ class Installation:
         """Yield the queues that the settings or the app name, and those in which tasks wait."""
         yield from self.settings.queues
         yield from self.app.amqp.queues
-        names = self.reader.read("HKEYS", self.reader.keys.waiting)
+        (names,) = self.reader.sums(lambda keys: [("HKEYS", keys.waiting)])
         yield from (name for name in names if not name.startswith(PARKED_QUEUES))

@@ -48,12 +48,14 @@ def uninstall(installation: Installation, *, yes: bool, with_tasks: bool) -> Lef
     """
     reader = installation.reader
     workers = tuple(each.name for each in living(reader))
-    tasks = int(reader.read("HLEN", reader.keys.tasks))
+    tasks = int(reader.sums(lambda keys: [("HLEN", keys.tasks)])[0])
     delete = yes and not workers and (with_tasks or not tasks)
     keys = 0
-    for batch in batches(reader.scan(), KEYS):
-        names = [reader.keys.prefix + name for name in batch]
-        keys += int(reader.read("UNLINK", *names)) if delete else len(names)
+    # The home goes last, because it has the number of partitions.
+    for store in reversed(reader.stores):
+        for batch in batches(store.scan(), KEYS):
+            names = [store.keys.prefix + name for name in batch]
+            keys += int(store.read("UNLINK", *names)) if delete else len(names)
     return Leftovers(
         namespace=installation.settings.namespace,
         redis=str(installation.limiter.connection.address),

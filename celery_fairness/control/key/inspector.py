@@ -113,7 +113,7 @@ class Inspector:
         began = time.monotonic()
         if began < self._names.until:
             return self._names.names
-        names = tuple(sorted(set(_known_keys(self._installation.reader)) - {SYSTEM}))
+        names = tuple(sorted({*_known_keys(self._installation.reader)} - {SYSTEM}))
         now = time.monotonic()
         if len(names) > READ_ANEW:
             self._names = _Names(names, now + min(USED_AT_MOST, USED_FOR * (now - began)))
@@ -164,7 +164,7 @@ class Inspector:
         """Return the tier of a tenant's waiting tasks. Then nobody needs the resolver."""
         if not self._installation.claims:
             return None
-        reader = self._installation.reader
+        reader = self._installation.reader.parts_of_key(key)[0]
         tier = reader.read("HGET", reader.keys.of("tenant_state", key), "tier")
         return TierAnswer(tier) if tier else None
 
@@ -237,6 +237,11 @@ def _known_keys(reader: Reader) -> Iterator[str]:
 
     Each table that has keys is read in pages. Other keys of the Redis are not read.
     """
+    for store in reader.stores:
+        yield from _known_there(store)
+
+
+def _known_there(reader: Reader) -> Iterator[str]:
     keys = reader.keys
     for table in (keys.changes, keys.queue_limits):
         # A field is `pause KEY`, `override KEY` or `key KEY`, or it is of a queue.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -59,8 +59,10 @@ class Stops:
     ) -> ChangedHolds:
         """Pause, resume or cool down a key in its form in Redis; see ``calls.stop_args``."""
         why = reason[:REASON_CHARACTERS]
-        args = calls.stop_args(how, key, wait_ms, *self._rules, reason=why, by=by)
-        stopped = calls.read_stop(self._installation.reader.call(calls.STOP, args))
+        since_ms, ends_ms = self._times(key, wait_ms) if how == "pause" else (None, None)
+        times = {"since_ms": since_ms, "ends_ms": ends_ms}
+        args = calls.stop_args(how, key, wait_ms, *self._rules, "", why, by, times)
+        stopped = calls.read_stop(self._change(calls.STOP, key, args))
         holds = ChangedHolds(**dict(key_holds_of(key, stopped)), known=known)
         who = by or "somebody"
         if how == "pause":
@@ -74,8 +76,8 @@ class Stops:
 
     def cools(self, key: str) -> bool:
         """Return whether a key cools down, or has done so until lately."""
-        reader = self._installation.reader
-        return reader.read("ZSCORE", reader.keys.cool_downs, key) is not None
+        its = self._installation.reader.parts_of_key(key)
+        return any(each.read("ZSCORE", each.keys.cool_downs, key) is not None for each in its)
 
     def override(
         self,
@@ -95,8 +97,10 @@ class Stops:
             raise ValueError(f"override: expected any of {', '.join(_NUMBERS)}, got: none")
         text = override_text(numbers)
         notes = json.dumps(dict(details)) if details else ""
+        if lasts_ms and (ends := self._times(key, lasts_ms)[1]) is not None:
+            lasts_ms, ends_ms = 0, ends
         args = calls.override_args(key, text, lasts_ms, ends_ms, notes, *self._rules)
-        if not calls.read_override(self._installation.reader.call(calls.OVERRIDE, args)):
+        if not calls.read_override(self._change(calls.OVERRIDE, key, args)):
             raise ValueError("until: expected a time to come, got: one that is past")
 
     def cool_down(
@@ -118,7 +122,7 @@ class Stops:
         left_ms = milliseconds(max(reported.reset_seconds, 1.0))
         said = (cool_ms, reported.remaining, left_ms, self._installation.lease_ms)
         args = calls.report_args(key, *said, reason=REPORTED)
-        answer = json.loads(self._installation.reader.call(calls.REPORT, args))
+        answer = json.loads(self._change(calls.REPORT, key, args))
         cools, left = seconds(answer["cool_ms"]), answer.get("reported")
         if cool_ms is not None:
             logger.warning(
@@ -138,8 +142,30 @@ class Stops:
         # That of a pattern stays.
         had = found is not None and "pattern" not in found
         args = calls.override_args(key, "", 0, None, "", *self._rules)
-        self._installation.reader.call(calls.OVERRIDE, args)
+        self._change(calls.OVERRIDE, key, args)
         return had
+
+    def _change(self, function: str, key: str, args: Sequence[str]) -> Any:
+        """Change a key in each partition that has tasks of it, and return the first answer.
+
+        A key of several tenants changes in the home first. If this process dies then, a worker
+        changes it in the partitions (:mod:`celery_fairness.control.key.shared_changes`).
+        """
+        reader = self._installation.reader
+        its = reader.parts_of_key(key)
+        if len(its) > 1:
+            self._installation.limiter.meet_home()
+            its = reader.stores
+        first, *_ = [each.call(function, args) for each in its]
+        return first
+
+    def _times(self, key: str, wait_ms: int) -> tuple[int | None, int | None]:
+        """Return begin and end of a change that several partitions have; None for any other."""
+        reader = self._installation.reader
+        if len(reader.parts_of_key(key)) == 1:
+            return None, None
+        now = server_now(reader)
+        return now, now + wait_ms if wait_ms else None
 
     @property
     def _rules(self) -> tuple[int, str]:

@@ -12,16 +12,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from celery_fairness.control.installation.installation import Installation
-from celery_fairness.control.installation.reader import Command
-from celery_fairness.control.queue.queue_status import tenant_share, with_entitled
+from celery_fairness.control.installation.reader import Command, Reader
+from celery_fairness.control.queue.queue_status import merge_tenants, tenant_share, with_entitled
 from celery_fairness.control.queue.views import TenantShare
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.util.durations import Milliseconds, seconds
 
 #: How many tenants one scrape checks, and one call at most.
 TENANTS, CALL_TENANTS = 300, 60
+#: How many tenants it checks at least of each partition.
+LEAST_TENANTS = 20
 #: Queues whose tenants are counted before the scrape decides how many of them it checks.
 COUNTED_QUEUES = 100
 #: The reason of tasks whose tenants were not checked.
@@ -65,11 +69,45 @@ def backlogs(
         waiting: The number of waiting tasks by queue.
         budget: How many tenants are checked.
     """
+    limiter, reader = installation.limiter, installation.reader
+    if not limiter.partitions.are_several:
+        return _backlogs_of(limiter, reader, waiting, budget)
+    found: dict[str, list[QueueBacklog]] = {
+        each: [] for each in sorted(waiting, key=lambda each: -waiting[each])
+    }
+    budget = max(LEAST_TENANTS, budget // limiter.partitions.count)
+    for part, part_reader in zip(limiter.parts, reader.parts, strict=True):
+        tasks = dict(part_reader.pairs("HSCAN", part_reader.keys.waiting))
+        here = {queue: int(number) for queue, number in tasks.items() if queue in found}
+        for queue, backlog in _backlogs_of(part, part_reader, here, budget).items():
+            found[queue].append(backlog)
+    return {queue: _merged(its) for queue, its in found.items() if its}
+
+
+def _merged(its: Sequence[QueueBacklog]) -> QueueBacklog:
+    """Return the backlogs of a queue in several partitions as one."""
+    merged = QueueBacklog(
+        waiting=sum(each.waiting for each in its),
+        is_checked=any(each.is_checked for each in its),
+        is_complete=all(each.is_complete for each in its),
+        reasons=dict(sum((Counter(each.reasons) for each in its), Counter[tuple[str, str]]())),
+        tenants=tuple(with_entitled(merge_tenants(chain(*(each.tenants for each in its))))),
+    )
+    for each in its:
+        for reason, waits in each.oldest_seconds.items():
+            oldest = merged.oldest_seconds.get(reason, 0.0)
+            merged.oldest_seconds[reason] = max(waits, oldest)
+    return merged
+
+
+def _backlogs_of(
+    limiter: Limiter, reader: Reader, waiting: Mapping[str, int], budget: int
+) -> dict[str, QueueBacklog]:
     queues = sorted((each for each in waiting if waiting[each]), key=lambda each: -waiting[each])
     found = {each: QueueBacklog(waiting[each]) for each in queues}
-    plan = _plan(_tenant_counts(installation, queues), budget)
+    plan = _plan(_tenant_counts(reader, queues), budget)
     for call in _calls(plan):
-        answer = installation.limiter.backlog(call)
+        answer = limiter.backlog(call)
         for row in answer["queues"]:
             _check(found[row[0]], row, answer["now"])
     for each in found.values():
@@ -78,9 +116,9 @@ def backlogs(
     return found
 
 
-def _tenant_counts(installation: Installation, queues: Sequence[str]) -> dict[str, int]:
+def _tenant_counts(reader: Reader, queues: Sequence[str]) -> dict[str, int]:
     """Return how many tenants each queue has. A queue after the first ones counts as one tenant."""
-    reader, first = installation.reader, queues[:COUNTED_QUEUES]
+    first = queues[:COUNTED_QUEUES]
     commands: list[Command] = [
         ("ZCARD", reader.keys.of(kind, queue)) for queue in first for kind in ("active", "blocked")
     ]

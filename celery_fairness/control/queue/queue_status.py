@@ -24,6 +24,8 @@ from celery_fairness.util.durations import Milliseconds, seconds
 #: A status looks at the tenants of at most this many queues, those with the most waiting tasks, and
 #: begins no further queue after this many tenants.
 QUEUES_AT_MOST, TENANTS_AT_MOST = 20, 600
+#: Queues of a status.
+QUEUES_SHOWN = 100
 #: Calls that look at the tenants of one queue, each at a page of them.
 PAGES_AT_MOST = 3
 
@@ -33,7 +35,7 @@ _REASONS = {"full": "concurrency", "cools": "cool-down"}
 def queues_of(answer: Mapping[str, Any], limiter: Limiter) -> tuple[QueueStatus, ...]:
     """Return the queues of an overview. The first ones have their tenants."""
     queues, looked_at = [], 0
-    for index, row in enumerate(answer.get("queues", ())):
+    for index, row in enumerate(answer.get("queues", ())[:QUEUES_SHOWN]):
         queue = _queue(row, answer)
         if queue.waiting and index < QUEUES_AT_MOST and looked_at < TENANTS_AT_MOST:
             queue = _with_tenants(queue, _inspect(limiter, row[0]))
@@ -76,7 +78,30 @@ def one_queue(installation: Installation, queue: str) -> QueueStatus | None:
 
 
 def _inspect(limiter: Limiter, queue: str) -> Mapping[str, Any]:
-    """Return the answer of ``inspect_queue`` with the tenants of its first pages."""
+    """Return the answer of ``inspect_queue`` with the tenants of its first pages.
+
+    Those of several partitions are one answer with sums.
+    """
+    answers = [_inspect_part(each, queue) for each in limiter.parts]
+    if len(answers) == 1:
+        return answers[0]
+    now, tenants, limits = max(each["now"] for each in answers), [], dict[str, list[Any]]()
+    for answer in answers:
+        # The times of each partition are those of its server.
+        later_ms = now - answer["now"]
+        tenants += [[*row[:8], row[8] and int(row[8]) + later_ms] for row in answer["tenants"]]
+        for key, why, waiting, *saving in answer.get("limits", ()):
+            known = limits.setdefault(key, [key, why, 0, *saving])
+            known[2] += waiting
+    return {
+        "now": now,
+        "tenants": tenants,
+        "limits": sorted(limits.values(), key=lambda row: (-row[2], row[0])),
+        **{name: sum(each[name] for each in answers) for name in ("active", "blocked")},
+    }
+
+
+def _inspect_part(limiter: Limiter, queue: str) -> Mapping[str, Any]:
     first = answer = limiter.inspect_queue(queue)
     tenants = {row[0]: row for row in answer.get("tenants", ())}
     for _ in range(PAGES_AT_MOST - 1):
@@ -89,7 +114,8 @@ def _inspect(limiter: Limiter, queue: str) -> Mapping[str, Any]:
 
 
 def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:
-    tenants = [tenant_share(row, answer["now"]) for row in answer.get("tenants", ())]
+    rows = answer.get("tenants", ())
+    tenants = merge_tenants(tenant_share(row, answer["now"]) for row in rows)
     tenants.sort(key=lambda each: (-(each.waits_seconds or 0.0), each.key))
     limits = (
         BlockingLimit(key, _REASONS.get(why, why), waiting, *(KeySaving(*each) for each in saving))
@@ -108,7 +134,7 @@ def _with_tenants(queue: QueueStatus, answer: Mapping[str, Any]) -> QueueStatus:
         oldest_wait_seconds=max(waits, default=None),
         tenants=tuple(with_entitled(tenants)),
         limits=tuple(limits),
-        is_complete=len(tenants) >= answer["active"] + answer["blocked"],
+        is_complete=len(rows) >= answer["active"] + answer["blocked"],
     )
 
 
@@ -131,6 +157,22 @@ def tenant_share(row: Sequence[Any], now_ms: int) -> TenantShare:
     waits = seconds(Milliseconds(max(0, now_ms - int(since)))) if since else None
     at_once = None if limit < 0 else limit
     return TenantShare(key, tier, weight, at_once, held, 0.0, waiting, startable, state, waits)
+
+
+def merge_tenants(shares: Iterable[TenantShare]) -> list[TenantShare]:
+    """Return shares with that of tasks without a tenant once. Each partition has such tasks."""
+    found: dict[str, TenantShare] = {}
+    for each in shares:
+        if (known := found.get(each.key)) is not None:
+            each = replace(
+                each,
+                held=known.held + each.held,
+                waiting=known.waiting + each.waiting,
+                startable=known.startable + each.startable,
+                waits_seconds=max(known.waits_seconds or 0.0, each.waits_seconds or 0.0),
+            )
+        found[each.key] = each
+    return list(found.values())
 
 
 def with_entitled(tenants: Sequence[TenantShare]) -> list[TenantShare]:

@@ -87,6 +87,7 @@ class QueuesApi:
         given = read_queue({**numbers, PARTITION: partition, "on_limit": on_limit})
         self._keys.expect_checked(_named(queue))
         whole, part = given.chosen
+        self._limiter.expect_one_partition("the limit of a queue")
         if part is not None:
             self._keys.expect_partitioned(queue)
         row = self._limiter.limit_queue(SET, queue, whole, part)

@@ -17,9 +17,10 @@ from celery_fairness.scheduler import calls
 def cancel_tasks(installation: Installation, tags: Sequence[str]) -> int:
     """Cancel tasks if they still wait; return the number that did."""
     cancelled = 0
-    for some in batches(tags, TOGETHER):
-        args = calls.cancel_args(some, installation.lease_ms)
-        cancelled += sum(calls.read_done(installation.reader.call(calls.CANCEL, args)))
+    for reader, its in installation.reader.by_tag(tags):
+        for some in batches(its, TOGETHER):
+            args = calls.cancel_args(some, installation.lease_ms)
+            cancelled += sum(calls.read_done(reader.call(calls.CANCEL, args)))
     return cancelled
 
 

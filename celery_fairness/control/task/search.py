@@ -10,6 +10,7 @@ made twice.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -102,10 +103,11 @@ def find(reader: Reader, task_id: str) -> Iterator[list[Place]]:
     A retry has the id of the first attempt. A producer may use one id for thousands of tasks, so a
     caller that needs one of them stops at the first page that has one.
     """
-    last: Any = None
-    while last != "":
-        last, *rows = reader.call(calls.FIND, [key_part(task_id), str(last or "")])
-        yield _places(rows)
+    for part in reader.parts:
+        last: Any = None
+        while last != "":
+            last, *rows = part.call(calls.FIND, [key_part(task_id), str(last or "")])
+            yield _places(rows)
 
 
 def dead(
@@ -116,8 +118,30 @@ def dead(
     The second value is the number of dead letters of each queue, by name. One call returns both.
     """
     first = (page - 1) * per_page
-    counts, *rows = reader.call(calls.DEAD_LETTERS, [queue, str(first), str(per_page)])
-    return _places(rows), dict(zip(counts[::2], counts[1::2], strict=True))
+    if len(reader.parts) == 1:
+        rows, counts = _dead_of(reader, queue, first, per_page)
+        return _places(rows), counts
+    found, counted = (
+        list[Sequence[Any]](),
+        [_dead_of(each, queue, 0, 0)[1] for each in reader.parts],
+    )
+    totals = sum(map(Counter, counted), Counter[str]())
+    # Each queue has the letters of one partition behind those of another.
+    for name in sorted(totals) if not queue else [queue]:
+        for part, counts in zip(reader.parts, counted, strict=True):
+            letters = counts.get(name, 0)
+            if first < letters and len(found) < per_page:
+                found += _dead_of(part, name, first, per_page - len(found))[0]
+            first = max(0, first - letters)
+    return _places(found), dict(totals)
+
+
+def _dead_of(
+    reader: Reader, queue: str, first: int, most: int
+) -> tuple[list[Sequence[Any]], dict[str, int]]:
+    """Return the dead letters of one partition from an index on, and their numbers by queue."""
+    counts, *rows = reader.call(calls.DEAD_LETTERS, [queue, str(first), str(most)])
+    return rows, dict(zip(counts[::2], counts[1::2], strict=True))
 
 
 def _places(rows: Iterable[Sequence[Any]]) -> list[Place]:
@@ -161,7 +185,8 @@ def waiting_tasks(reader: Reader, wanted: Callable[[str, str], bool]) -> Iterato
         wanted: Returns whether tasks with this tenant's key and in this queue are wanted.
     """
     for _ in range(PASSES):
-        yield from _waiting_once(reader, wanted)
+        for part in reader.parts:
+            yield from _waiting_once(part, wanted)
 
 
 def tasks_of(reader: Reader, keys: Iterable[str]) -> Iterator[list[TaskHead]]:
@@ -171,19 +196,34 @@ def tasks_of(reader: Reader, keys: Iterable[str]) -> Iterator[list[TaskHead]]:
         reader: The reader of the installation.
         keys: The keys of the tenants, ``tenant:TENANT``. The keys of their services are added.
     """
-    known = (field.partition(":") for field in reader.read("HKEYS", reader.keys.clock))
-    services = sorted(name for kind, _, name in known if kind == "service")
-    all_keys = [name for key in keys for name in (key, *(f"{key}:{each}" for each in services))]
+    places = [
+        (part, name)
+        for part, its in _by_part(reader, keys).items()
+        for name in _with_services(part, its)
+    ]
     for _ in range(PASSES):
-        for key in all_keys:
-            yield from _scheduled_of(reader, key)
-            fields = [
-                field for field, _ in reader.pairs("HSCAN", reader.keys.of("tenant_state", key))
-            ]
+        for part, key in places:
+            yield from _scheduled_of(part, key)
+            fields = [field for field, _ in part.pairs("HSCAN", part.keys.of("tenant_state", key))]
             for field in fields:
                 kind, _, queue = field.partition(":")
                 if kind == "q":
-                    yield from _of_tenant(reader, key, queue)
+                    yield from _of_tenant(part, key, queue)
+
+
+def _by_part(reader: Reader, keys: Iterable[str]) -> dict[Reader, list[str]]:
+    found = defaultdict[Reader, list[str]](list)
+    for key in keys:
+        for part in reader.parts_of_key(key):
+            found[part].append(key)
+    return found
+
+
+def _with_services(reader: Reader, keys: Iterable[str]) -> list[str]:
+    """Return the keys of tenants, each with those of its services."""
+    known = (field.partition(":") for field in reader.read("HKEYS", reader.keys.clock))
+    services = sorted(name for kind, _, name in known if kind == "service")
+    return [name for key in keys for name in (key, *(f"{key}:{each}" for each in services))]
 
 
 def _scheduled_of(reader: Reader, key: str) -> Iterator[list[TaskHead]]:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_fairness.config.fields import whole
 from celery_fairness.config.tenants import key_part, normalise, read_tier_key, reserved
@@ -29,6 +29,7 @@ from celery_fairness.control.task.cancellation import cancel_tasks
 from celery_fairness.control.task.search import PASSES
 from celery_fairness.control.task.views import STATES, TaskPage, TaskRow, TasksCancelled
 from celery_fairness.errors import got, suggestion
+from celery_fairness.limiter.redis import Limiter
 
 #: Most tasks on a page, and their number by default. A task takes up to 70 microseconds of Redis.
 LONGEST_LIST, LIST_LENGTH = 50, 50
@@ -46,6 +47,14 @@ CURSOR_CHARACTERS = 16_384
 
 #: The end of a page, as the function ``list`` returns it.
 Position = Mapping[str, Any]
+
+
+class Place(NamedTuple):
+    """The beginning of a page: the index of a partition, and a position in it or None."""
+
+    partition: int
+    position: Position | None
+
 
 _SECTIONS = {"dead", "running", "waiting", "parked", "retried", "delayed"}
 _POSITION = ("section", "part", "at", "member")
@@ -122,22 +131,41 @@ def list_tasks(
 ) -> TaskPage:
     """Return a page of tasks; see ``TasksApi.list``."""
     whole(1, LONGEST_LIST).read("limit", limit)
-    position = None if cursor is None else _position(cursor)
+    parts = _parts(installation, wanted)
+    place: Place | None = Place(0, None) if cursor is None else _place(cursor, len(parts))
     rows: list[TaskRow] = []
-    ordered = True
-    for _ in range(CALLS_AT_MOST):
-        most = limit - len(rows)
-        answer = installation.limiter.list_tasks(wanted.request, position, most, detailed=True)
+    # Partitions come one after the other.
+    ordered = len(parts) == 1
+    for _ in range(CALLS_AT_MOST + len(parts) - 1):
+        if place is None or len(rows) >= limit:
+            break
+        answer, place = _read_page(parts, wanted, place, limit - len(rows), detailed=True)
         rows += (_row(installation, row, answer["now"]) for row in answer.get("rows", ()))
         ordered = ordered and not answer.get("no_order", False)
-        position = answer.get("next")
-        if position is None or len(rows) >= limit:
-            break
     return TaskPage(
         items=tuple(rows),
-        cursor=None if position is None else _cursor(position),
+        cursor=None if place is None else _cursor(place, len(parts)),
         is_ordered=ordered,
     )
+
+
+def _parts(installation: Installation, wanted: Filter) -> Sequence[Limiter]:
+    """Return the partitions that may have tasks of a filter."""
+    limiter = installation.limiter
+    if wanted.tenant:
+        return (limiter.part_of_tenant(wanted.tenant),)
+    return limiter.parts if wanted.key is None else limiter.parts_of_key(wanted.key)
+
+
+def _read_page(
+    parts: Sequence[Limiter], wanted: Filter, place: Place, most: int, *, detailed: bool
+) -> tuple[Mapping[str, Any], Place | None]:
+    """Return a page of one partition, and the place behind it; None if no task is left."""
+    number, position = place
+    answer = parts[number].list_tasks(wanted.request, position, most, detailed=detailed)
+    if (position := answer.get("next")) is not None:
+        return answer, Place(number, position)
+    return answer, Place(number + 1, None) if number + 1 < len(parts) else None
 
 
 def _row(installation: Installation, row: Mapping[str, Any], now_ms: int) -> TaskRow:
@@ -189,15 +217,18 @@ def _arguments(row: Mapping[str, Any]) -> str | None:
     return text if len(text) <= ARGS_CHARACTERS else text[: ARGS_CHARACTERS - 1] + "…"
 
 
-def _cursor(position: Position) -> str:
-    """Return a position as a word without special characters."""
-    # An empty table of Lua may be an object in JSON.
-    words = [*(position[name] for name in _POSITION), *(position.get("rest") or ())]
+def _cursor(place: Place, parts: int) -> str:
+    """Return a place as a word without special characters."""
+    number, position = place
+    words = [] if parts == 1 else [number]
+    if position is not None:
+        # An empty table of Lua may be an object in JSON.
+        words += [*(position[name] for name in _POSITION), *(position.get("rest") or ())]
     return urlsafe_b64encode(json.dumps(words).encode()).decode().rstrip("=")
 
 
-def _position(cursor: str) -> Position:
-    """Return the position of a cursor.
+def _place(cursor: str, parts: int) -> Place:
+    """Return the place of a cursor.
 
     Raises:
         ValueError: It is no cursor of a page.
@@ -208,6 +239,13 @@ def _position(cursor: str) -> Position:
             raise ValueError(problem)
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         words = json.loads(urlsafe_b64decode(padded))
+        number = 0
+        if parts > 1:
+            number, *words = words
+            if type(number) is not int or not 0 <= number < parts:
+                raise ValueError(problem)
+            if not words:
+                return Place(number, None)
         section, part, at, member, *rest = words
         if section not in _SECTIONS or not all(isinstance(each, str) for each in words):
             raise ValueError(problem)
@@ -217,7 +255,9 @@ def _position(cursor: str) -> Position:
         "".join(words).encode()
     except (AttributeError, TypeError, ValueError, RecursionError):
         raise ValueError(problem) from None
-    return {"section": section, "part": part, "at": at, "member": member, "rest": rest}
+    return Place(
+        number, {"section": section, "part": part, "at": at, "member": member, "rest": rest}
+    )
 
 
 def walk(installation: Installation, wanted: Filter) -> Iterator[list[str]]:
@@ -225,16 +265,12 @@ def walk(installation: Installation, wanted: Filter) -> Iterator[list[str]]:
 
     The caller may remove the tasks of a group.
     """
-    position: Position | None = None
-    while True:
-        answer = installation.limiter.list_tasks(
-            wanted.request, position, WALK_LENGTH, detailed=False
-        )
+    parts = _parts(installation, wanted)
+    place: Place | None = Place(0, None)
+    while place is not None:
+        answer, place = _read_page(parts, wanted, place, WALK_LENGTH, detailed=False)
         heads = (read_head(tag, head) for tag, head in answer.get("rows", ()))
         yield [each.tag for each in heads if each is not None]
-        position = answer.get("next")
-        if position is None:
-            return
 
 
 def count_tasks(installation: Installation, wanted: Filter) -> int:

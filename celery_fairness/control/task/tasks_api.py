@@ -244,7 +244,8 @@ class TasksApi:
             hint = "is no dead letter; they are listed by: celery -A APP fairness task dead"
             raise NotFound("task", task_id, hint)
         # If it is gone, it was requeued: by this call, if Redis repeats a lost answer.
-        self._installation.reader.call(calls.REQUEUE, [place.task.tag])
+        for reader, its in self._installation.reader.by_tag([place.task.tag]):
+            reader.call(calls.REQUEUE, its)
         return Requeued(task_id=task_id, queue=place.queue)
 
     def _dead_letter(self, task_id: str) -> Place | None:

@@ -15,16 +15,21 @@ tiers reads the heads of all scheduled tasks, one of tenants only those of their
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 
 from celery_fairness.config.queue_policy import queue_key
+from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import Reserved, reserved, tier_key
 from celery_fairness.config.tiers import Tier, queues_of, select_queue
 from celery_fairness.control.installation.installation import Installation
+from celery_fairness.control.installation.reader import Reader
 from celery_fairness.control.installation.task_records import TaskHead
 from celery_fairness.control.task.search import headers_of, messages_of, tasks_of, waiting_tasks
 from celery_fairness.errors import HeaderInvalid
+from celery_fairness.limiter.redis import Limiter
 from celery_fairness.message.headers import HEADER, Header, parse_header
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import SYSTEM
@@ -37,19 +42,43 @@ class Rerouting:
     """
 
     def __init__(self, installation: Installation) -> None:
-        self._settings, self._limiter = installation.settings, installation.limiter
-        # Waiting tasks of several partitions stay in the queue to which they were sent.
-        self._has_tasks = installation.claims and not self._limiter.partitions.are_several
-        if self._has_tasks:
-            self._reader = installation.reader
-            self._published = self._limiter.published_tiers()[1]
-            self._tiers = self._published or self._settings.tiers
+        self._settings = installation.settings
+        limiter, reader = installation.limiter, installation.reader
+        its = zip(limiter.parts, reader.parts, strict=True) if installation.claims else ()
+        self._parts = {part: _Moves(self._settings, part, its_reader) for part, its_reader in its}
+        self._parts_of_key = limiter.parts_of_key
 
     def of_tenants(self, tenants: Iterable[str]) -> int:
         """Move the waiting tasks of tenants; return their number."""
-        keys = {tier_key(reserved(tenant)) for tenant in tenants}
-        if not (self._has_tasks and keys):
-            return 0
+        found = defaultdict[Limiter, set[str]](set)
+        for tenant in tenants if self._parts else ():
+            key = tier_key(reserved(tenant))
+            for part in self._parts_of_key(key):
+                found[part].add(key)
+        return sum(self._parts[part].of_tenants(keys) for part, keys in found.items())
+
+    def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
+        """Move the waiting tasks of tiers whose queue class differs from ``before``."""
+        for part in self._parts.values():
+            part.of_changed_tiers(before)
+
+
+class _Moves:
+    """Moves the waiting tasks of one partition."""
+
+    def __init__(self, settings: Settings, limiter: Limiter, reader: Reader) -> None:
+        self._settings, self._limiter, self._reader = settings, limiter, reader
+
+    @cached_property
+    def _published(self) -> Mapping[str, Tier]:
+        return self._limiter.published_tiers()[1]
+
+    @property
+    def _tiers(self) -> Mapping[str, Tier]:
+        return self._published or self._settings.tiers
+
+    def of_tenants(self, keys: Collection[str]) -> int:
+        """Move the waiting tasks of tenants, by their keys; return their number."""
         found = tasks_of(self._reader, sorted(keys))
         its = (
             [
@@ -63,8 +92,6 @@ class Rerouting:
 
     def of_changed_tiers(self, before: Mapping[str, Tier]) -> None:
         """Move the waiting tasks of tiers whose queue class differs from ``before``."""
-        if not self._has_tasks:
-            return
         changed = changed_tiers(before, self._published, self._settings.default_tier)
         if changed:
             known = (None, *changed)

@@ -285,7 +285,7 @@ def _nameless(installation: Installation) -> dict[str, int]:
     if not names:
         return {}
     keys = [f"{queue_key(name)}:" for name in names]
-    counts = reader.read("HMGET", reader.keys.waiting_at, *keys)
+    counts = reader.sums(lambda its: [("HGET", its.waiting_at, key) for key in keys])
     found = zip(names, counts, strict=True)
     return {name: int(count) for name, count in found if int(count or 0) > 0}
 

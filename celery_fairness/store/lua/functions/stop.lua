@@ -13,6 +13,8 @@
   frozen_ms    "" in production (server TIME); set only by tests
   reason       of a cool-down, for its event; may be ""
   by           the person who pauses or resumes it; may be ""
+  since_ms     when the pause began in the home, and then ends_ms is its end, absent for no end; absent if it begins now
+  ends_ms      see there
 
   Returns JSON. A field without a value is left out.
   - cool_ms   how long the key still cools down, 0 if it does not
@@ -34,8 +36,9 @@ register_json("stop", {"allow-oom"}, function(ctx, wanted)
   if how == "cool" then
     Reports.cool(ctx, key, logical + wait_ms, wanted.reason, rules)
   elseif how == "pause" then
-    local ends_ms = wait_ms == 0 and "" or string.format("%.0f", now + wait_ms)
-    Config.set_change(ctx, "pause", key, ends_ms, string.format("%.0f %s", now, by))
+    local ends_ms = wanted.ends_ms or wait_ms > 0 and now + wait_ms
+    local since = string.format("%.0f %s", wanted.since_ms or now, by)
+    Config.set_change(ctx, "pause", key, ends_ms and string.format("%.0f", ends_ms) or "", since)
   elseif how == "clear" then
     Reports.forget(ctx, key)
     if redis.call("ZREM", ctx.prefix .. Keys.COOL_DOWNS, key) == 1 then
