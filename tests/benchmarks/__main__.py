@@ -52,13 +52,25 @@ PARTS = (
         "partitions",
         "calls",
         "merge",
+        "scaling",
         "network",
         "gate",
     ),
 )
 #: The parts that --quick leaves out. A share needs many seconds in which everybody waits, and the
 #: cost of the gate needs more than a few hundred tasks.
-NOT_QUICK = ("admin", "flags", "shares", "idle", "cpu", "partitions", "calls", "network", "gate")
+NOT_QUICK = (
+    "admin",
+    "flags",
+    "shares",
+    "idle",
+    "cpu",
+    "partitions",
+    "calls",
+    "scaling",
+    "network",
+    "gate",
+)
 
 
 def main() -> int:
@@ -143,6 +155,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         ),
         "calls": lambda: server_calls.rows(server, *((3, 500) if quick else (9, 2_000))),
         "merge": lambda: scaling.merge_rows(*(((1, 16), 2) if quick else ((1, 4, 16, 64), 10))),
+        "scaling": lambda: scaling.rows(quick=quick),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 1, 0.3) if quick else (20_000, 16, 1.0))),
     }

@@ -134,6 +134,7 @@ def measured(server: RedisServer, count: int) -> dict[str, float]:
 def rows(server: RedisServer, rounds: int, count: int) -> Iterator[Row]:
     """Compare the costs of this machine with those of the simulation."""
     seen = [measured(server, count) for _ in range(rounds)]
+    # Permits have no part here.
     of_simulation: Mapping[str, float] = asdict(MEASURED)
     for name in seen[0]:
         us, taken = statistics.median(each[name] for each in seen), of_simulation[name]

@@ -43,7 +43,7 @@ class Server:
     Args:
         clock: The clock of the simulation.
         round_trip: The time to the server and back, in seconds.
-        write_us: CPU time of each write beside that of its calls.
+        write_us: CPU time of each write without that of its calls.
     """
 
     def __init__(self, clock: Clock, round_trip: float, write_us: float) -> None:

@@ -76,7 +76,7 @@ class Case:
 
 @dataclass
 class Result:
-    """What was counted after the warm-up.
+    """The counts after the warm-up.
 
     Attributes:
         seconds: The counted time.
@@ -156,7 +156,7 @@ class Installation:
 
     def server_of(self, partition: int) -> int:
         """Return the server of a partition."""
-        return partition * self.case.servers // self.case.partitions
+        return partition % self.case.servers
 
     def run(self) -> Result:
         """Run the case."""
@@ -217,7 +217,7 @@ class Installation:
 
     def _send_put(self, partition: int, put: Callable[[], bool]) -> None:
         def effect() -> tuple[float, bool]:
-            self._result.calls["put"] += 1
+            self.count("put")
             return self.case.costs.put, put()
 
         def answered(rings: bool) -> None:
@@ -238,7 +238,7 @@ class Installation:
             is_woken=look.is_woken,
         )
         kind = "claim" if answer.tasks else "look" if look.want else "settle"
-        self._result.calls[kind] += 1
+        self.count(kind)
         for task in answer.tasks:
             self._note_start(task, look.partition)
         return answer
@@ -252,12 +252,12 @@ class Installation:
             self.bells.ring(kind, partition)
             return self.case.costs.ring, None
 
-        self.count_bells(1)
+        self.count("bell")
         self.servers[HOME].send(effect)
 
-    def count_bells(self, count: int) -> None:
-        """Count rung bells."""
-        self._result.calls["bell"] += count
+    def count(self, kind: str, calls: int = 1) -> None:
+        """Count calls."""
+        self._result.calls[kind] += calls
 
     def begin(self, worker: Worker, partition: int, task: Task) -> None:
         """Begin the body of a task."""

@@ -27,7 +27,7 @@ class Answer:
     Attributes:
         tasks: The tasks that it has taken.
         at: The virtual time of the ring.
-        first: The first start; None if nothing waits.
+        first: The first start. None if nothing waits.
         debt: The last debt of a ring without a first start.
         is_left: Whether the caller rings the bell for tasks that it has left.
     """

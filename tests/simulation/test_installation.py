@@ -19,7 +19,7 @@ def run(case: Case) -> Result:
 
 def test_tenants_of_all_partitions_take_turns() -> None:
     seen = run(CASE)
-    # Nobody is ahead by more than two charges and one for each worker process (NUMBERS P15).
+    # A tenant is ahead by at most two charges and one more for each worker process.
     assert seen.spread <= CASE.workers + 2
     assert seen.jain(CASE.tenants) > 0.999
     assert seen.rate > 0.9 * CASE.workers * CASE.places / CASE.task_seconds

@@ -46,7 +46,7 @@ class Worker:
         self._of, self.rings, self.free = installation, rings, places
         #: Ended tasks by partition, and bells to ring, which requests carry.
         self._ends: Counter[int] = Counter()
-        #: By partition, the tasks that it has taken, for a case in which starts do not count.
+        #: By partition, the taken tasks. They replace the starts in a case without these.
         self._taken: Counter[int] = Counter()
         self._rings: list[tuple[str, int]] = []
         #: By server, the tasks that its open request may bring.
@@ -61,7 +61,8 @@ class Worker:
         seconds = self.rings.seconds_to_look([QUEUE], now) if want else 0.0
         planned: list[Look] = []
         if want and seconds <= 0:
-            planned = self.rings.plan([QUEUE], want, now, is_strict=False, takes_of_one=False)
+            busy = {each for each in range(of.case.partitions) if of.server_of(each) in self._open}
+            planned = self.rings.plan([QUEUE], want, now, False, False, busy=busy)
         looks = {look.partition: look for look in planned}
         for partition in self._ends:
             looks.setdefault(partition, Look(partition))
@@ -92,6 +93,7 @@ class Worker:
                 of.bells.ring(kind, partition)
             if server == HOME and pops:
                 us, rung = us + costs.pop, of.bells.pop("new")
+                of.count("pop")
             for look in looks:
                 till = look.tills[QUEUE].start if look.tills else None
                 answer = of.claim(look, floor, till)
@@ -99,7 +101,7 @@ class Worker:
                 answers.append((look, answer))
             return us, (rung, answers)
 
-        of.count_bells(len(bells))
+        of.count("bell", len(bells))
         of.servers[server].send(effect, partial(self._read, server))
 
     def _read(self, server: int, answered: tuple[int | None, list[tuple[Look, Answer]]]) -> None:
@@ -137,6 +139,7 @@ class Worker:
     def _listen(self, number: int) -> tuple[float, int | None]:
         """Block on the bells in the home."""
         of = self._of
+        of.count("sleep")
         rung = of.bells.pop("new", "left")
         if rung is None and self._sleeps and self._sleep == number:
             half = of.case.round_trip / 2
