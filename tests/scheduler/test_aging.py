@@ -11,6 +11,7 @@ from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.tiers import Tier
 from celery_fairness.scheduler.types import Verdict
 from tests.scheduler.shop import RULES
+from tests.scheduler.test_units import commands_of
 
 pytestmark = pytest.mark.redis
 
@@ -256,3 +257,38 @@ def longest_wait(shop, random):
             waiting[place] -= 1
             longest, since[place] = max(longest, now - since[place]), now
     return max(longest, *(now - since[place] for place in places if waiting[place]))
+
+
+def commands_of_first_look(shop, lanes):
+    """Return the commands of the first claim that requests it, with so many lanes of a tenant."""
+    for number in range(lanes):
+        shop.put("a", kind=f"k{number}")
+    shop.claim(1)
+    shop.rules = replace(RULES, priority_aging_ms=AGING_MS)
+    return commands_of(shop, lambda: shop.claim(1, scope="queue"))
+
+
+def test_the_first_claim_that_requests_it_reads_at_most_64_lanes_of_a_tenant(make_shop):
+    commands_of_first_look(make_shop(), 9)
+    few, most, more = (commands_of_first_look(make_shop(), each) for each in (40, 65, 90))
+    assert few < most == more
+
+
+def commands_of_a_look(shop, limits):
+    """Return the commands of a claim that raises what waits at so many limits."""
+    keys = [Limit(f"k{number}", concurrency=1) for number in range(limits)]
+    for key in keys:
+        shop.put("holds", key)
+    assert len(shop.claim(limits, scope="queue")[0]) == limits
+    for key in keys:
+        shop.put("a", key)
+    while shop.claim(limits, scope="queue") != ([], 1_000):
+        pass
+    shop.at(AGING_MS)
+    return commands_of(shop, lambda: shop.claim(1, scope="queue"))
+
+
+def test_a_claim_raises_what_waits_in_at_most_8_orders_of_a_tenant(make_shop):
+    rules = replace(RULES, priority_aging_ms=AGING_MS)
+    few, most, more = (commands_of_a_look(make_shop(rules=rules), each) for each in (5, 7, 11))
+    assert few < most == more

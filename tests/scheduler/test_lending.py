@@ -11,6 +11,7 @@ from celery_fairness.config.limit_spec import Limit
 from celery_fairness.config.rates import Rate
 from celery_fairness.config.tiers import Tier
 from tests.scheduler.shop import RULES
+from tests.scheduler.test_units import commands_of
 
 #: One task at once, and up to four while a claim finds nothing else.
 SOFT = Tier("free", 1, burst=4)
@@ -312,3 +313,26 @@ def test_a_process_that_takes_nothing_of_many_tenants_that_may_be_lent_places_sl
         pass
     assert soft.client.zcard(f"{soft.prefix}lend:q") == 20
     assert soft.claim(1, never=("big",)) == ([], 1_000)
+
+
+def commands_of_a_start(shop, tier):
+    """Return the commands of an end, and of the claim that takes the next task."""
+    shop.tiers(tier)
+    shop.put("a", times=12)
+    shop.claim()
+    # The first call of each loads what the next ones know.
+    for _ in range(2):
+        counted = [
+            commands_of(shop, lambda: shop.end_one(0)),
+            commands_of(shop, lambda: shop.claim(1)),
+        ]
+    return counted
+
+
+def test_a_lent_start_costs_sixteen_commands_and_a_burst_that_nobody_needs_none(make_shop):
+    without, unused, used = (
+        commands_of_a_start(make_shop(), tier)
+        for tier in (Tier("free", 4), Tier("free", 4, burst=3), SOFT)
+    )
+    assert unused == without
+    assert sum(used) - sum(without) == 16
