@@ -36,6 +36,12 @@ def held(shop, key="gpu"):
     return sum(slots_of(task, key) for task in shop.running())
 
 
+def of_tenant(shop, tenant):
+    """Return the running task of a tenant."""
+    (task,) = (each for each in shop.running() if each.key.startswith(f"tenant:{tenant},"))
+    return task
+
+
 def stream(shop, start, step, times=1, queue="q"):
     """Put light tasks of a tenant that is new."""
     shop.at(start)
@@ -269,6 +275,40 @@ def test_the_first_tenant_of_a_place_may_change_while_its_key_saves(shop):
         shop.claim()
         shop.end()
     assert shop.exists() == []
+    shop.check()
+
+
+def test_a_saving_goes_on_when_a_smaller_task_of_its_place_starts(shop):
+    """A task of the same lane comes back. So it is before the one for which the key saves."""
+    shop.put("others", TEN, times=5)
+    shop.put("a", taking(2))
+    assert len(shop.claim()[0]) == 6
+    shop.put("a", taking(8))
+    assert shop.claim()[0] == []
+    shop.settle([of_tenant(shop, "a")], Verdict.HEAD)
+    assert shop.claim(1)[0] == []
+    for _ in range(3):
+        shop.end_one(0)
+    assert shop.claim(1)[0] == [6]
+    stream(shop, 100, 1, 9, "other")
+    assert shop.claim(queues=("other",))[0] == []
+    shop.end()
+    assert shop.claim()[0] == [7]
+    shop.check()
+
+
+def test_a_saving_ends_when_its_group_moves_to_another_limit(shop):
+    db = Limit("db", concurrency=9)
+    shop.put("others", TEN, times=5)
+    assert len(shop.claim()[0]) == 5
+    shop.put("heavy", taking(8), db)
+    assert shop.claim()[0] == []
+    shop.override("db", concurrency=0)
+    for _ in range(3):
+        shop.end_one(0)
+    assert shop.claim()[0] == []
+    stream(shop, 100, 1, 9, "other")
+    assert len(shop.claim(queues=("other",))[0]) == 8
     shop.check()
 
 

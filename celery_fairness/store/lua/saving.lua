@@ -161,9 +161,7 @@ local function to_save(ctx, turn, rules, place)
   for index = 1, #limits do takes_slots = takes_slots or limits[index].slots ~= nil end
   for index = 1, #limits do
     local limit = limits[index]
-    local its, _, _, _, is_by_amount = Limits.wait_ms(ctx, limit, rules, place)
-    if its == math.huge and not is_by_amount then return nil end
-    wait = math.max(wait, its)
+    wait = math.max(wait, (Limits.wait_ms(ctx, limit, rules, place)))
     -- A key that is open beside what it saves for another task goes on to save for that one.
     local saves = limit.rate ~= "" or takes_slots and limit.concurrency
     if saves and not is_for_others(ctx.several and Saving.of(ctx, limit.key), rules, place) then found[#found + 1] = limit end
