@@ -5,6 +5,7 @@ Invariant: an error of Redis is an answer with ``fairness_up`` 0, and never an e
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,9 @@ from collections.abc import Callable, Sequence
 from celery_fairness.control.health import metric_table as table
 from celery_fairness.control.health.metrics import Family, Sample
 from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.util.throttled_log import Notices
+
+logger = logging.getLogger("celery_fairness")
 
 
 class Scraper:
@@ -29,6 +33,7 @@ class Scraper:
     ) -> None:
         self._read, self._clock = read, clock
         self._lock = threading.Lock()
+        self._notices = Notices(logger)
         self._read_at: float | None = None
 
     def families(self) -> list[Family]:
@@ -38,9 +43,10 @@ class Scraper:
             try:
                 read = self._read()
                 self._read_at = self._clock()
-            except LimiterUnavailable:
-                # The answer has no other metrics, so Prometheus marks these as stale.
-                pass
+            except LimiterUnavailable as error:
+                # The answer has no other metrics, so Prometheus marks these as stale. Sums without
+                # a partition would be false.
+                self._notices.error("scrape", "a scrape could not read Redis: %s", error)
             read_at = self._read_at
         found = [_single(table.UP, float(bool(read)))]
         if read_at is not None:

@@ -11,7 +11,7 @@ renewal. Until then more tasks may start than the limit allows.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -180,6 +180,31 @@ class Limiter:
         count = self.partitions.count
         made.place = "the home" if partition is None else f"partition {partition} of {count}"
         made.parts = made.stores = (made,)
+        return made
+
+    @property
+    def servers(self) -> dict[Connection, list[Limiter]]:
+        """The home and the partitions of each server."""
+        found = defaultdict[Connection, list[Limiter]](list)
+        for each in self.stores:
+            found[each.there].append(each)
+        return found
+
+    def missing(self) -> list[Limiter]:
+        """Return the partitions whose servers do not answer now. Nothing works without the home."""
+        found = list[Limiter]()
+        for there, its in self.servers.items():
+            try:
+                there.read("EXISTS", its[0].prefix)
+            except LimiterUnavailable:
+                found += its
+        return found
+
+    def without(self, missing: Sequence[Limiter]) -> Limiter:
+        """Return the installation without some of its partitions, for sums of the others."""
+        made = copy(self)
+        made.parts = tuple(each for each in self.parts if each not in missing)
+        made.stores = (self.stores[0], *made.parts)
         return made
 
     @contextmanager

@@ -23,6 +23,7 @@ from celery_fairness.cli.commands import fairness as group
 from celery_fairness.config.settings import Enforcement
 from celery_fairness.config.tenants import INVALID
 from celery_fairness.config.tiers import Tier
+from celery_fairness.control.health import stats_api
 from celery_fairness.control.health.doctor import diagnosis, facts, fleet
 from celery_fairness.control.health.doctor.diagnosis import CHECKS, at_start
 from celery_fairness.control.health.doctor.facts import ServerFacts, backend_name, server_facts
@@ -533,6 +534,15 @@ def _(scene: Scene) -> None:
 @breaks("unannounced", "advice", "celery-fairness cannot be seen: it is down")
 def _(scene: Scene) -> None:
     scene.answers(problem="it is down")
+
+
+@breaks("missing", "problem", "partition 1 of 4 at redis://h:6379/0 does not answer")
+def _(scene: Scene) -> None:
+    # tests/cli/test_missing_partitions.py has such a server.
+    look, missing = stats_api._status, ("partition 1 of 4 at redis://h:6379/0",)
+    scene.monkeypatch.setattr(
+        stats_api, "_status", lambda of: look(of).model_copy(update={"missing": missing})
+    )
 
 
 @breaks("enforcement", "advice", "all workers only observe")

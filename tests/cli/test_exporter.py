@@ -99,7 +99,9 @@ def test_a_scrape_an_outage_and_the_end(start, installation, redis_server):
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(at_most(30)) == 0
-    assert process.communicate() == ("", "")
+    out, errors = process.communicate()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors.startswith("a scrape could not read Redis: the broker's Redis at ")
 
 
 def test_an_interrupt_ends_it_and_redis_may_be_away_at_its_start(start):

@@ -35,6 +35,7 @@ ON_ONE_DATABASE = frozenset(
         "test_demo_settings",
         "test_limit_pages",
         "test_metrics",
+        "test_partitions",
         "test_permissions",
         "test_queue_pages",
         "test_redis_pages",

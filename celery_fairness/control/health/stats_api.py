@@ -79,56 +79,11 @@ class StatsApi:
         It also collects the replies of all workers on Celery's control bus. The first call of a
         process waits for them, at most 2 s. Later calls use those of the last minute, and a thread
         collects new ones every ten seconds.
+
+        If partitions do not answer, the status has those that do, and names the others in
+        ``missing``.
         """
-        installation, limiter = self._installation, self._installation.limiter
-        source, published = limiter.published_tiers()
-        counts = dict(limiter.counts())
-        tiers = tuple(
-            TierStatus(
-                tier.name,
-                tier.concurrency,
-                tier.weight,
-                tier.queue_class,
-                counts.pop(_REJECTED + tier.name, 0),
-                tier.max_waiting,
-                rate=_RATE.to_ojs(tier.rate),
-                throttle=_RATE.to_ojs(tier.throttle),
-                burst=tier.burst,
-            )
-            for tier in (published or installation.settings.tiers).values()
-        )
-        answer = limiter.overview(installation.app_queues() if installation.claims else ())
-        queues, workers = queues_of(answer, limiter), living(installation.reader)
-        known = {*installation.task_queues(), *(each.queue for each in queues)}
-        replies = installation.control_bus.compare(workers, known)
-        owners, at = owners_of(answer), at_ms(answer["now"])
-        without_tier = unresolved(installation.reader)
-        index = fairness_index(each for queue in queues for each in queue.tenants)
-        return Status(
-            at=at,
-            path="dispatch" if installation.claims else "gate",
-            redis=str(limiter.connection.address),
-            namespace=installation.settings.namespace,
-            config_version=limiter.config_version(),
-            tiers_from=source,
-            tiers=tiers,
-            counts=counts,
-            queues=queues,
-            queue_count=answer["queue_count"],
-            running=answer["running"],
-            owners=owners,
-            workers=workers,
-            replies=replies,
-            unresolved=without_tier,
-            fairness_index=index,
-            verdict=verdict_of(
-                *(queues, workers, owners, index, replies),
-                at=at,
-                claims=installation.claims,
-                unresolved=lately(without_tier, at),
-                default_tier=installation.settings.default_tier,
-            ),
-        )
+        return self._installation.of_those_that_answer(_status)
 
     def metrics(self) -> tuple[Family, ...]:
         """Return the metrics, as the exporter and the Django app show them.
@@ -150,7 +105,7 @@ class StatsApi:
 
         Nothing is written. The number of calls does not grow with the tenants or tasks.
         """
-        return diagnose(self._installation, self)
+        return self._installation.of_those_that_answer(lambda its: diagnose(its, StatsApi(its)))
 
     def minutes(self, last: int = 60) -> tuple[Minute, ...]:
         """Return what claims and gates did in each of the last minutes, the oldest first.
@@ -233,6 +188,60 @@ class StatsApi:
             for counter, amount in self._installation.limiter.counts().items()
             if not counter.startswith(_REJECTED)
         }
+
+
+def _status(installation: Installation) -> Status:
+    limiter = installation.limiter
+    source, published = limiter.published_tiers()
+    counts = dict(limiter.counts())
+    tiers = tuple(
+        TierStatus(
+            tier.name,
+            tier.concurrency,
+            tier.weight,
+            tier.queue_class,
+            counts.pop(_REJECTED + tier.name, 0),
+            tier.max_waiting,
+            rate=_RATE.to_ojs(tier.rate),
+            throttle=_RATE.to_ojs(tier.throttle),
+            burst=tier.burst,
+        )
+        for tier in (published or installation.settings.tiers).values()
+    )
+    answer = limiter.overview(installation.app_queues() if installation.claims else ())
+    queues, workers = queues_of(answer, limiter), living(installation.reader)
+    known = {*installation.task_queues(), *(each.queue for each in queues)}
+    replies = installation.control_bus.compare(workers, known)
+    owners, at = owners_of(answer), at_ms(answer["now"])
+    without_tier = unresolved(installation.reader)
+    index = fairness_index(each for queue in queues for each in queue.tenants)
+    return Status(
+        at=at,
+        path="dispatch" if installation.claims else "gate",
+        redis=str(limiter.connection.address),
+        namespace=installation.settings.namespace,
+        config_version=limiter.config_version(),
+        tiers_from=source,
+        tiers=tiers,
+        counts=counts,
+        queues=queues,
+        queue_count=answer["queue_count"],
+        running=answer["running"],
+        owners=owners,
+        workers=workers,
+        replies=replies,
+        unresolved=without_tier,
+        fairness_index=index,
+        missing=installation.missing,
+        verdict=verdict_of(
+            *(queues, workers, owners, index, replies),
+            at=at,
+            claims=installation.claims,
+            unresolved=lately(without_tier, at),
+            default_tier=installation.settings.default_tier,
+            missing=installation.missing,
+        ),
+    )
 
 
 def _minutes(reader: Reader, last: int) -> Iterator[Minute]:

@@ -44,6 +44,7 @@ def verdict_of(
     claims: bool = True,
     unresolved: Sequence[UnresolvedTenant] = (),
     default_tier: str = "",
+    missing: Sequence[str] = (),
 ) -> Verdict:
     """Return the verdict on an installation.
 
@@ -57,10 +58,12 @@ def verdict_of(
         claims: Whether its Redis is the broker. At a gate only parked tasks and slots are counted.
         unresolved: The tenants for which the tier resolver failed lately, the newest first.
         default_tier: The tier that they had then.
+        missing: The partitions that did not answer.
     """
     busy_places = {each.owner: each.leases for each in owners}
     checked = [_CheckedQueue(each, workers, busy_places) for each in queues if each.waiting]
-    troubles = [*_open_workers(workers), *_unannounced(replies)]
+    troubles = [missing_text(missing)] if missing else []
+    troubles += [*_open_workers(workers), *_unannounced(replies)]
     if unresolved:
         troubles.append(f"{unresolved_text(unresolved)}; {they_had(unresolved, default_tier)}")
     troubles += _not_taken(checked)
@@ -85,6 +88,14 @@ def verdict_of(
         unchecked=unchecked,
         at=at,
     )
+
+
+def missing_text(missing: Sequence[str]) -> str:
+    """Return that partitions do not answer, as a sentence without a full stop."""
+    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    names = ", ".join(missing[:NAMED])
+    verb = "does" if len(missing) == 1 else "do"
+    return f"{names}{more} {verb} not answer, so their tasks do not start and are not counted here"
 
 
 class _CheckedQueue:

@@ -248,6 +248,7 @@ class Status(Value):
         fairness_index: Jain's index of the slots that tenants hold against those to which they are
             entitled: 1 if each has its share. None if no two tenants compete.
         verdict: How the installation is.
+        missing: The partitions that did not answer. No number has their tasks.
     """
 
     at: datetime
@@ -267,6 +268,7 @@ class Status(Value):
     unresolved: tuple[UnresolvedTenant, ...]
     fairness_index: float | None
     verdict: Verdict
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
 from celery_fairness.config.queue_limits import PARKED_QUEUES
@@ -13,13 +14,15 @@ from celery_fairness.config.queue_policy import declared_limit, queue_key
 from celery_fairness.config.settings import Settings
 from celery_fairness.control.installation.control_bus import ControlBus
 from celery_fairness.control.installation.reader import Reader
-from celery_fairness.errors import got
+from celery_fairness.errors import LimiterUnavailable, got
 from celery_fairness.limiter.redis import Limiter
 from celery_fairness.limiter.tier_cache import TierCache
 from celery_fairness.message.task_options import declared_limits, service_queues
 from celery_fairness.util.durations import Milliseconds, milliseconds
 
 logger = logging.getLogger("celery_fairness")
+
+Answer = TypeVar("Answer")
 
 #: Keys of declared limits that metrics tell apart.
 KEYS = 100
@@ -52,6 +55,8 @@ class Installation:
         self.limiter = limiter
         self.tier_cache = tier_cache
         self.environ = environ
+        #: The partitions that did not answer, as they are shown. Nothing here is of them.
+        self.missing: tuple[str, ...] = ()
 
     @cached_property
     def reader(self) -> Reader:
@@ -62,6 +67,29 @@ class Installation:
     def control_bus(self) -> ControlBus:
         """Collects replies of all workers on its broker, announced or not."""
         return ControlBus(self.app, self.reader)
+
+    def of_those_that_answer(self, ask: Callable[[Installation], Answer]) -> Answer:
+        """Return an answer about all partitions, or about those whose servers answer now.
+
+        Args:
+            ask: Returns the answer about an installation.
+
+        Raises:
+            LimiterUnavailable: The home does not answer, or not for another reason.
+        """
+        try:
+            return ask(self)
+        except LimiterUnavailable:
+            stores = self.limiter.stores
+            missing = self.limiter.missing() if len(stores) > 1 else ()
+            if not missing or stores[0] in missing:
+                raise
+        part = copy(self)
+        # The control bus stays, and only the home has what it reads.
+        vars(part).pop("reader", None)
+        part.limiter = self.limiter.without(missing)
+        part.missing = tuple(f"{each.place} at {each.there.address}" for each in missing)
+        return ask(part)
 
     def close(self) -> None:
         """Wait for the thread that collects replies of workers."""

@@ -7,7 +7,7 @@ worker.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -48,8 +48,25 @@ _ALONE: tuple[Callable[[Facts], Iterable[Found]], ...] = (
     *(settings.strategies, settings.tiers, settings.tier_rates, settings.partition_numbers),
     settings.numbers_of_one_path,
 )
+#: Those of them about a server.
+_OF_SERVER = tuple(
+    map(
+        DoctorCheck,
+        (
+            *(server.rights, server.version, server.role, server.eviction, server.memory),
+            *(server.persistence, server.replicas, server.clock, server.latency),
+        ),
+    )
+)
 _OF_FLEET: tuple[Callable[[FleetFacts], Iterable[Found]], ...] = (
-    *(fleet.workers, fleet.enforcement, fleet.unannounced, fleet.leases, fleet.installations),
+    *(
+        fleet.missing,
+        fleet.workers,
+        fleet.enforcement,
+        fleet.unannounced,
+        fleet.leases,
+        fleet.installations,
+    ),
     *(fleet.queues, fleet.paused, fleet.tenants, fleet.resolver, fleet.partitions),
     *(fleet.unreached, fleet.letters, fleet.memory_lost, fleet.old_libraries),
 )
@@ -81,8 +98,19 @@ def diagnose(installation: Installation, stats: StatsApi) -> Diagnosis:
         facts = replace(facts, unusable=error.problem)
         verdict = Verdict(level="trouble", line=error.problem)
     found = [symptom for check in CHECKS for symptom in check.symptoms(facts)]
+    found += _of_other_servers(facts)
     found.sort(key=lambda each: each.level != "problem")
     return Diagnosis(at=facts.at, symptoms=tuple(found), verdict=verdict)
+
+
+def _of_other_servers(facts: Facts) -> Iterator[Symptom]:
+    """Yield what is wrong with the servers of partitions, beside that of the home."""
+    _, *others = facts.installation.limiter.servers.values()
+    for its in others:
+        theirs = replace(facts, server=server_facts(its[0], with_config=True))
+        for check in _OF_SERVER:
+            for each in check.symptoms(theirs):
+                yield replace(each, what=f"{its[0].there.address}: {each.what}")
 
 
 def at_start(installation: Installation) -> list[Symptom]:

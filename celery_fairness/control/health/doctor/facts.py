@@ -178,7 +178,7 @@ def server_facts(limiter: Limiter, *, with_config: bool) -> ServerFacts:
     Raises:
         LimiterUnavailable: It does not answer.
     """
-    connection, prefix = limiter.connection, limiter.prefix
+    connection, prefix = limiter.there, limiter.prefix
 
     def ask(*parts: str) -> Any:
         return connection.read_there(prefix, *parts)
@@ -211,9 +211,10 @@ def stored_facts(installation: Installation) -> StoredFacts:
         LimiterUnavailable: Redis does not answer.
     """
     reader = installation.reader
-    fields = ("began", "run_times", "tenant_published", "invalid_at")
-    began, run_times, published, invalid = reader.read("HMGET", reader.keys.clock, *fields)
-    means = (each.rpartition("~")[::2] for each in (run_times or "").split())
+    fields = ("began", "tenant_published", "invalid_at")
+    began, published, invalid = reader.read("HMGET", reader.keys.clock, *fields)
+    run_times = (each.read("HGET", each.keys.clock, "run_times") for each in reader.parts)
+    means = (each.rpartition("~")[::2] for text in run_times for each in (text or "").split())
     return StoredFacts(
         now=at_ms(server_now(reader)),
         began=None if began is None else at_ms(int(began)),

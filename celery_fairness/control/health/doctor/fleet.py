@@ -17,6 +17,7 @@ from celery_fairness.control.health.doctor.facts import (
 )
 from celery_fairness.control.health.doctor.symptoms import Found, advice, problem
 from celery_fairness.control.health.verdict import (
+    missing_text,
     named,
     not_enforced,
     tasks_text,
@@ -290,6 +291,16 @@ def resolver(facts: FleetFacts) -> Iterator[Found]:
         )
     elif trial is None or wrong:
         yield problem(f"the tier resolver {here}", f"tenants have the default tier {default}", fix)
+
+
+def missing(facts: FleetFacts) -> Iterator[Found]:
+    """Find that the servers of partitions do not answer. All checks are about the others."""
+    if names := facts.status.missing:
+        yield problem(
+            missing_text(names),
+            "the tasks of their tenants wait, and nobody can send them new ones",
+            "start the servers, and look at the network between them and this host",
+        )
 
 
 def partitions(facts: FleetFacts) -> Iterator[Found]:
