@@ -63,6 +63,18 @@ def test_a_report_of_a_later_window_replaces_it_and_of_an_earlier_one_is_late(sh
     assert report(shop, 0, 10) == (0, [5, START_MS + 20 * SECOND])
 
 
+def test_ends_that_are_at_most_two_seconds_apart_are_of_one_window(shop):
+    report(shop, 3)
+    assert report(shop, 9, 12)[1] == [3, START_MS + 10 * SECOND]
+    assert report(shop, 1, 8)[1] == [1, START_MS + 10 * SECOND]
+
+
+def test_a_report_that_is_over_lowers_no_later_one(shop):
+    report(shop, 3)
+    shop.at(10 * SECOND)
+    assert report(shop, 9, 1)[1] == [9, START_MS + 11 * SECOND]
+
+
 def test_a_start_of_a_task_without_a_body_is_given_back(shop):
     shop.put("a", API, times=3)
     report(shop, 1)
