@@ -154,7 +154,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
             server, *((1, 0.3) if quick else (16, 1.0))
         ),
         "calls": lambda: server_calls.rows(server, *((3, 500) if quick else (9, 2_000))),
-        "merge": lambda: scaling.merge_rows(*(((1, 16), 2) if quick else ((1, 4, 16, 64), 10))),
+        "merge": lambda: scaling.merge_rows(*(((1, 16), 2) if quick else ((1, 4, 16, 64), 5))),
         "scaling": lambda: scaling.rows(quick=quick),
         "network": lambda: network.rows(server, 2 if quick else 3, all_pools=not quick),
         "gate": lambda: gate.rows(server, *((2_000, 1, 0.3) if quick else (20_000, 16, 1.0))),

@@ -23,7 +23,7 @@ class Costs:
         pop: A look at the bells.
         ring: A bell.
         announce: An announcement of a worker.
-        ask: A report of a partition that asks for permits, or gives them back.
+        ask: A report of a partition that needs permits, or returns them.
         grant: The answer of the home of a key to such a report.
         holder: What each partition that has permits adds to a grant.
         accept: The entry of granted permits in a partition.
