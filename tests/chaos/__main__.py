@@ -38,6 +38,9 @@ def main() -> int:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="how long faults happen")
     length.add_argument("--kills", type=int, help="of workers, and as many of children")
+    parser.add_argument(
+        "--partitions", type=int, default=1, help="divide the tenants on our broker"
+    )
     parser.add_argument("--seed", type=int, help="decides faults and load")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--gate", action="store_true", help="on RabbitMQ instead of fairredis")
@@ -47,11 +50,13 @@ def main() -> int:
     form = "quick" if options.quick else "deaths" if options.deaths else "full"
     if options.cluster and options.stock:
         parser.error("plain Celery has no broker on a cluster: expected --cluster without --stock")
+    if options.partitions > 1 and (options.stock or options.gate):
+        parser.error("only our broker has partitions: expected --partitions with neither of these")
     plan = on_cluster(PLANS[form]) if options.cluster else PLANS[form]
     if options.seconds:
         plan = scaled(plan, options.seconds / plan.seconds)
     elif options.kills:
-        plan = scaled(plan, options.kills / plan.worker_kills)
+        plan = scaled(plan, options.kills / plan.amounts["kill worker"])
     seed = random.randrange(1_000_000) if options.seed is None else options.seed
     # An orderly end, so that everything that was started ends too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -62,7 +67,7 @@ def main() -> int:
     )
     begun = time.monotonic()
     on: On = "gate" if options.gate else "faircluster" if options.cluster else "fairredis"
-    runs = [Run(plan, seed, on, form)]
+    runs = [Run(plan, seed, on, form, options.partitions)]
     if options.stock:
         runs.append(Run(plan, seed, "stock", form))
     verdicts = []

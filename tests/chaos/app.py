@@ -1,6 +1,7 @@
 """The Celery app of a run: tasks that take their time and write it into the ledger.
 
 CHAOS_ON is the broker and the path (``plan.On``). On stock it is plain Celery, without tenants.
+With CHAOS_PARTITIONS, limits that tenants share and bursts are left out, because they are errors.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tests.chaos.plan import (
 
 ON = cast("On", os.environ.get("CHAOS_ON", "fairredis"))
 STOCK = ON == "stock"
+PARTITIONS = int(os.environ.get("CHAOS_PARTITIONS", "1"))
 LEASE_SECONDS = float(os.environ.get("CHAOS_LEASE_SECONDS", "3"))
 #: Which incarnation of which worker this is.
 WORKER = os.environ.get("CHAOS_WORKER", "")
@@ -59,6 +61,13 @@ app.conf.update(
     # A retry that cannot be sent is dropped by Celery: it is sent until it is.
     task_publish_retry_policy={"max_retries": None, "interval_start": 0.1, "interval_max": 0.5},
 )
+
+
+def lending(low: int, most: int) -> dict[str, int]:
+    """Return the numbers of a tier with a burst."""
+    return {"concurrency": low, "burst": most} if PARTITIONS == 1 else {"concurrency": most}
+
+
 if STOCK:
     app.conf.broker_transport_options = {
         "visibility_timeout": float(os.environ["CHAOS_VISIBILITY_SECONDS"])
@@ -71,8 +80,9 @@ else:
         "lease_seconds": LEASE_SECONDS,
         "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()}
         | {name: {"concurrency": most, "rate": rate} for name, (most, rate) in TIER_PACES.items()}
-        | {name: {"concurrency": low, "burst": most} for name, (low, most) in TIER_BURSTS.items()},
-        "queues": {QUEUE: QUEUE_SETTINGS},
+        | {name: lending(low, most) for name, (low, most) in TIER_BURSTS.items()},
+        "queues": {QUEUE: QUEUE_SETTINGS} if PARTITIONS == 1 else {},
+        "partitions": PARTITIONS,
         "tier_resolver": "tests.chaos.app:tier_of",
     }
     if ON == "gate":
@@ -245,7 +255,7 @@ def _unique(on_duplicate: OnDuplicate) -> None:
         # Both kinds of acknowledgement have a task that keeps its key, and one that gives it away.
         acks_late=on_duplicate in ("drop", "replace"),
         ignore_result=False,
-        unique=on_duplicate + ":{args.account}",
+        unique=on_duplicate + ":{tenant}:{args.account}",
         **more,
         **options,
     )

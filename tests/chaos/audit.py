@@ -14,9 +14,10 @@ from celery import Celery
 from redis import Redis
 
 from celery_fairness import Fairness
+from celery_fairness.store.partitions import Partitions
 from tests.support.rabbit import RabbitServer
 
-PREFIX = "{fairness}:"
+NAMESPACE, PREFIX = "fairness", "{fairness}:"
 #: Keys that speak of tasks or of tenants that have some.
 OF_TASKS = (
     *(
@@ -50,17 +51,24 @@ OF_LETTERS = ("tasks", "messages", "ids")
 OF_STOCK = ("celery*", "unacked", "unacked_index")
 
 
-def leftovers(client: Redis, *, stock: bool = False) -> dict[str, str]:
+def prefixes_of(partitions: int) -> tuple[str, ...]:
+    """Return how the keys of the home and of each partition begin."""
+    made = Partitions(NAMESPACE, count=partitions)
+    return tuple(dict.fromkeys(names.prefix for names in (made.home, *made.names)))
+
+
+def leftovers(client: Redis, prefix: str = PREFIX, *, stock: bool = False) -> dict[str, str]:
     """Return the keys that must not be there, with what they are and how much they hold.
 
     Args:
         client: A client that decodes.
+        prefix: How the keys of the partition begin.
         stock: Plain Celery used it.
     """
     patterns = OF_STOCK if stock else OF_TASKS
-    prefix = "" if stock else PREFIX
+    prefix = "" if stock else prefix
     found: dict[str, str] = {}
-    letters = _letters(client)
+    letters = _letters(client, prefix)
     for key in sorted(client.scan_iter(count=1000)):
         name = key.removeprefix(prefix)
         if not key.startswith(prefix) or not any(fnmatchcase(name, each) for each in patterns):
@@ -74,12 +82,12 @@ def leftovers(client: Redis, *, stock: bool = False) -> dict[str, str]:
     return found
 
 
-def _letters(client: Redis) -> set[str]:
+def _letters(client: Redis, prefix: str) -> set[str]:
     """Return the tags of all dead letters, and the ids of their tasks."""
     tags: set[str] = set()
-    for key in client.scan_iter(f"{PREFIX}dead:*", count=1000):
+    for key in client.scan_iter(f"{prefix}dead:*", count=1000):
         tags |= set(client.zrange(key, 0, -1))
-    of_id = client.hgetall(f"{PREFIX}ids")
+    of_id = client.hgetall(f"{prefix}ids")
     return tags | {name for name, tag in of_id.items() if tag in tags}
 
 
@@ -95,13 +103,15 @@ def _describe(client: Redis, key: str) -> str:
     return f"{kind} {str(sizes[kind]())[:300]}" if kind in sizes else kind
 
 
-def dead_letters(url: str) -> dict[str, int]:
+def dead_letters(url: str, partitions: int = 1) -> dict[str, int]:
     """Return the deaths of every dead letter by the id of its task, or by its tag without an id.
 
     Args:
         url: Address of the broker.
+        partitions: The setting of that name.
     """
     app = Celery("chaos", broker=url, set_as_current=False)
+    app.conf.fairness = {"partitions": partitions}
     app.conf.broker_connection_retry_on_startup = True
     fairness = Fairness(app)
     found: dict[str, int] = {}
@@ -116,10 +126,10 @@ def dead_letters(url: str) -> dict[str, int]:
         app.close()
 
 
-def take_quarantined(client: Redis) -> int:
+def take_quarantined(client: Redis, prefix: str) -> int:
     """Delete every message in quarantine, and return how many there were."""
     taken = 0
-    for key in client.scan_iter(f"{PREFIX}quarantined:*", count=1000):
+    for key in client.scan_iter(f"{prefix}quarantined:*", count=1000):
         taken += int(client.llen(key))
         client.delete(key)
     return taken

@@ -18,7 +18,7 @@ from typing import Any
 from celery import Celery
 
 from tests.chaos import ledger, troubles
-from tests.chaos.app import ON, STOCK, app
+from tests.chaos.app import ON, PARTITIONS, STOCK, app
 from tests.chaos.plan import (
     CAPS,
     DEBOUNCE_SECONDS,
@@ -30,6 +30,7 @@ from tests.chaos.plan import (
     STARVABLE,
     UNIQUE,
     Call,
+    kept_with,
     next_call,
     next_job,
 )
@@ -148,7 +149,7 @@ class Sender:
         kwargs |= {"slots": job.slots, "part": job.part}
         options: dict[str, Any] = {"countdown": job.countdown or None}
         if not STOCK:
-            keys = [*PACES.values(), *CAPS.values()]
+            keys = [*kept_with(PARTITIONS, PACES).values(), *kept_with(PARTITIONS, CAPS).values()]
             policies = [each.policy for each in keys if tenant in each.tenants]
             options["limits"] = [policy for policy in policies if policy]
         if tenant in QUEUE_OF:

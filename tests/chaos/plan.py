@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from celery_fairness import RateLimitPolicy
 
@@ -92,9 +92,15 @@ SLIM, WIDE = ("slim0", "slim1"), "wide0"
 PARTS = ("part0", "part1")
 #: By key.
 PACES = {
-    "chaos.rate": Pace(("rate0",), 20, 5.0, RateLimitPolicy("chaos.rate", rate="20/5s")),
-    "chaos.even": Pace(("even0",), 10, 4.95, RateLimitPolicy("chaos.even", throttle="10/5s")),
-    "chaos.burst": Pace(("burst0",), 20, 12.0, RateLimitPolicy("chaos.burst", rate="20/12s")),
+    "chaos.rate:rate0": Pace(
+        ("rate0",), 20, 5.0, RateLimitPolicy("chaos.rate:rate0", rate="20/5s")
+    ),
+    "chaos.even:even0": Pace(
+        ("even0",), 10, 4.95, RateLimitPolicy("chaos.even:even0", throttle="10/5s")
+    ),
+    "chaos.burst:burst0": Pace(
+        ("burst0",), 20, 12.0, RateLimitPolicy("chaos.burst:burst0", rate="20/12s")
+    ),
     TOKENS: Pace(
         (*LIGHT, HEAVY),
         60,
@@ -117,6 +123,16 @@ CAPS = {
         counts="slots",
     ),
 }
+
+
+Key = TypeVar("Key", Pace, Cap)
+
+
+def kept_with(partitions: int, keys: Mapping[str, Key]) -> dict[str, Key]:
+    """Return the keys that an installation with so many partitions takes: those of one tenant."""
+    return {name: key for name, key in keys.items() if partitions == 1 or len(key.tenants) == 1}
+
+
 #: Tiers by what they allow, and those that allow more than that.
 TIERS = {1: "free", 2: "two", 4: "four"}
 TIER_PACES = {"paced": (4, "15/5s")}

@@ -37,6 +37,7 @@ from tests.chaos.plan import (
     On,
     Plan,
     faults,
+    kept_with,
 )
 from tests.chaos.servers import Cluster, OneRedis, Servers
 from tests.chaos.story import Story
@@ -63,15 +64,17 @@ class Run:
         seed: Decides faults and load.
         name: What it is on.
         form: Name of the plan that the load is of.
+        partitions: The setting of that name.
     """
 
-    def __init__(self, plan: Plan, seed: int, name: On, form: str) -> None:
+    def __init__(self, plan: Plan, seed: int, name: On, form: str, partitions: int = 1) -> None:
         self.plan = plan
         self.seed = seed
         self.name = name
         self.stock = name == "stock"
         self._ours = name in OUR_BROKERS
         self.form = form
+        self._partitions = partitions
         self.directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
         self.path = self.directory / "ledger.jsonl"
         self.events: list[ledger.Event] = []
@@ -115,8 +118,8 @@ class Run:
             self._story(),
             limits,
             left,
-            {} if self.stock else PACES,
-            caps={} if self.stock else CAPS,
+            {} if self.stock else kept_with(self._partitions, PACES),
+            caps={} if self.stock else kept_with(self._partitions, CAPS),
             starvable={} if self.stock else bounds,
             max_deliveries=MAX_DELIVERIES if self._ours else None,
             parks=self.name == "gate",
@@ -130,6 +133,7 @@ class Run:
             "CHAOS_ON": self.name,
             "CHAOS_BROKER_URL": self._rabbit.url if self.name == "gate" else broker,
             "CHAOS_REDIS_URL": url,
+            "CHAOS_PARTITIONS": str(self._partitions),
             "CHAOS_LEASE_SECONDS": str(self.plan.lease_seconds),
             "CHAOS_VISIBILITY_SECONDS": str(self.visibility_seconds),
             ledger.VARIABLE: str(self.path),
@@ -322,8 +326,12 @@ class Run:
             for _ in range(10):
                 self._turn()
             self._note_letters()
-            with self._servers.client() as client:
-                left = audit.leftovers(client, stock=self.stock)
+            left: dict[str, str] = {}
+            for prefix in audit.prefixes_of(self._partitions):
+                with self._servers.client(prefix) as client:
+                    there = audit.leftovers(client, prefix, stock=self.stock)
+                mark = "" if prefix == audit.PREFIX else prefix
+                left |= {f"{mark}{name}": what for name, what in there.items()}
             if self.name == "gate":
                 left |= audit.leftover_messages(self._rabbit)
             if not left or ledger.now() > ends_at:
@@ -332,12 +340,14 @@ class Run:
     def _note_letters(self) -> None:
         if not self._ours:
             return
-        for name, deaths in audit.dead_letters(self._servers.broker()).items():
+        for name, deaths in audit.dead_letters(self._servers.broker(), self._partitions).items():
             if name not in self._letters:
                 self._letters.add(name)
                 ledger.write("dead letter", id=name, deaths=deaths)
-        with self._servers.client() as client:
-            taken = audit.take_quarantined(client)
+        taken = 0
+        for prefix in audit.prefixes_of(self._partitions):
+            with self._servers.client(prefix) as client:
+                taken += audit.take_quarantined(client, prefix)
         if taken:
             ledger.write("quarantined", amount=taken)
 

@@ -87,8 +87,8 @@ class Servers(ABC):
         """Return its address."""
 
     @abstractmethod
-    def client(self) -> Redis:
-        """Return a client of the server that has our keys. The caller closes it."""
+    def client(self, prefix: str = audit.PREFIX) -> Redis:
+        """Return a client of the server that has the keys of a prefix. The caller closes it."""
 
     @abstractmethod
     def _living(self) -> set[int]:
@@ -122,7 +122,7 @@ class OneRedis(Servers):
         """Return its address."""
         return self._proxy.url(self._server.url) if by_proxy else self._server.url
 
-    def client(self) -> Redis:
+    def client(self, prefix: str = audit.PREFIX) -> Redis:
         """Return a client. The caller closes it."""
         return self._server.client(decode_responses=True)
 
@@ -182,9 +182,9 @@ class Cluster(Servers):
         """Return its address. No proxy is between, because the nodes name themselves."""
         return self._cluster.url()
 
-    def client(self) -> Redis:
+    def client(self, prefix: str = audit.PREFIX) -> Redis:
         """Return a client of the slot's primary. The caller closes it."""
-        return self._cluster.client()
+        return self._cluster.client(prefix)
 
     def _living(self) -> set[int]:
         return {node.pid for node in self._cluster.nodes}
