@@ -28,6 +28,7 @@ from tests.chaos.plan import (
     PLANS,
     QUEUE_OF,
     STARVABLE,
+    TOKENS,
     UNIQUE,
     Call,
     kept_with,
@@ -145,7 +146,8 @@ class Sender:
         job = next_job(self._plan, self._random, tenant)
         kwargs = {"seconds": job.seconds, "retries": job.retries}
         kwargs |= {"tenant": None if LIMITS[tenant] is None else tenant}
-        kwargs |= {"units": job.units, "used": job.used}
+        used = job.used if TOKENS in kept_with(PARTITIONS, PACES) else None
+        kwargs |= {"units": job.units, "used": used}
         kwargs |= {"slots": job.slots, "part": job.part}
         options: dict[str, Any] = {"countdown": job.countdown or None}
         if not STOCK:
