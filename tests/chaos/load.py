@@ -11,13 +11,17 @@ import signal
 import sys
 import time
 from collections import Counter, deque
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
-from celery import Celery
+from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import MovedError, RedisError
 
-from tests.chaos import ledger, troubles
+from celery_fairness.store.partitions import Partitions
+from tests.chaos import audit, ledger, troubles
 from tests.chaos.app import ON, PARTITIONS, STOCK, app
 from tests.chaos.plan import (
     CAPS,
@@ -39,7 +43,7 @@ from tests.chaos.plan import (
 TURN_SECONDS = 0.02
 #: On a cluster a call of `delay()` ends as Celery's own settings say, so that it can fail.
 POLICY = {"max_retries": 3, "interval_start": 0, "interval_max": 1, "interval_step": 0.2}
-#: A key that nothing reads. kombu's prefix brings it into the slot of the installation.
+#: A key of each partition that nothing reads.
 MARK = "chaos"
 #: How long a replica may take until it is asked again, in ms.
 WAIT_MS = 100
@@ -63,14 +67,18 @@ def backlog(tenant: str) -> int:
 
 
 class Replica:
-    """Learns which tasks the replica of the slot's primary has.
+    """Learns which tasks the replica of one slot's primary has.
 
     A replica has all that its primary wrote before a mark that the replica has. A task may have
     gone to another server than the mark, so the same one must have answered before and after.
+
+    Args:
+        cluster: A client. Each node's client has one connection, because one thread uses it.
+        prefix: How the keys in the slot begin.
     """
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
+    def __init__(self, cluster: RedisCluster, prefix: str) -> None:
+        self._cluster, self._prefix = cluster, prefix
         self._server = ""
         self._tasks: list[str] = []
 
@@ -82,18 +90,45 @@ class Replica:
         """Write the tasks that it has since the last call."""
         server, copies = "", 0
         try:
-            with self._app.producer_or_acquire() as producer:
-                client = producer.channel.client
-                client.set(MARK, 1)
-                copies = client.wait(1, WAIT_MS)
-                server = client.info("server")["run_id"]
-        except Exception:  # noqa: BLE001 - whatever the transport raises in an outage
-            pass
+            node = self._cluster.get_node_from_key(self._prefix)
+            client = self._cluster.get_redis_connection(node)
+            client.set(self._prefix + MARK, 1)
+            copies = client.wait(1, WAIT_MS)
+            server = client.info("server")["run_id"]
+        except MovedError:
+            self._cluster.nodes_manager.initialize()
+        except (RedisError, OSError):
+            with suppress(RedisError, OSError):
+                self._cluster.nodes_manager.initialize()
         if server == self._server and copies and self._tasks:
             ledger.write("held", ids=self._tasks)
         if server != self._server or copies:
             self._tasks = []
         self._server = server
+
+
+class Replicas:
+    """Those of all partitions.
+
+    Args:
+        url: The address of the broker.
+    """
+
+    def __init__(self, url: str) -> None:
+        hosts = [urlsplit(each) for each in url.split(";")]
+        nodes = [ClusterNode(str(each.hostname), int(each.port or 0)) for each in hosts]
+        cluster = RedisCluster(startup_nodes=nodes, socket_timeout=1.0, socket_connect_timeout=1.0)
+        self._partitions = Partitions(audit.NAMESPACE, count=PARTITIONS)
+        self._of = [Replica(cluster, names.prefix) for names in self._partitions.names]
+
+    def expect(self, task_id: str, tenant: str) -> None:
+        """Note that the primary of a tenant has taken a task."""
+        self._of[self._partitions.of_tenant(tenant, task_id)].expect(task_id)
+
+    def look(self) -> None:
+        """Write the tasks that the replicas have since the last call."""
+        for each in self._of:
+            each.look()
 
 
 class Sender:
@@ -108,7 +143,7 @@ class Sender:
         self._plan = PLANS[form]
         self._random = Random(f"load {seed}")
         self._calls = Random(f"calls {seed}")
-        self._replica = Replica(app) if ON == "faircluster" else None
+        self._replicas = Replicas(os.environ["CHAOS_BROKER_URL"]) if ON == "faircluster" else None
         self._number: Counter[str] = Counter()
         self._waiting: dict[str, set[str]] = {tenant: set() for tenant in LIMITS}
         #: Tasks that began or ended, perhaps before their sender has noted them.
@@ -120,10 +155,10 @@ class Sender:
         for waiting in self._waiting.values():
             waiting.discard(event["id"])
 
-    def note_poison(self, task_id: str) -> None:
+    def note_poison(self, task_id: str, tenant: str) -> None:
         """Note that another task was sent."""
-        if self._replica:
-            self._replica.expect(task_id)
+        if self._replicas:
+            self._replicas.expect(task_id, tenant)
 
     def turn(self) -> None:
         """Send what shall wait, at most one task of each tenant."""
@@ -138,9 +173,9 @@ class Sender:
                     self._call(call)
 
     def look(self) -> None:
-        """Learn what the replica has."""
-        if self._replica:
-            self._replica.look()
+        """Learn what the replicas have."""
+        if self._replicas:
+            self._replicas.look()
 
     def _send(self, tenant: str) -> None:
         job = next_job(self._plan, self._random, tenant)
@@ -191,7 +226,7 @@ class Sender:
                 kwargs=kwargs,
                 task_id=task_id,
                 retry=True,
-                retry_policy=POLICY if self._replica else None,
+                retry_policy=POLICY if self._replicas else None,
                 **options,
             )
         except Exception as error:  # noqa: BLE001 - whatever the transport raises
@@ -206,8 +241,8 @@ class Sender:
         ledger.write("submit", begins, taken=taken, due=begins + after, **facts)
         if task_id not in self._known:
             self._waiting[tenant].add(task_id)
-        if self._replica:
-            self._replica.expect(task_id)
+        if self._replicas:
+            self._replicas.expect(task_id, "" if LIMITS[tenant] is None else tenant)
 
 
 def main(seed: int, form: str) -> None:
@@ -227,7 +262,7 @@ def main(seed: int, form: str) -> None:
         if wanted and troubles.cause(app, wanted[0]):
             done = wanted.popleft()
             if done["what"] == "poison":
-                sender.note_poison(done["id"])
+                sender.note_poison(done["id"], done["tenant"])
         if not stop:
             sender.turn()
         sender.look()

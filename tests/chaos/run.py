@@ -95,7 +95,9 @@ class Run:
     def run(self) -> Verdict:
         """Do it all and judge."""
         on_cluster = self.name == "faircluster"
-        servers: Servers = Cluster() if on_cluster else OneRedis(has_clock=not self.stock)
+        servers: Servers = (
+            Cluster(self._partitions) if on_cluster else OneRedis(has_clock=not self.stock)
+        )
         with ExitStack() as stack:
             self._servers = stack.enter_context(servers)
             self._rabbit = RabbitServer()

@@ -172,8 +172,18 @@ class OneRedis(Servers):
 class Cluster(Servers):
     """Three primaries with a replica each. What no replica has is lost with its primary.
 
-    A server that cannot move a slot as one moves it key by key then.
+    A fault hits the slot of the home or of one partition. A server that cannot move a slot as one
+    moves it key by key then.
+
+    Args:
+        partitions: The setting of that name.
     """
+
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__()
+        self._prefixes = audit.prefixes_of(partitions)
+        #: What is in the slot that the fault hits.
+        self._key = audit.PREFIX
 
     def _start(self) -> None:
         self._cluster = self._stack.enter_context(RedisCluster(3, 1, wired=True))
@@ -190,6 +200,7 @@ class Cluster(Servers):
         return {node.pid for node in self._cluster.nodes}
 
     def _cause(self, fault: Fault) -> None:
+        self._key = self._prefixes[int(fault.target * len(self._prefixes))]
         if fault.kind == "node":
             self._add_and_remove()
         elif fault.kind == "kill primary":
@@ -200,23 +211,24 @@ class Cluster(Servers):
             with _outage(fault.kind):
                 self._change(fault)
         self._cluster.await_agreement()
-        self._cluster.await_replica()
+        for prefix in self._prefixes:
+            self._cluster.await_replica(prefix)
 
     def _change(self, fault: Fault) -> None:
         cluster = self._cluster
         if fault.kind == "failover":
-            cluster.fail_over()
+            cluster.fail_over(cluster.primary(self._key))
         elif fault.kind == "move":
-            to = cluster.other()
-            source, slot = cluster.begin_move(to)
+            to = cluster.other(self._key)
+            source, slot = cluster.begin_move(to, self._key)
             time.sleep(fault.seconds)
             cluster.end_move(source, to, slot)
         else:
-            self._move_at_once(cluster.other())
+            self._move_at_once(cluster.other(self._key))
 
     def _move_at_once(self, to: Node) -> None:
         move = self._cluster.move_at_once if self._cluster.moves_at_once else self._cluster.move
-        move(to)
+        move(to, self._key)
 
     def _add_and_remove(self) -> None:
         cluster = self._cluster
@@ -225,20 +237,20 @@ class Cluster(Servers):
             self._move_at_once(node)
         time.sleep(HAS_SLOT_SECONDS)
         with _outage("node"):
-            self._move_at_once(cluster.other())
+            self._move_at_once(cluster.other(self._key))
         cluster.remove(node)
 
     def _kill_primary(self) -> None:
         with _outage("kill primary"):
-            before = self._cluster.kill_primary()
-            self._cluster.await_primary(before)
+            before = self._cluster.kill_primary(self._key)
+            self._cluster.await_primary(before, self._key)
         before.restart()
 
     def _part(self, fault: Fault) -> None:
-        before = self._cluster.primary()
+        before = self._cluster.primary(self._key)
         with _outage("partition"):
             self._cluster.part(before)
-            self._cluster.await_primary(before)
+            self._cluster.await_primary(before, self._key)
         # Who goes on with the old primary has time to be late.
         time.sleep(fault.seconds)
         self._cluster.join()

@@ -221,11 +221,11 @@ class RedisCluster:
 
         eventually(agreed, at_most(AGREE_SECONDS))
 
-    def await_replica(self) -> None:
-        """Return when a replica acknowledges what the slot's primary sends."""
+    def await_replica(self, key: str = "{fairness}") -> None:
+        """Return when a replica acknowledges what the primary of a key's slot sends."""
 
         def acknowledges() -> None:
-            about = self.primary().do("INFO", "replication")
+            about = self.primary(key).do("INFO", "replication")
             assert re.search(r"state=online,offset=[1-9]", about), about
 
         eventually(acknowledges, at_most(AGREE_SECONDS))
@@ -278,9 +278,9 @@ class RedisCluster:
                 return node
         raise AssertionError(f"{FAILOVERS} times, the replica did not become the primary")
 
-    def kill_primary(self) -> Node:
-        """Kill the primary of the slot, and return it. A replica follows after the time-out."""
-        node = self.primary()
+    def kill_primary(self, key: str = "{fairness}") -> Node:
+        """Kill the primary of a key's slot, and return it. A replica follows after the time-out."""
+        node = self.primary(key)
         node.kill()
         return node
 
@@ -296,17 +296,17 @@ class RedisCluster:
 
         eventually(copied, at_most(AGREE_SECONDS))
 
-    def await_primary(self, before: Node) -> Node:
-        """Return the primary that has followed ``before``."""
+    def await_primary(self, before: Node, key: str = "{fairness}") -> Node:
+        """Return the primary of a key's slot that has followed ``before``."""
 
         def followed() -> None:
-            found = self.primary()
+            found = self.primary(key)
             assert found is not before
             assert found.alive
             assert found.do("ROLE")[0] == "master"
 
         eventually(followed, at_most(AGREE_SECONDS))
-        return self.primary()
+        return self.primary(key)
 
     def part(self, node: Node) -> None:
         """Keep a node and all others from hearing each other. Clients and replicas reach it."""
