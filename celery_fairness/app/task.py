@@ -337,23 +337,26 @@ def check_unique(task: FairTask, fairness: Any) -> None:
 
 
 def check_partitions(task: FairTask, fairness: Any) -> None:
-    """Check that the keys of a task are those of one tenant, if there are several partitions.
+    """Check that the limits and the unique key of a task hold with several partitions.
 
     Raises:
-        TaskDeclarationError: Its limit would hold in each partition alone.
+        TaskDeclarationError: One would hold in each partition alone.
     """
     count = fairness.settings.partitions if fairness.claims_fairly else 1
     if count == 1:
         return
-    sources = (("limits", task.limit_source), ("unique", task.unique_source))
-    for option, source in sources:
-        shared = source.shared() if source is not None else []
-        if shared:
+    sources = (
+        ("limits", task.limit_source, ", or a limit with a concurrency alone whose tasks wait"),
+        ("unique", task.unique_source, ""),
+    )
+    for option, source, others in sources:
+        alone = source.of_one_partition() if source is not None else []
+        if alone:
             raise TaskDeclarationError(
                 task.name,
                 option,
-                f"expected a key with {{tenant}}, because fairness.partitions is {count} and a key "
-                f"of several tenants would count in each partition alone, got: {shared[0]!r}",
+                f"expected a key with {{tenant}}{others}, because fairness.partitions is {count} "
+                f"and this key would count in each partition alone, got: {alone[0]!r}",
             )
 
 

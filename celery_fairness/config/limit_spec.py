@@ -74,6 +74,16 @@ class Limit:
         return next((value for known, value in self.numbers if known == name), None)
 
     @property
+    def spans_partitions(self) -> bool:
+        """Whether it holds for several partitions together, because each slot is a permit (ADR 30).
+
+        Starts are counted in one partition. A task that must not wait would be dropped or put off
+        in a partition without permits, although others have some.
+        """
+        counts_slots = {"concurrency", "slots"}.issuperset(name for name, _ in self.numbers)
+        return counts_slots and self.on_limit == "wait" and not self.of
+
+    @property
     def name(self) -> str:
         """The place where its tasks wait: key and kinds of numbers, with SIZE for each number."""
         return shape_of(f"{self.key}|{self._numbers}")

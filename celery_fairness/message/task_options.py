@@ -202,9 +202,13 @@ class LimitSource:
         """Whether the task declares limits."""
         return bool(self._declared)
 
-    def shared(self) -> list[str]:
-        """Return the declared keys that tasks of several tenants may have."""
-        return [each.key for each in self._declared if "tenant" not in each.template.fields]
+    def of_one_partition(self) -> list[str]:
+        """Return the declared keys of several tenants whose limits hold in one partition alone."""
+        return [
+            each.key
+            for each in self._declared
+            if "tenant" not in each.template.fields and not each.limit("key").spans_partitions
+        ]
 
     def fixed(self) -> list[Limit]:
         """Return the declared limits whose keys depend only on the task's name."""

@@ -84,7 +84,7 @@ class UniqueSource:
             texts = (each.partition(": ")[2] for each in problems)
             raise TaskDeclarationError(self._task, option, "; ".join(texts))
 
-    def shared(self) -> list[str]:
+    def of_one_partition(self) -> list[str]:
         """Return the key, if tasks of several tenants may have it."""
         return [] if "tenant" in self._template.fields else [self._template.text]
 

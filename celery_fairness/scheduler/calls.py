@@ -53,6 +53,11 @@ SIZE = "size"
 RENEW = "renew"
 EPOCH = "epoch"
 RING = "ring"
+#: Functions of the permits of keys that tenants of several partitions have.
+REQUEST_PERMITS = "request_permits"
+GRANT_PERMITS = "grant_permits"
+ACCEPT_PERMITS = "accept_permits"
+DUE_PERMITS = "due_permits"
 EXPIRE_QUEUES = "expire_queues"
 #: Its answer if a queue has ended that is in use again, and is not removed completely yet.
 ENDS_FIRST = -2
@@ -287,6 +292,41 @@ def ring_args(partition: int, new: Sequence[str], left: Sequence[str] = ()) -> l
         left: Queues in which a claim has left tasks.
     """
     return json_args(partition=partition, new=list(new) or None, left=list(left) or None)
+
+
+def request_permits_args(
+    key: str, rules: Rules, home: int | None = None, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of a request for permits of ``key``.
+
+    Args:
+        home: The epoch of a home that counts the permits of all partitions. None without a count.
+    """
+    return [*rules_args(rules), now_text, key, _or_empty(home)]
+
+
+def grant_permits_args(
+    key: str,
+    partitions: int,
+    reports: Sequence[Mapping[str, Any]],
+    rules: Rules,
+    now_text: str = "",
+) -> list[str]:
+    """Return the arguments of a grant to partitions; their reports are answers of requests."""
+    wanted = json_args(key=key, partitions=partitions, reports=list(reports))
+    return [*rules_args(rules), now_text, *wanted]
+
+
+def accept_permits_args(
+    key: str, run: str, home: int, answer: Mapping[str, Any], rules: Rules, now_text: str = ""
+) -> list[str]:
+    """Return the arguments of the acceptance of a home's answer to a request."""
+    return [*rules_args(rules), now_text, key, *json_args(run=run, home=home, **answer)]
+
+
+def due_permits_args(rules: Rules, now_text: str = "") -> list[str]:
+    """Return the arguments of a look for keys of which the caller requests permits."""
+    return [*rules_args(rules), now_text]
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:

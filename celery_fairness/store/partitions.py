@@ -65,6 +65,10 @@ class Partitions:
         """
         return zlib.crc32((tenant or task_id).encode()) % self.count
 
+    def of_key(self, key: str) -> int:
+        """Return the home of a limit's key: the partition that grants its permits (ADR 30)."""
+        return zlib.crc32(key.encode()) % self.count
+
     def tag_of(self, partition: int, tag: str) -> str:
         """Return the delivery tag of a task in a partition. Its leases begin with it too."""
         return f"{partition}-{tag}" if self.are_several else tag

@@ -20,7 +20,7 @@ from kombu.serialization import registry  # type: ignore[attr-defined]  # its st
 from kombu.transport import virtual
 from kombu.utils.json import JSONEncoder, loads, object_hook
 
-from celery_fairness.config.limit_spec import write_limits
+from celery_fairness.config.limit_spec import read_limits, write_limits
 from celery_fairness.config.settings import Settings
 from celery_fairness.config.tenants import key_part
 from celery_fairness.errors import KeyMissing, PolicyInvalid
@@ -115,24 +115,24 @@ def placed(waiting: Waiting, partitions: Partitions) -> tuple[int, Waiting]:
 
     Raises:
         PolicyInvalid: There are several partitions, and one of its keys may have tasks of several
-            tenants. Its limit would hold in each partition alone.
+            tenants. It would hold in each partition alone.
     """
     if partitions.are_several and (waiting.limits or waiting.unique):
-        _expect_keys_of_tenant(waiting, partitions.count)
+        _expect_no_key_of_one_partition(waiting, partitions.count)
     partition = partitions.of_tenant(waiting.tenant, waiting.task_id or waiting.tag)
     return partition, waiting._replace(tag=partitions.tag_of(partition, waiting.tag))
 
 
-def _expect_keys_of_tenant(waiting: Waiting, count: int) -> None:
-    keys = [limit.partition("|")[0] for limit in waiting.limits.split(",") if limit]
+def _expect_no_key_of_one_partition(waiting: Waiting, count: int) -> None:
+    keys = [each.key for each in read_limits(waiting.limits) if not each.spans_partitions]
     keys += [waiting.unique.split("|", 2)[2]] if waiting.unique else []
     own = re.compile(rf"(?:^|[._:-]){re.escape(waiting.tenant)}(?:$|[._:-])")
     shared = [key for key in keys if not (waiting.tenant and own.search(key))]
     if shared:
         raise PolicyInvalid(
-            "key: expected one with {tenant} as a word of its own, because fairness.partitions is "
-            f"{count} and a key of several tenants would count in each partition alone, got: "
-            f"{shared[0]!r}"
+            "key: expected one with {tenant} as a word of its own, or a limit with a concurrency "
+            f"alone whose tasks wait, because fairness.partitions is {count} and this key would "
+            f"count in each partition alone, got: {shared[0]!r}"
         )
 
 

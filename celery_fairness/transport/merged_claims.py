@@ -289,6 +289,7 @@ class MergedClaims:
         new, left = claim.ring.get("new", ()), claim.ring.get("left", ())
         if new or left:
             self._rings.append(Ring(look.partition, new, left))
+        session.permit_agent.request(look.partition, claim.ring.get("requests", ()))
         room = self.want()
         try:
             entered = session.enter(channel.claimant, claim, channel.serves_worker, look.partition)

@@ -33,6 +33,7 @@ from celery_fairness.store.connection import Connection
 from celery_fairness.store.partitions import Partitions, other_number
 from celery_fairness.store.servers import PartedConnection, Server, Servers
 from celery_fairness.transport.options import rules_of
+from celery_fairness.transport.permit_agent import PermitAgent
 from celery_fairness.transport.queue_shares import OWN_WAKEUP_MS, QueueShares
 from celery_fairness.transport.renewals import Call, Renewals
 from celery_fairness.transport.ring_merge import NO_RING
@@ -114,6 +115,7 @@ class Session:
         self.names, self.prefix = partitions.home, partitions.home.prefix
         self.address = address
         self._client, self._client_of_thread = make(), make()
+        self._client_of_agent = make() if partitions.are_several else None
         self._make_servers, self._client_of = make_servers, client_of
         self.forget()
 
@@ -170,6 +172,11 @@ class Session:
             self.rules,
             self._settle,
             self._keep_consumed,
+        )
+        self._connection_of_agent = self._connected(self._client_of_agent)
+        #: Carries permits, if there are several partitions.
+        self.permit_agent = PermitAgent(
+            self._call_of_agent, self._ring_of_agent, self.partitions, self.rules, self.lease_table
         )
         #: Tasks that open requests may bring, and the part of them for the worker's places.
         self._open = self._open_for_places = 0
@@ -290,6 +297,14 @@ class Session:
         prefix = self.prefix if partition is None else self.partitions.prefix(partition)
         return self._connection.execute(verb, prefix, args)
 
+    def _call_of_agent(self, verb: str, args: list[str], partition: int) -> Any:
+        prefix = self.partitions.prefix(partition)
+        return self._connection_of_agent.execute(verb, prefix, args)
+
+    def _ring_of_agent(self, partition: int, new: Sequence[str], left: Sequence[str]) -> None:
+        args = calls.ring_args(partition, new, left)
+        self._connection_of_agent.execute(calls.RING, self.prefix, args)
+
     def load_library(self, partition: int | None = None) -> None:
         """Load the function library if the server of a partition, or of the home, lacks it.
 
@@ -387,7 +402,9 @@ class Session:
             ring=NO_RING,
         )
         answer = call(calls.CLAIM, args, partition)
-        self.ring_bells(partition, calls.read_claim(answer, in_partition=True))
+        claim = calls.read_claim(answer, in_partition=True)
+        self.ring_bells(partition, claim)
+        self.permit_agent.request(partition, claim.ring.get("requests", ()))
 
     def _keep_consumed(self, call: Call) -> None:
         """Report the queues in use, because the loop may stand still while a body runs."""
@@ -430,6 +447,8 @@ class Session:
         ]
         if entered:
             self.renewals.begin()
+            if self.partitions.are_several:
+                self.permit_agent.begin()
         # Only after that: a lease from before a lost memory is registered again with the rest.
         self.renewals.saw_epoch(claim.epoch, partition)
         if not entered or monotonic() - claimant.sent_at[partition] < self.rules.lease_ms / 3000:
@@ -507,6 +526,7 @@ class Session:
     def close(self) -> None:
         """End the renewals, and close the connections."""
         self.renewals.close()
+        self.permit_agent.close()
         self._connection.close()
 
     def _wake(self) -> None:

@@ -94,10 +94,10 @@ def test_a_tier_is_in_force_in_the_partition_of_its_tenant(shop: Shop) -> None:
 
 
 def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
-    shared = RateLimitPolicy("api:stripe", concurrency=1)
+    shared = RateLimitPolicy("api:stripe", rate="1/s")
     with pytest.raises(PolicyInvalid, match=r"expected one with {tenant}.* got: 'api:stripe'"):
         shop.send("work", user="42", options={"limits": [shared]})
-    inside = RateLimitPolicy("api{tenant}", concurrency=1)
+    inside = RateLimitPolicy("api{tenant}", rate="1/s")
     with pytest.raises(PolicyInvalid, match=r"{tenant} as a word of its own,.* got: 'api42'"):
         shop.send("work", user="42", options={"limits": [inside]})
     own = RateLimitPolicy("api_{tenant}", concurrency=1)
@@ -107,7 +107,12 @@ def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"limits": [RateLimitPolicy("api:stripe", concurrency=1)]}, {"unique": "api:one"}]
+    "options",
+    [
+        {"limits": [RateLimitPolicy("api:stripe", rate="1/s")]},
+        {"limits": [RateLimitPolicy("api:stripe", concurrency=1, on_limit="drop")]},
+        {"unique": "api:one"},
+    ],
 )
 def test_a_task_that_declares_a_key_of_several_tenants_is_an_error(
     shop: Shop, options: dict[str, Any]

@@ -387,19 +387,30 @@ end
 
 -- The numbers of a key are kept this long after its last new task.
 local DECLARED_MS = 3600000
+-- In a partition the text ends with the time of the new task that gave them, and with 0 if it was no new one. The home of a
+-- key has the newest concurrency of all partitions (grants.lua).
+local SINCE = ";@(%d+)$"
+
+-- Returns the concurrency of the newest numbers of a key, or nil, and since when it has them.
+function Config.declared_of(ctx, key)
+  local text = redis.call("GET", ctx.prefix .. Keys.DECLARED .. key) or ""
+  return Numbers.read(text).concurrency, tonumber(string.match(text, SINCE) or 0)
+end
 
 -- Notes the limits of a task that comes, at most one per key. Returns the keys whose numbers changed or were not known.
-function Config.declare(ctx, specs, is_new)
+-- `now` is the server's time.
+function Config.declare(ctx, specs, is_new, now)
   local changed = {}
   for spec in string.gmatch(specs, "[^,]+") do
     local key, own = string.match(spec, "^([^|]*)|([^|q]*)|%a[^g]?$")
     own = key and Numbers.shared(own)
     if own and own ~= "" then
       local name = ctx.prefix .. Keys.DECLARED .. key
-      local known = redis.call("GETEX", name, "PX", DECLARED_MS)
-      local text = Numbers.newest(own, known or "", is_new)
+      local known = string.gsub(redis.call("GETEX", name, "PX", DECLARED_MS) or "", SINCE, "")
+      local text = Numbers.newest(own, known, is_new)
       if text ~= known then
-        redis.call("SET", name, text, "PX", DECLARED_MS)
+        local since = Rings.is_partition(ctx) and ";@" .. Rates.int_text(is_new and now or 0) or ""
+        redis.call("SET", name, text .. since, "PX", DECLARED_MS)
         changed[#changed + 1] = key
       end
     end

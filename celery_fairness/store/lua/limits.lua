@@ -59,6 +59,7 @@ end
 local function lacks_slots(ctx, limit, rules, place)
   local most = limit.concurrency
   if not most then return false, false end
+  if limit.permits then most = math.min(most, limit.permits) end
   local taken = Slots.held(ctx, limit.key) + Slots.of_task(limit)
   local by_slots = taken > most and limit.slots ~= nil
   if not ctx.slots or taken > most and not by_slots then return taken > most, by_slots end
@@ -115,6 +116,7 @@ function Limits.check(ctx, specs, rules, place)
     local limit = limits[index]
     local wait, again, closes, number, is_by_amount = Limits.wait_ms(ctx, limit, rules, place)
     if wait > 0 then
+      if closes == "full" and limit.permits then Permits.note_short(ctx, limit, rules) end
       limit.closes, limit.number, limit.opens_ms, limit.by_amount = closes, number, wait, is_by_amount
       if is_by_amount then
         by_amount = by_amount or limit
@@ -187,6 +189,7 @@ function Limits.set_numbers(ctx, limit, rules)
   limit.is_checked = true
   Limits.set_own_numbers(ctx, limit)
   Config.replace(limit, Config.has_overrides(ctx) and Config.override_of_limit(ctx, limit, rules))
+  Permits.set(ctx, limit, rules)
   local known = ctx.memo.limits
   if known then known[limit.spec] = limit end
   return limit

@@ -95,7 +95,7 @@ local function first_of(ctx, queue, by_rank, rules)
 end
 
 -- Returns the state of the rings after a claim, as JSON. By queue it has the virtual time and the first turn. A ring
--- without a first turn has its last debt.
+-- without a first turn has its last debt. The caller requests permits of the keys in `requests`.
 function Rings.answer(ctx, queues, ranked, places, rules)
   local rings = {}
   for index = 1, #queues do
@@ -105,11 +105,17 @@ function Rings.answer(ctx, queues, ranked, places, rules)
     local debt = not first and redis.call("ZRANGE", ctx.prefix .. Keys.DEBTS .. queue, -1, -1, "WITHSCORES")[2] or nil
     rings[queue] = {at = string.format("%.17g", Active.virtual_time(ctx, queue)), first = first, debt = debt}
   end
-  local bells = ctx.result.bells or {new = {}, left = {}}
-  local answer = {rings = rings, places = places, new = {}, left = {}}
-  for _, kind in ipairs({"new", "left"}) do
-    for queue in pairs(bells[kind]) do table.insert(answer[kind], queue) end
-    if #answer[kind] == 0 then answer[kind] = nil end
-  end
+  local answer = {rings = rings, places = places, requests = ctx.result.requests}
+  Rings.add_bells(ctx, answer)
   return cjson.encode(answer)
+end
+
+-- Adds the queues whose bells the caller rings to an answer.
+function Rings.add_bells(ctx, answer)
+  local bells = ctx.result.bells or {new = {}, left = {}}
+  for _, kind in ipairs({"new", "left"}) do
+    local queues = {}
+    for queue in pairs(bells[kind]) do queues[#queues + 1] = queue end
+    answer[kind] = #queues > 0 and queues or nil
+  end
 end

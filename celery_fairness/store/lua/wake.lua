@@ -103,6 +103,7 @@ end
 function Wake.free_keys(ctx, ended, rules)
   local keys, limits = Wake.keys_of_ended(ended)
   Rates.stay_known(ctx, limits, rules.logical)
+  Permits.note_freed(ctx, limits, rules)
   for index = 1, #keys do
     if string.sub(keys[index], 1, 7) == "tenant:" then Tenants.unblock(ctx, keys[index], rules) end
     Wake.wake_queue_of(ctx, keys[index])
@@ -125,8 +126,14 @@ function Wake.check_limits(ctx, rules, most)
     -- The keys that are left keep their turn.
     if rules.looks == 0 then break end
     redis.call("ZREM", ctx.prefix .. Keys.TIMERS, due[index])
-    local left, key = string.match(due[index], "^(%d+) (%S+)$")
-    Wake.wake_waiters(ctx, key or due[index], rules, tonumber(left))
+    local what, key = string.match(due[index], "^(%w+) (%S+)$")
+    if what == "permits" then
+      Permits.look(ctx, key, rules)
+    elseif what == "grants" then
+      Grants.forget(ctx, key, rules)
+    else
+      Wake.wake_waiters(ctx, key or due[index], rules, tonumber(what))
+    end
   end
   local more = Rates.forget_idle(ctx, rules.logical)
   Config.forget_cooled(ctx, rules.logical, most)

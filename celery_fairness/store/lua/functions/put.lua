@@ -44,8 +44,8 @@
 local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?) (%S*)$"
 
 -- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
-local function declare(ctx, limits, is_new)
-  local waiting = Config.check_again(ctx, Config.declare(ctx, limits, is_new))
+local function declare(ctx, limits, is_new, now)
+  local waiting = Config.check_again(ctx, Config.declare(ctx, limits, is_new, now))
   for index = 1, #waiting do
     local first = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. waiting[index], 0)
     Active.wake_worker(ctx, string.match(first, "^%S+ (.*)$"))
@@ -143,7 +143,7 @@ local function put(keys, args)
   end
   if replaces and not Unique.replace(ctx, held, task) then since = now end
   if unique and (replaces or is_same or not held) then Unique.take(ctx, unique.key, tag, since or now) end
-  if limits ~= "" then declare(ctx, limits, is_new ~= "") end
+  if limits ~= "" then declare(ctx, limits, is_new ~= "", now) end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
   if tenant == "_invalid" then

@@ -1,0 +1,22 @@
+--[[
+  due_permits: do the looks whose time has come (wake.lua), and return the keys of which the caller requests permits now
+  (permits.lua). A claim of a partition does this too. A worker whose places are all in use claims nothing, so it calls this
+  function at least once in a third of a lease.
+
+  args[1-5] settings   any  of the worker (Tenants.rules_of)
+  args[6]  frozen_ms   str  "" in production (server TIME); set only by tests
+
+  Returns JSON:
+  - requests   the keys, may be absent
+  - new, left  queues whose bells the caller rings (rings.lua), may be absent
+]]
+-- One call looks at this many keys.
+local LOOKS_AT_MOST = 64
+
+register("due_permits", {"allow-oom"}, function(keys, args)
+  local ctx = {prefix = keys[1], memo = {}, result = {}}
+  Wake.check_limits(ctx, (Tenants.rules_of(ctx, args, 1, args[6])), LOOKS_AT_MOST)
+  local answer = {requests = ctx.result.requests}
+  Rings.add_bells(ctx, answer)
+  return cjson.encode(answer)
+end)

@@ -1,0 +1,31 @@
+--[[
+  request_permits: request permits of a key (permits.lua). It runs in the partition that starts tasks with them.
+
+  args[1-5] settings   any  of the worker (Tenants.rules_of)
+  args[6]  frozen_ms   str  "" in production (server TIME); set only by tests
+  args[7]  key         str  the key
+  args[8]  home        str  the epoch of a home that counts the permits of all partitions, otherwise ""
+
+  Returns JSON, a report that grant_permits takes. Its fields `partition` and `name` are those of the caller:
+  - run, number  the run_id of this server, and the number of the request
+  - n, held      the valid permits, and the slots that running tasks take
+  - demand       the slots that tasks take or wait for
+  - need         the slots of the first task that waits
+  - tenants      how many tenants wait
+  - own, since   the concurrency of the key, and when it changed. `own` may be absent
+  - settled      whether no older server of this partition goes on
+
+  If the user may not run INFO, the result is an error.
+]]
+register("request_permits", {"allow-oom"}, function(keys, args)
+  local ctx = {prefix = keys[1], memo = {}, result = {}}
+  local rules, _, epoch = Tenants.rules_of(ctx, args, 1, args[6])
+  epoch = Clock.meet_server(ctx, epoch, rules.now)
+  local report = Permits.request(ctx, args[7], rules, tonumber(args[8]))
+  if report.run == "" then
+    return redis.error_reply("NOPERM permits name the server by its run_id: grant the right +info")
+  end
+  local began = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "began"))
+  report.settled = epoch == began or rules.now - epoch >= Permits.margin_ms(rules.lease_ms)
+  return cjson.encode(report)
+end)

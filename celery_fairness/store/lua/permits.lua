@@ -1,0 +1,214 @@
+--[[
+  permits: how many slots of a key a partition may take, if other partitions have tasks of the key too (ADR 30).
+
+  The concurrency of such a key holds for all partitions together. A permit is one slot. The home of the key grants the
+  permits (grants.lua), and a partition starts a task only if it has a permit for each slot. Servers do not call each other.
+  A worker carries three messages: `request` at the partition, `grant` at the home, and `accept` at the partition.
+
+  `virtual_times` has by `permits KEY` a JSON object with these fields:
+  - n, until, run         the permits. They are valid until the time `until` of the server whose run_id is `run`
+  - seen                  the time of the last request or answer. If the clock is behind it, the permits are void
+  - number, stamp         of the last request. The stamp is its time, and goes when its answer comes
+  - owed, owed_at         permits that go back to the home, and the logical time from which they do
+  - ended                 true if a task has ended since the last permits came
+  - request_at, renew_at  logical times of the next request: not before request_at if tasks wait, and at renew_at otherwise
+  - need, most            the slots of the last task that found too few permits, and the concurrency that it found
+  - home, home_until      the epoch of a home that has counted the permits. No older home is accepted until `home_until`
+
+  `timers` has `permits KEY` with the logical time at which a call looks whether permits are to be requested.
+
+  Rules, each of which the search in tests/reference/permits.py leaves out:
+  1. Permits live for a lease from the stamp, so a late answer makes them shorter.
+  2. A permit that goes back starts no task from the request on.
+  3. A partition accepts only the answer to its last request, and only on the same server.
+  4. A server has no permits that another server was granted.
+  5. A partition that was counted accepts nothing from an older home.
+]]
+
+-- If the worker to which a claim named a key makes no request, a claim names the key to another one after this time.
+local NAME_AGAIN_MS = 200
+-- After a request the home sends a worker to the partition as soon as a permit is free. A message may be lost, so claims name
+-- the key again after this time.
+local REQUEST_AGAIN_MS = 1000
+-- A permit that others want goes back after this time, although it has started no task.
+local UNUSED_MS = 1000
+-- The tenants of this many places, and of this many groups at each, count.
+local PLACES_AT_MOST = 8
+-- Returns for how long the home counts a permit beyond its life. It covers one step of a clock, and the time for which a
+-- replaced server goes on.
+function Permits.margin_ms(lease_ms)
+  return math.floor(lease_ms / 3) + 2000
+end
+
+-- Returns the object of a key, an empty one if there is none.
+function Permits.read(ctx, key)
+  local text = redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key)
+  return text and cjson.decode(text) or {}
+end
+
+local function write(ctx, key, its)
+  redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key, cjson.encode(its))
+end
+
+-- A call looks at a key at a logical time, or before.
+local function look_at(ctx, key, at)
+  redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", Rates.int_text(at), "permits " .. key)
+end
+
+-- Returns the run_id of this server, which a call reads once.
+local function run_of(ctx)
+  ctx.memo.run = ctx.memo.run or Clock.server_id()
+  return ctx.memo.run
+end
+
+-- Returns how many permits are valid now.
+function Permits.valid(ctx, its, rules)
+  local is_valid = its.run and its.run == run_of(ctx) and (its.seen or 0) <= rules.now
+    and rules.now < (its["until"] or 0)
+  return is_valid and its.n or 0
+end
+
+-- Returns the logical time from which permits that the partition owes go back. Each has started a task before, unless no
+-- worker was there.
+local function owed_at(its)
+  return its.ended and its.owed_at or its.owed_at + UNUSED_MS
+end
+
+-- Returns how many permits go back, and start no task.
+local function owed_now(its, rules)
+  return (its.owed or 0) > 0 and owed_at(its) <= rules.logical and its.owed or 0
+end
+
+-- Returns how many of the valid permits start tasks.
+function Permits.startable(ctx, its, rules)
+  return math.max(0, Permits.valid(ctx, its, rules) - owed_now(its, rules))
+end
+
+-- Returns whether the slots of a limit are permits. Those of a private key are not, because its tenant is in this partition.
+function Permits.bound(ctx, limit)
+  return limit.concurrency and limit.concurrency > 0 and not limit.private and not limit.of_queue
+    and Rings.is_partition(ctx) and not string.find(limit.key, "^queue:")
+end
+
+-- Gives a limit the number of permits that start tasks. A name of a limit lacks the flag of a private key, but no call
+-- has requested such a key.
+function Permits.set(ctx, limit, rules)
+  if not Permits.bound(ctx, limit) then return end
+  local its = Permits.read(ctx, limit.key)
+  if limit.on_limit == "" and not its.most then return end
+  limit.permits, limit.its = Permits.startable(ctx, its, rules), its
+end
+
+-- Names a key to the caller, which requests permits of it.
+local function name_key(ctx, key, its, rules)
+  its.request_at = rules.logical + NAME_AGAIN_MS
+  ctx.result.requests = ctx.result.requests or {}
+  table.insert(ctx.result.requests, key)
+  look_at(ctx, key, its.request_at)
+end
+
+-- A claim has found too few permits for a task.
+function Permits.note_short(ctx, limit, rules)
+  local its, need = limit.its, Slots.of_task(limit)
+  -- If all slots are taken here, no permit would help.
+  if rules.logical < (its.request_at or 0) or Slots.held(ctx, limit.key) + need > limit.concurrency then return end
+  its.need, its.most = need, limit.concurrency
+  name_key(ctx, limit.key, its, rules)
+  write(ctx, limit.key, its)
+end
+
+-- Leases of these keys have ended, so permits that the partition owes may go back.
+function Permits.note_freed(ctx, keys, rules)
+  for index = 1, Rings.is_partition(ctx) and #keys or 0 do
+    local its = Permits.read(ctx, keys[index])
+    if (its.owed or 0) > 0 then
+      its.ended = true
+      write(ctx, keys[index], its)
+      look_at(ctx, keys[index], rules.logical)
+    end
+  end
+end
+
+-- Returns whether tasks wait for a key itself, and not for the tier of their tenant or for another key.
+local function waits(ctx, key)
+  return redis.call("EXISTS", ctx.prefix .. Keys.WAITERS .. key) == 1
+end
+
+-- Returns the logical time of the next request for a key, or nil if it has neither permits nor tasks.
+local function request_time(ctx, key, its, rules)
+  local n, held, at = Permits.valid(ctx, its, rules), Slots.count(ctx, key), math.huge
+  if n > 0 or held > 0 then at = its.renew_at or rules.logical end
+  if (its.owed or 0) > 0 and n > held then at = math.min(at, owed_at(its)) end
+  local wanted = held + (its.need or 1)
+  if wanted > Permits.startable(ctx, its, rules) and wanted <= (its.most or its.own or 0) and waits(ctx, key) then
+    at = math.min(at, its.request_at or 0)
+  end
+  return at < math.huge and at or nil
+end
+
+-- The time of a key has come. The call names it to its caller, or forgets it.
+function Permits.look(ctx, key, rules)
+  local its = Permits.read(ctx, key)
+  local at = request_time(ctx, key, its, rules)
+  if at and at <= rules.logical then
+    name_key(ctx, key, its, rules)
+    write(ctx, key, its)
+  elseif at or (its.home_until or 0) > rules.logical then
+    look_at(ctx, key, at or its.home_until)
+  else
+    redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key)
+  end
+end
+
+-- Returns how many tenants wait at a key, at most those of a bounded number of groups.
+local function tenants_waiting(ctx, key)
+  local places, count = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. key, 0, PLACES_AT_MOST - 1), 0
+  for index = 1, #places do
+    local queue = string.match(places[index], "^%S+ (.*)$")
+    local groups = redis.call("ZRANGE", ctx.prefix .. Keys.GROUPS_AT .. places[index], 0, PLACES_AT_MOST - 1)
+    for each = 1, #groups do count = count + redis.call("ZCARD", ctx.prefix .. Keys.GROUP .. groups[each] .. " " .. queue) end
+  end
+  return math.max(1, count)
+end
+
+-- Requests permits of a key. Returns the report for the home. A permit that goes back starts no task from now on. A counted
+-- partition gets the epoch of the home that counts (`home`).
+function Permits.request(ctx, key, rules, home)
+  local its, run, logical = Permits.read(ctx, key), run_of(ctx), rules.logical
+  local n, held, waiting = Permits.valid(ctx, its, rules), Slots.count(ctx, key), 0
+  if waits(ctx, key) then
+    waiting = math.max(its.need or 1, tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, key) or 1))
+  end
+  local returns = math.max(0, math.min(math.max(owed_now(its, rules), n - held - waiting), n - held))
+  its.n = n - returns
+  its["until"], its.run, its.seen, its.stamp = its.n > 0 and its["until"] or 0, run, rules.now, rules.now
+  -- The number grows although the object may be new.
+  its.number = math.max((its.number or 0) + 1, rules.now)
+  its.owed, its.owed_at = math.min(its.n, math.max(0, (its.owed or 0) - returns)), its.owed_at or logical
+  its.renew_at = logical + math.floor(rules.lease_ms / 3)
+  if waiting > 0 then its.request_at = logical + REQUEST_AGAIN_MS end
+  if home then
+    its.home, its.home_until = math.max(home, its.home or 0), logical + Permits.margin_ms(rules.lease_ms)
+  end
+  write(ctx, key, its)
+  look_at(ctx, key, logical + REQUEST_AGAIN_MS)
+  local own, since = Config.declared_of(ctx, key)
+  return {run = run, number = its.number, n = its.n, held = held, demand = held + waiting, need = its.need or 1,
+    tenants = waiting > 0 and tenants_waiting(ctx, key) or 1, own = own or its.most, since = since}
+end
+
+-- Accepts the answer of a home to the last request. Returns whether it was accepted.
+function Permits.accept(ctx, key, answer, rules)
+  local its, logical = Permits.read(ctx, key), rules.logical
+  local is_last = its.run == answer.run and its.run == run_of(ctx) and its.number == answer.number and its.stamp
+  if not is_last or rules.now < its.stamp then return false end
+  if its.home and answer.home < its.home and logical < its.home_until then return false end
+  local n = its.n + answer.added
+  its.n, its["until"], its.seen, its.stamp = n, its.stamp + rules.lease_ms, rules.now, nil
+  its.owed, its.owed_at = math.min(n, answer.owed), logical + answer.turn_ms
+  if answer.added > 0 then its.ended = nil end
+  write(ctx, key, its)
+  look_at(ctx, key, request_time(ctx, key, its, rules) or its.renew_at)
+  if answer.added > 0 then Wake.wake_waiters(ctx, key, rules) end
+  return true
+end

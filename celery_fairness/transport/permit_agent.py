@@ -1,0 +1,167 @@
+"""The agent of a worker that carries permits between partitions (ADR 30).
+
+The concurrency of a key that tenants of several partitions have holds for all partitions together.
+Its home grants permits, and a partition starts tasks only with permits that it has. Servers do not
+call each other, so a worker carries the three messages:
+
+    request (partition) --> grant (home of the key) --> accept (partition)
+
+Claims name the keys of these requests. An agent may die or be slow at any point. Then permits
+idle until the next request, and no limit is exceeded. An agent has a thread and a connection of its
+own, so no loop waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from celery_fairness.errors import LimiterUnavailable
+from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.lease_table import LeaseTable
+from celery_fairness.scheduler.types import Rules
+from celery_fairness.store.partitions import Partitions
+from celery_fairness.util.threads import Bell, native_lock, start_thread
+from celery_fairness.util.throttled_log import Notices
+
+logger = logging.getLogger("celery_fairness")
+
+#: Requests that an agent makes for one key before it looks at the next key.
+VISITS_AT_MOST = 64
+
+#: Calls a function of the library in a partition and returns its answer.
+Call = Callable[[str, list[str], int], Any]
+
+
+class PermitAgent:
+    """The agent of one session.
+
+    Args:
+        call: Calls a function, on a connection that no other thread uses.
+        ring: Rings the bells of queues of a partition, first those for new tasks.
+        lease_table: The leases of this process. Their permits are renewed.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        ring: Callable[[int, Sequence[str], Sequence[str]], None],
+        partitions: Partitions,
+        rules: Rules,
+        lease_table: LeaseTable,
+    ) -> None:
+        self._call, self._ring = call, ring
+        self._partitions, self._rules = partitions, rules
+        self._lease_table = lease_table
+        self._named: deque[tuple[int, str]] = deque()
+        self._notices = Notices(logger)
+        self._bell, self._lock = Bell(), native_lock()
+        self._runs = self._closed = False
+
+    # -- from anywhere ----------------------------------------------------------------------------
+
+    def request(self, partition: int, keys: Iterable[str]) -> None:
+        """Request permits of ``keys`` in a partition. This does not wait."""
+        named = [(partition, key) for key in keys]
+        if named:
+            self._named += named
+            self.begin()
+            self._bell.ring()
+
+    def begin(self) -> None:
+        """Start to renew permits: the process has a lease."""
+        with self._lock:
+            starts, self._runs = not self._runs, True
+        if starts:
+            start_thread(self._run)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._bell.ring()
+
+    # -- in the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        every = self._rules.lease_ms / 3000
+        look_at = monotonic() + every
+        while not self._closed:
+            self._bell.wait(look_at - monotonic())
+            if monotonic() >= look_at:
+                look_at = monotonic() + every
+                self._try(self._look)
+            while self._named and not self._closed:
+                partition, key = self._named.popleft()
+                self._try(self._borrow, partition, key)
+
+    def _try(self, act: Callable[..., None], *args: Any) -> None:
+        try:
+            act(*args)
+        except (RedisError, OSError, LimiterUnavailable) as error:
+            # Claims name the key again.
+            text = str(error) or type(error).__name__
+            self._notices.error("permits", "permits could not be carried: %s", text)
+        except Exception:
+            logger.exception("permits could not be carried")
+
+    def _look(self) -> None:
+        """Look at the partitions of running tasks, which no claim may do for a long time."""
+        held = self._lease_table.held()
+        # The first key of a lease is that of its tenant.
+        for partition in sorted({each.partition for each in held if "," in each.key}):
+            args = calls.due_permits_args(self._rules)
+            due = json.loads(self._call(calls.DUE_PERMITS, args, partition))
+            self._named += [(partition, key) for key in due.get("requests", ())]
+            self._ring_bells(partition, due)
+
+    def _borrow(self, partition: int, key: str) -> None:
+        """Request for one partition, and then for those to which the home sends this worker."""
+        todo = deque([partition])
+        for _ in range(VISITS_AT_MOST):
+            if not todo:
+                return
+            partition = todo.popleft()
+            report = self._request(key, partition)
+            granted = self._grant(key, [report])
+            self._accept(key, report, granted, granted["answers"][0])
+            todo += (each for each in granted.get("visits", ()) if each not in todo)
+            if granted.get("counts"):
+                self._count(key, granted["home"])
+
+    def _count(self, key: str, home: int) -> None:
+        """Count the permits of all partitions for a home that may lack some of them."""
+        reports = [self._request(key, partition, home) for partition in self._partitions]
+        granted = self._grant(key, reports)
+        for report, answer in zip(reports, granted["answers"], strict=True):
+            self._accept(key, report, granted, answer)
+
+    def _request(self, key: str, partition: int, home: int | None = None) -> dict[str, Any]:
+        args = calls.request_permits_args(key, self._rules, home)
+        report = json.loads(self._call(calls.REQUEST_PERMITS, args, partition))
+        return {**report, "partition": partition}
+
+    def _grant(self, key: str, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        args = calls.grant_permits_args(key, self._partitions.count, reports, self._rules)
+        home = self._partitions.of_key(key)
+        return dict(json.loads(self._call(calls.GRANT_PERMITS, args, home)))
+
+    def _accept(
+        self, key: str, report: dict[str, Any], granted: dict[str, Any], answer: dict[str, Any]
+    ) -> None:
+        """Bring the answer of the home to a partition, if it has permits by that answer."""
+        if answer["added"] < 0 or answer["n"] == 0:
+            return
+        args = calls.accept_permits_args(key, report["run"], granted["home"], answer, self._rules)
+        partition = report["partition"]
+        self._ring_bells(partition, json.loads(self._call(calls.ACCEPT_PERMITS, args, partition)))
+
+    def _ring_bells(self, partition: int, answer: Mapping[str, Any]) -> None:
+        new, left = answer.get("new", ()), answer.get("left", ())
+        if new or left:
+            self._ring(partition, new, left)
