@@ -372,7 +372,10 @@ class Parts:
         if not self._threads:
             self._threads = [self._make_forwarder(worker)]
             if self.limiter.partitions.are_several:
-                self._threads.append(Repairer(SharedChanges(self.installation).repair))
+                changes = SharedChanges(self.installation)
+                self._threads.append(Repairer(changes.repair))
+                # The memory of a partition may be lost alone.
+                self.settings_publisher.add("operators", changes.repair_again)
             if not self.claims_fairly:
                 # Its connection is its own, because it runs in a thread of its own.
                 own = self.make_limiter()

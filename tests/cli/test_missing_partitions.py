@@ -70,6 +70,23 @@ def test_without_the_home_there_is_no_status(divided, several_servers):
         several_servers[0].resume()
 
 
+def test_an_uninstall_leaves_nothing_on_any_server(divided, several_servers, run):
+    for partition in range(COUNT):
+        divided.tenants.pause(tenant_in(partition))
+    assert run("uninstall", "--yes", of=divided).exit_code == 0
+    for server in several_servers:
+        with server.client(decode_responses=True) as client:
+            assert client.keys("*") == []
+
+
+def test_the_memory_of_all_servers_is_added(divided, several_servers):
+    found = {each.metric.name: each.samples for each in divided.stats.metrics()}
+    (used,) = found["fairness_redis_memory_used_bytes"]
+    with several_servers[0].client() as client:
+        one = client.info("memory")["used_memory"]
+    assert used.value > 1.5 * one
+
+
 def test_the_doctor_looks_at_each_server(divided, several_servers):
     divided.tenants.pause("42")
     with several_servers[2].client() as client:

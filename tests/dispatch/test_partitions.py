@@ -160,6 +160,19 @@ def test_a_status_has_the_tasks_of_all_partitions(shop: Shop) -> None:
     assert shop.fairness.check().findings == ()
 
 
+def test_a_partition_that_lost_its_memory_is_paused_again(shop: Shop, memory: Redis) -> None:
+    shop.fairness.limits.pause("api_42")
+    shop.worker(pool="threads", concurrency=1)
+    prefix = PLACES.prefix(0)
+    memory.delete(prefix + "changes")
+    shop.fairness.limits.pause("api_43")
+    # From now on the worker compares the partitions only if the home changes.
+    eventually(lambda: memory.hlen(prefix + "changes") == 2, at_most(5.0))
+    before = memory.hgetall(prefix + "changes")
+    memory.delete(*memory.scan_iter(prefix.replace("*", "") + "*"))
+    eventually(lambda: memory.hgetall(prefix + "changes") == before != {}, at_most(20.0))
+
+
 def test_a_worker_mends_a_pause_that_reached_the_home_alone(shop: Shop, memory: Redis) -> None:
     shop.worker(pool="threads", concurrency=4)
     shop.fairness.limits.pause("api_42")

@@ -30,6 +30,7 @@ from celery_fairness.control.queue.queue_status import fairness_index
 from celery_fairness.control.tenant.unresolved_tiers import lately, unresolved
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler.types import SYSTEM
+from celery_fairness.store.connection import Connection
 from celery_fairness.store.keys import Names
 from celery_fairness.util.durations import seconds
 from celery_fairness.util.timestamps import at_ms
@@ -410,27 +411,27 @@ class _Scrape:
         self._add(table.OJS_WAITING, sum(each.waiting for each in self._backlogs.values()), OTHER)
 
     def _add_server(self) -> None:
-        facts = _server_facts(self._installation)
-        for name in ("cmdstat_fcall", "cmdstat_fcall_ro"):
-            if numbers := facts.get(name):
-                errors = numbers.get("failed_calls", 0) + numbers.get("rejected_calls", 0)
-                self._add(table.LIBRARY_CALLS, numbers["calls"])
-                self._add(table.LIBRARY_ERRORS, errors)
-        if "used_memory" in facts:
-            self._add(table.MEMORY_USED, int(facts["used_memory"]))
-            self._add(table.MEMORY_MAXIMUM, int(facts.get("maxmemory", 0)) or math.inf)
+        for there, its in self._installation.limiter.servers.items():
+            facts = _server_facts(there, its[0].prefix)
+            for name in ("cmdstat_fcall", "cmdstat_fcall_ro"):
+                if numbers := facts.get(name):
+                    errors = numbers.get("failed_calls", 0) + numbers.get("rejected_calls", 0)
+                    self._add(table.LIBRARY_CALLS, numbers["calls"])
+                    self._add(table.LIBRARY_ERRORS, errors)
+            if "used_memory" in facts:
+                self._add(table.MEMORY_USED, int(facts["used_memory"]))
+                self._add(table.MEMORY_MAXIMUM, int(facts.get("maxmemory", 0)) or math.inf)
 
 
 def _stored_of(queues: Iterable[str], keys: Names) -> list[Command]:
     return [("ZCARD", keys.of(kind, queue)) for queue in queues for kind in ("scheduled", "dead")]
 
 
-def _server_facts(installation: Installation) -> Mapping[str, Any]:
+def _server_facts(there: Connection, prefix: str) -> Mapping[str, Any]:
     """Return the calls of functions and the memory; nothing if the user may not ask."""
     try:
         # A cluster has other nodes, which hold nothing of the installation.
-        limiter = installation.limiter
-        answer = limiter.connection.read_there(limiter.prefix, "INFO", "commandstats", "memory")
+        answer = there.read_there(prefix, "INFO", "commandstats", "memory")
     except LimiterUnavailable:
         return {}
     return answer if isinstance(answer, Mapping) else _parsed(str(answer))

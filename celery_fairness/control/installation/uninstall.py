@@ -56,6 +56,10 @@ def uninstall(installation: Installation, *, yes: bool, with_tasks: bool) -> Lef
         for batch in batches(store.scan(), KEYS):
             names = [store.keys.prefix + name for name in batch]
             keys += int(store.read("UNLINK", *names)) if delete else len(names)
+    if delete:
+        # A server of a list has the number of partitions too.
+        for server in installation.limiter.servers:
+            server.read("UNLINK", reader.keys.clock)
     return Leftovers(
         namespace=installation.settings.namespace,
         redis=str(installation.limiter.connection.address),

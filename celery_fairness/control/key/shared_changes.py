@@ -69,6 +69,10 @@ class SharedChanges:
         self._repaired = state
         return made
 
+    def repair_again(self) -> None:
+        """Repair partitions that may have lost their memory."""
+        self.repair(again=True)
+
     def _repair_part(self, limiter: Limiter, reader: Reader, wanted: Changes) -> int:
         has = _changes(reader)
         differ = [each for each in {**has, **wanted} if has.get(each) != wanted.get(each)]

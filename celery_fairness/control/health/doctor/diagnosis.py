@@ -104,7 +104,7 @@ def diagnose(installation: Installation, stats: StatsApi) -> Diagnosis:
 
 
 def _of_other_servers(facts: Facts) -> Iterator[Symptom]:
-    """Yield what is wrong with the servers of partitions, beside that of the home."""
+    """Yield the symptoms of the servers of partitions that are not the home's."""
     _, *others = facts.installation.limiter.servers.values()
     for its in others:
         theirs = replace(facts, server=server_facts(its[0], with_config=True))
