@@ -11,7 +11,7 @@ from celery_fairness.scheduler import calls
 from celery_fairness.store.address import Address
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.partitions import Partitions, other_number
-from celery_fairness.store.servers import PartedConnection, Server, Servers
+from celery_fairness.store.servers import ClusterServers, PartedConnection, Server, Servers
 from celery_fairness.util.durations import milliseconds
 
 
@@ -27,16 +27,23 @@ def connect(
     Raises:
         SettingsError: There are more servers than partitions.
     """
-    if not (address.is_divided and partitions.are_several):
-        address.check_partitions(partitions.count)
-        return Connection(address, timeout_seconds, retries, prefix=partitions.home.prefix)
     address.check_partitions(partitions.count)
-    servers = Servers(address.nodes())
+    if not (partitions.are_several and (address.is_divided or address.is_cluster)):
+        return Connection(address, timeout_seconds, retries, prefix=partitions.home.prefix)
+    servers = (
+        ClusterServers(address.nodes(), partitions)
+        if address.is_cluster
+        else Servers(address.nodes())
+    )
     lease_ms = milliseconds(settings.lease_seconds)
 
     def connection_to(server: Server) -> Connection:
-        there = replace(address, urls=(address.url(server.number),), is_divided=False)
-        return Connection(there, timeout_seconds, retries, is_one_of=True)
+        there = replace(
+            address, urls=(_url_of(address, server),), is_divided=False, is_cluster=False
+        )
+        connection = Connection(there, timeout_seconds, retries, is_one_of=True)
+        connection.class_of = servers.class_of
+        return connection
 
     def meet(server: Server, connection: Connection) -> None:
         args = calls.epoch_args(lease_ms, partitions.count, place=server.place)
@@ -45,14 +52,12 @@ def connect(
         except ResponseError as error:
             raise other_number(error, partitions.count, server.place) or error from None
 
-    def ask(server: Server) -> None:
-        connection = connection_to(server)
-        try:
-            connection.client().ping()
-        finally:
-            connection.close()
+    servers.connect = connection_to
+    return PartedConnection(*(address, partitions, servers, meet, timeout_seconds, retries))
 
-    servers.ask = ask
-    return PartedConnection(
-        *(address, partitions, servers, connection_to, meet, timeout_seconds, retries)
-    )
+
+def _url_of(address: Address, server: Server) -> str:
+    """Return the URL for redis-py of one server."""
+    if address.is_cluster and server.node is not None:
+        return address.url_of_node(server.node)
+    return address.url(server.number)

@@ -77,6 +77,13 @@ class Address:
         path, query = own.path.strip("/") or first.path.strip("/"), own.query or first.query
         return urlunsplit(own._replace(netloc=netloc, path=f"/{path}", query=query))
 
+    def url_of_node(self, node: tuple[str, int]) -> str:
+        """Return the URL of a node of a cluster, with the user of the first address."""
+        parts = urlsplit(self.urls[0])
+        user, at, _ = parts.netloc.rpartition("@")
+        host = f"[{node[0]}]" if ":" in node[0] else node[0]
+        return urlunsplit(parts._replace(netloc=f"{user}{at}{host}:{node[1]}"))
+
     def params(self, number: int) -> dict[str, Any]:
         """Return redis-py's parameters of one server of a list: where it is, and its user."""
         given: dict[str, Any] = parse_url(self.url(number))  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import binascii
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from redis.backoff import ConstantBackoff
@@ -32,7 +32,7 @@ from redis.retry import Retry
 
 from celery_fairness.compat.redis_redirects import Redirect, is_cross_slot, redirect_of
 from celery_fairness.errors import SettingsError
-from celery_fairness.store.readiness import ServerNotReady, attentive
+from celery_fairness.store.readiness import ServerNotReady, attentive, not_ready
 
 SLOTS = 16384
 #: Pause before a command is sent again, in seconds.
@@ -62,6 +62,18 @@ class SlotAway(ServerNotReady):
     """No node runs functions on the slot now. The command did not run."""
 
 
+class NotServed(RedisError):
+    """A node does not serve the slot of one command, and serves others. The command did not run.
+
+    Attributes:
+        has_moved: Whether another node has the slot, so that the command may go there at once.
+    """
+
+    def __init__(self, text: str, has_moved: bool) -> None:
+        super().__init__(text)
+        self.has_moved = has_moved
+
+
 def hash_tag(key: str) -> str:
     """Return the part of a key that alone decides its slot, "" if there is none."""
     _, opened, rest = key.partition("{")
@@ -74,6 +86,65 @@ def slot_of(key: str) -> int:
     return binascii.crc_hqx((hash_tag(key) or key).encode(), 0) % SLOTS
 
 
+class ClusterNodes:
+    """Asks the nodes of a cluster which primary has which slots.
+
+    Args:
+        seeds: Host and port of some nodes. The first that answers is enough.
+    """
+
+    def __init__(self, seeds: Sequence[Node]) -> None:
+        self._seeds = tuple(seeds)
+        #: Nodes of the cluster, as a node named them last.
+        self._nodes: tuple[Node, ...] = ()
+        #: The node that answered last.
+        self._asked: Node | None = None
+
+    def owners(
+        self,
+        connect: Callable[[str, int], Any],
+        slots: Collection[int],
+        last: Collection[Node] = (),
+    ) -> dict[int, Node]:
+        """Return the primary of each slot that has one.
+
+        Args:
+            connect: Makes a connection of redis-py to a node.
+            slots: The slots.
+            last: Nodes that did not answer lately. They are asked after the others.
+
+        Raises:
+            ConnectionLost: No node names a primary. The text has the reason of the last one.
+            AuthenticationError: So too, and the last one rejects the user, or lacks a right of it.
+        """
+        problem, kind = "no address", ConnectionLost
+        nodes = list(dict.fromkeys((*self._nodes, *self._seeds)))
+        if self._asked in nodes:
+            # A primary that the others do not reach names itself for as long as that lasts.
+            after = nodes.index(self._asked) + 1
+            nodes = nodes[after:] + nodes[:after]
+        for node in sorted(nodes, key=lambda each: each in last):
+            try:
+                rows = _slots(connect(*node))
+            except (RedisError, OSError) as error:
+                problem = str(error) or type(error).__name__
+                is_rejected = isinstance(error, (AuthenticationError, NoPermissionError))
+                kind = AuthenticationError if is_rejected else ConnectionLost
+                continue
+            self._asked = node
+            self._nodes = tuple(_named(each, node) for row in rows for each in row[2:])
+            found = {
+                slot: _named(row[2], node)
+                for slot in slots
+                for row in rows
+                if row[0] <= slot <= row[1]
+            }
+            if found:
+                return found
+            problem, kind = f"CLUSTERDOWN: slot {min(slots)} has no primary", ConnectionLost
+        raise kind(f"no node of the cluster names the primary of its slot: {problem}")
+
+
 class SlotPrimary:
     """Finds the primary of one slot, from any node of its cluster.
 
@@ -83,13 +154,9 @@ class SlotPrimary:
     """
 
     def __init__(self, seeds: Sequence[Node], slot: int) -> None:
-        self._seeds = tuple(seeds)
+        self._cluster = ClusterNodes(seeds)
         self.slot = slot
-        #: Nodes of the cluster, as a node named them last.
-        self._nodes: tuple[Node, ...] = ()
         self._known: Node | None = None
-        #: The node that answered last.
-        self._asked: Node | None = None
         #: The first and the last time at which a command met the absence of the slot.
         self._absent_from = self._absent_at = float("-inf")
 
@@ -106,7 +173,7 @@ class SlotPrimary:
         # Two threads may ask at once, which costs a call and no lock.
         known = self._known
         if known is None:
-            known = self._known = self._ask(connect)
+            known = self._known = self._cluster.owners(connect, (self.slot,))[self.slot]
         return known
 
     def moved(self, node: Node) -> None:
@@ -126,29 +193,6 @@ class SlotPrimary:
         self._absent_at = now
         waits = now - self._absent_from < PATIENCE_SECONDS
         return SlotAway(text) if waits else ServerNotReady(text)
-
-    def _ask(self, connect: Callable[[str, int], Any]) -> Node:
-        problem, kind = "no address", ConnectionLost
-        nodes = list(dict.fromkeys((*self._nodes, *self._seeds)))
-        if self._asked in nodes:
-            # A primary that the others do not reach names itself for as long as that lasts.
-            after = nodes.index(self._asked) + 1
-            nodes = nodes[after:] + nodes[:after]
-        for node in nodes:
-            try:
-                rows = _slots(connect(*node))
-            except (RedisError, OSError) as error:
-                problem = str(error) or type(error).__name__
-                is_rejected = isinstance(error, (AuthenticationError, NoPermissionError))
-                kind = AuthenticationError if is_rejected else ConnectionLost
-                continue
-            self._asked = node
-            self._nodes = tuple(_named(each, node) for row in rows for each in row[2:])
-            for first, last, primary, *_ in rows:
-                if first <= self.slot <= last:
-                    return _named(primary, node)
-            problem, kind = f"CLUSTERDOWN: slot {self.slot} has no primary", ConnectionLost
-        raise kind(f"no node of the cluster names the primary of its slot: {problem}")
 
 
 def _slots(connection: Any) -> list[Any]:
@@ -249,6 +293,36 @@ def leading_to(
             raise primary.absent(f"ASK {where}")
 
     return SlotConnection
+
+
+def at_node(moved: Callable[[int, Node], None], connection_class: type[Any]) -> type[Any]:
+    """Return a subclass of a connection class that leads to one node, for commands of many slots.
+
+    Args:
+        moved: Called with a slot and the node that has it by now.
+        connection_class: The class.
+    """
+
+    class NodeConnection(connection_class):  # type: ignore[misc]  # it is a value
+        def read_response(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().read_response(*args, **kwargs)
+            except ResponseError as error:
+                redirect = redirect_of(error)
+                if redirect is None:
+                    away = not_ready(error)
+                    if away is None or not str(away).startswith(_NO_NODE):
+                        raise
+                    raise NotServed(str(away), has_moved=False) from error
+                node = redirect.host or self.host, redirect.port
+                # A node without a name is found in CLUSTER SLOTS.
+                if redirect.is_moved and redirect.host != NO_NAME:
+                    moved(redirect.slot, node)
+                word = "MOVED" if redirect.is_moved else "ASK"
+                text = f"{word} {redirect.slot} {node[0]}:{node[1]}"
+                raise NotServed(text, has_moved=redirect.is_moved) from error
+
+    return attentive(NodeConnection)
 
 
 def of_one_redis(connection_class: type[Any], address: str) -> type[Any]:

@@ -147,6 +147,8 @@ class Connection:
             "max_connections": 2**31,
         }
         self._retries = retries
+        #: Returns the class of its connections from that of the pool.
+        self.class_of: Callable[[type[Any]], type[Any]] = attentive
         #: The position of the current server in the list, and the number of other servers.
         self._server = 0
         one = address.master_name or make or address.is_cluster or address.is_divided
@@ -466,7 +468,7 @@ class Connection:
                     self._own.client = self._server_client()
                 pool = self._own.client.connection_pool
                 if self._primary is None:
-                    pool.connection_class = attentive(pool.connection_class)
+                    pool.connection_class = self.class_of(pool.connection_class)
                 else:
                     pool.connection_class = leading_to(self._primary, pool.connection_class)
                 self._own.pid = os.getpid()

@@ -21,7 +21,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from queue import Empty
@@ -32,7 +32,9 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from kombu.utils.scheduling import priority_cycle, round_robin_cycle, sorted_cycle
 from redis import ConnectionPool, Redis
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as AnswerLate
 
 from celery_fairness.compat import redis_transport
 from celery_fairness.errors import SettingsError
@@ -42,6 +44,7 @@ from celery_fairness.scheduler.types import Claim, Claimed, Settle, Verdict
 from celery_fairness.store.address import Address, address_from_url
 from celery_fairness.store.cluster import (
     PAUSE_SECONDS,
+    Node,
     SlotAway,
     SlotMoved,
     SlotPrimary,
@@ -53,7 +56,7 @@ from celery_fairness.store.connection import pack
 from celery_fairness.store.library import LibraryUnusable, is_missing, library
 from celery_fairness.store.partitions import Partitions
 from celery_fairness.store.readiness import ServerNotReady
-from celery_fairness.store.servers import Server, Servers
+from celery_fairness.store.servers import ClusterServers, Server, Servers
 from celery_fairness.store.spin import Spin
 from celery_fairness.transport.envelope import FairMessage, task_name_of
 from celery_fairness.transport.lanes import Lane
@@ -111,6 +114,10 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         #: Whether the channel sends no request for a while.
         self.is_napping = False
         self._adopt_at = 0.0
+        #: While the home takes no commands, when to try again (monotonic seconds).
+        self._home_paused_until = 0.0
+        #: When the open wait ends at the latest (monotonic seconds).
+        self._wait_ends_at = 0.0
         #: Consumed queues: those that are claimed from, and those of the stock transport.
         self.fair_queues: list[str] = []
         self.stock_queues: list[str] = []
@@ -162,8 +169,11 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return tuple(str(part or "") for part in where)
 
     def _connparams(self, asynchronous: bool = False) -> Any:
+        return self._params(asynchronous, self._managed)
+
+    def _params(self, asynchronous: bool, managed: Callable[[type[Any]], type[Any]]) -> Any:
         params = super()._connparams(asynchronous)
-        made = self._managed(params["connection_class"])
+        made = managed(params["connection_class"])
         params["connection_class"] = _polled(self, made) if asynchronous else made
         return params
 
@@ -289,6 +299,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             longest = (self.brpop_timeout if timeout is None else timeout) or 1.0
             wait = min(longest, max(asleep - LATE_SECONDS, SHORTEST_WAIT_SECONDS))
             self._send_wait(connection, fair if want else [], without_room, wait)
+            self._wait_ends_at = now + wait
         self._in_poll = connection
         self._is_ours = True
         self._brpop_sent_at = now
@@ -511,12 +522,74 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def client_of(self, server: Server) -> Any:
         """Return a client of a server whose connection the loop polls."""
-        params = self._connparams(asynchronous=True) | self._params_of(server)
+        managed = self.session.servers.class_of
+        params = self._params(True, managed) | self._params_of(server)
         return Redis(connection_pool=ConnectionPool(**params))
 
     def _params_of(self, _server: Server) -> dict[str, Any]:
         """Return the parameters of connections to one of several servers."""
         return {}
+
+    # -- a home that is away ----------------------------------------------------------------------
+
+    @property
+    def home_is_away(self) -> bool:
+        """Whether the home does not answer, and other servers have partitions."""
+        if self._home_paused_until and monotonic() < self._home_paused_until:
+            return True
+        home = self.session.servers.of(None)
+        return bool(home.is_late or home.problem)
+
+    @property
+    def waits_too_long(self) -> bool:
+        """Whether the answer to its wait at the bells is late."""
+        return bool(self._in_poll) and monotonic() > self._wait_ends_at + 2 * LATE_SECONDS
+
+    @contextlib.contextmanager
+    def may_lose_home(self) -> Iterator[None]:
+        """Go on without the home if it does not answer, because other servers have partitions.
+
+        Until it answers, no bell, no event and no command of remote control arrives.
+        """
+        try:
+            yield
+        except (ConnectionLost, AnswerLate, OSError) as error:
+            if not self._loses_home(error):
+                raise
+
+    def _loses_home(self, error: BaseException) -> bool:
+        servers = self.session.servers
+        if self._closing or not servers.are_several or isinstance(error, SlotMoved):
+            return False
+        if isinstance(error, ServerNotReady):
+            # Its node may serve other partitions.
+            self._home_paused_until = monotonic() + NOT_READY_SECONDS
+            return True
+        home = servers.of(None)
+        servers.lost(home, error)
+        self.session.notices.error(
+            f"away {home}",
+            "a server does not answer, and the tenants of its partitions wait: %s",
+            self.session.away_text(error),
+        )
+        for client in (vars(self).get("client"), vars(self).get("subclient")):
+            if client is not None and client.connection is not None:
+                client.connection.disconnect()
+        return True
+
+    def _receive(self) -> Any:
+        with self.may_lose_home():
+            return super()._receive()
+        raise Empty
+
+    def _put_fanout(self, *args: Any, **options: Any) -> Any:
+        # After an error, kombu connects again and again, and the loop would stop with it. An event
+        # that nobody hears is lost in any case.
+        if self.home_is_away:
+            return None
+        with self.may_lose_home():
+            return super()._put_fanout(*args, **options)
+        return None
 
     # -- answers ----------------------------------------------------------------------------------
 
@@ -562,7 +635,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
 
     def _read_wait(self) -> bool:
         answer = None
-        with self.waits_for_server():
+        with self.waits_for_server(), self.may_lose_home():
             answer = self._read()
         self._asleep_until = 0.0
         if not answer:
@@ -845,10 +918,11 @@ class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: i
 
     def _get_client(self) -> Any:
         settings = settings_of(self.connection.client.transport_options)
-        if settings.partitions > 1:
+        if settings.partitions > 1 and self.global_keyprefix:
             raise SettingsError(
-                "fairness.partitions: expected 1 at faircluster://, whose one hash slot has all "
-                f"keys, got: {settings.partitions}"
+                "broker_transport_options['global_keyprefix']: expected none with several "
+                "fairness.partitions, whose keys have hash tags of their own, got: "
+                f"{self.global_keyprefix!r}"
             )
         self.global_keyprefix, self._own_prefix = key_prefixes(
             settings, self.global_keyprefix or "", is_cluster=True
@@ -864,18 +938,40 @@ class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: i
         plain = self.connection_class_ssl if self.connection.client.ssl else self.connection_class
         return leading_to(self._primary, connection_class, plain)
 
+    @property
+    def _nodes(self) -> list[Node]:
+        client = self.connection.client
+        text = ";".join(url.removeprefix("fair") for url in client.alt or [client.as_uri()])
+        return address_from_url(text, setting="broker_url").nodes()
+
     @cached_property
     def _primary(self) -> SlotPrimary:
-        client = self.connection.client
         # One for each connection of kombu, so that its next channel does not look again.
         found = getattr(self.connection, "slot_primary", None)
         if found is None:
-            urls = client.alt or [client.as_uri()]
-            text = ";".join(url.removeprefix("fair") for url in urls)
-            nodes = address_from_url(text, setting="broker_url").nodes()
-            found = SlotPrimary(nodes, slot_of(self.global_keyprefix))
+            found = SlotPrimary(self._nodes, slot_of(self.global_keyprefix))
             self.connection.slot_primary = found
         return found
+
+    def _server_parts(self) -> dict[str, Any]:
+        settings = settings_of(self.connection.client.transport_options)
+        if settings.partitions == 1:
+            return {}
+        nodes = self._nodes
+        partitions = Partitions(settings.namespace, self._own_prefix, settings.partitions)
+        given = self._params(False, lambda plain: plain)
+
+        def client_of(server: Server) -> Any:
+            params = given | _params_of_node(server)
+            return Redis(connection_pool=ConnectionPool(**params))
+
+        return {
+            "make_servers": lambda: ClusterServers(nodes, partitions),
+            "client_of": client_of,
+        }
+
+    def _params_of(self, server: Server) -> dict[str, Any]:
+        return _params_of_node(server)
 
     def _read_stock(self, **options: Any) -> Any:
         try:
@@ -891,6 +987,11 @@ class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: i
         if isinstance(error, SlotMoved) and not self._closing and self.fair_queues:
             return True
         return super().pauses_for(error)
+
+
+def _params_of_node(server: Server) -> dict[str, Any]:
+    host, port = server.node or ("", 0)
+    return {"host": host, "port": port}
 
 
 def _polled(channel: Any, connection_class: Any) -> Any:

@@ -142,7 +142,8 @@ class Lane:
         """Close the connection. The open request has no answer."""
         self.drop()
         self.met.clear()
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.disconnect()
-            self._client.connection_pool.release(connection)
+        if self.connection is not None:
+            # The poller looks for the lane by its connection.
+            self.connection.disconnect()
+            self._client.connection_pool.release(self.connection)
+            self.connection = None

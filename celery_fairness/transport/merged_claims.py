@@ -26,6 +26,7 @@ from redis.exceptions import TimeoutError as AnswerLate
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import Held
 from celery_fairness.scheduler.types import Claimed, Verdict
+from celery_fairness.store.cluster import NotServed
 from celery_fairness.store.connection import pack
 from celery_fairness.store.library import is_missing
 from celery_fairness.store.partitions import other_number
@@ -46,6 +47,9 @@ from celery_fairness.transport.ring_merge import Look, RingMerge
 if TYPE_CHECKING:
     from celery_fairness.transport.channel import FairMixin
 
+#: Pause before a partition is tried again whose node does not serve it, in seconds.
+PAUSE_SECONDS = 0.5
+
 Entered = list[tuple[Claimed, Held]]
 
 
@@ -59,6 +63,8 @@ class MergedClaims:
         self._lanes: dict[Server, Lane] = {}
         #: Partitions whose open claim lost its answer with its connection.
         self._unanswered = set(channel.claimant.unanswered)
+        #: Partitions that their nodes do not serve, and when to try again (monotonic seconds).
+        self._paused: dict[int | None, float] = {}
         #: Bells that go to the home with its next request.
         self._rings: list[Ring] = []
 
@@ -128,7 +134,7 @@ class MergedClaims:
         for number in numbers:
             server = servers.of(number)
             lane = self._lanes.get(server)
-            if server.problem or (lane is not None and lane.is_open):
+            if server.problem or number in self._paused or (lane is not None and lane.is_open):
                 continue
             if lane is None or not lane.is_connected:
                 lane = self._connected(server)
@@ -248,6 +254,7 @@ class MergedClaims:
             self._lost(lane, error)
             return []
         planned, was_late = lane.calls, lane.is_late
+        lane.server.is_late = False
         self._session.count_open(-lane.wants, self._channel.serves_worker)
         lane.drop()
         entered: Entered = []
@@ -262,6 +269,10 @@ class MergedClaims:
 
     def _take(self, lane: Lane, call: Call, answer: Any, was_late: bool) -> Entered:
         """Use one answer."""
+        if isinstance(answer, NotServed):
+            self._has_no_answer(call)
+            self._not_served(lane, call, answer)
+            return []
         if isinstance(answer, ResponseError):
             self._has_no_answer(call)
             self._failed(lane, call, answer)
@@ -305,14 +316,25 @@ class MergedClaims:
             entered = entered[:room]
         return entered
 
+    def _not_served(self, lane: Lane, call: Call, error: NotServed) -> None:
+        """Leave a partition whose slot the node does not serve now."""
+        number = _partition_of(call)
+        lane.met.discard(number)
+        if not error.has_moved:
+            self._paused[number] = monotonic() + PAUSE_SECONDS
+            self._note_away()
+            self._session.notices.error(
+                f"slot {number}",
+                "partition %s moves between two nodes, and its tenants wait: %s",
+                "of the home" if number is None else number,
+                error,
+            )
+
     def _failed(self, lane: Lane, call: Call, error: ResponseError) -> None:
         """Handle the error of one call of a request."""
         if is_missing(error):
-            number = getattr(call, "partition", None)
-            if isinstance(call, Claiming):
-                number = call.look.partition
             try:
-                self._channel.load_library(number)
+                self._channel.load_library(_partition_of(call))
             except (ConnectionLost, AnswerLate, OSError) as problem:
                 self._lost(lane, problem)
             return
@@ -328,9 +350,10 @@ class MergedClaims:
     # -- lanes ------------------------------------------------------------------------------------
 
     def _look_after_lanes(self, now: float) -> None:
-        session = self._session
+        session, late = self._session, False
         several = session.servers.are_several
-        late = False
+        if several and self._channel.waits_too_long:
+            session.servers.of(None).is_late = late = True
         for lane in self._lanes.values():
             waited = now - lane.sent_at if lane.is_open else 0.0
             if waited >= LOST_SECONDS:
@@ -338,8 +361,10 @@ class MergedClaims:
                 self._lost(lane, error, raises=False)
             elif several and waited >= LATE_SECONDS and not lane.is_late:
                 session.count_open(-lane.wants, self._channel.serves_worker)
-                lane.is_late = True
+                lane.is_late = lane.server.is_late = True
             late = late or lane.is_late
+        if self._paused:
+            self._paused = {each: at for each, at in self._paused.items() if at > now}
         if late or self.rings.away or session.servers.any_away:
             self._note_away()
 
@@ -348,7 +373,7 @@ class MergedClaims:
         for number in self._session.partitions:
             server = servers.of(number)
             lane = self._lanes.get(server)
-            if server.problem or (lane is not None and lane.is_late):
+            if server.problem or number in self._paused or (lane is not None and lane.is_late):
                 away.add(number)
         for number in self.rings.away - away:
             self.rings.forget(number)
@@ -363,6 +388,7 @@ class MergedClaims:
             session.count_open(-lane.wants, self._channel.serves_worker)
         opened = lane.calls
         lane.close()
+        lane.server.is_late = False
         for call in opened:
             self._has_no_answer(call)
         if session.servers.are_several:
@@ -422,8 +448,15 @@ def _read_or_error(connection: Any) -> Any:
         return connection.read_response()
     except ServerNotReady:
         raise
-    except ResponseError as error:
+    except (ResponseError, NotServed) as error:
         return error
+
+
+def _partition_of(call: Call) -> int | None:
+    """Return the partition that a call is about, None for the home."""
+    if isinstance(call, Claiming):
+        return call.look.partition
+    return call.partition if isinstance(call, Greeting) else None
 
 
 def ring_args(look: Look, floors: dict[str, float]) -> dict[str, Any]:

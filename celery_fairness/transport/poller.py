@@ -155,9 +155,28 @@ class FairPoller(Poller):
 
     def _register_BRPOP(self, channel: Any) -> None:  # noqa: N802 - kombu's name
         # While the server accepts no commands, even a connection is useless.
-        if not channel.is_napping:
-            with channel.waits_for_server():
+        if not (channel.is_napping or channel.home_is_away):
+            with channel.waits_for_server(), channel.may_lose_home():
                 super()._register_BRPOP(channel)
+
+    def _register_LISTEN(self, channel: Any) -> None:  # noqa: N802 - kombu's name
+        if not channel.home_is_away:
+            with channel.may_lose_home():
+                super()._register_LISTEN(channel)
+
+    def maybe_check_subclient_health(self) -> None:
+        """Look at the connections of fanout queues, unless the home is away."""
+        if not any(channel.home_is_away for channel in self._channels):
+            super().maybe_check_subclient_health()
+
+    def maybe_restore_messages(self) -> None:
+        """Look for messages of stock queues whose worker is gone.
+
+        With several servers there is nothing to look for: replies of remote control have no acks.
+        The look would wait for a home that is away.
+        """
+        if not any(channel.session.servers.are_several for channel in self._channels):
+            super().maybe_restore_messages()
 
     def _is_stopping(self) -> bool:
         return any(session.stopping for session in self._sessions)

@@ -81,7 +81,7 @@ class FairBatch(PublishBatch):
 
     def _execute_and_read(self) -> list[Any]:
         sent = [args for args, _ in self.pipeline.command_stack]
-        answers: list[Any] = self._execute(raise_on_error=False)
+        answers = self._answers()
         session = self.channel.session
         for index, answer in enumerate(answers):
             if isinstance(answer, ResponseError) and is_missing(answer):
@@ -102,6 +102,19 @@ class FairBatch(PublishBatch):
             elif isinstance(each, Existing):
                 self._rejected.append(TaskExists(each.task_id))
         return answers
+
+    def _answers(self) -> list[Any]:
+        """Execute the commands, each put at the server of its partition."""
+        session, stack = self.channel.session, self.pipeline.command_stack
+        if not session.servers.are_several:
+            answers: list[Any] = self._execute(raise_on_error=False)
+            return answers
+        puts = [args[3:] for args, _ in stack if args[0] == "FCALL"]
+        self.pipeline.command_stack = [each for each in stack if each[0][0] != "FCALL"]
+        # Without a command it does nothing.
+        others = iter(self._execute(raise_on_error=False))
+        put = iter(session.put_together([(prefix, args) for prefix, *args in puts]))
+        return [next(put if args[0] == "FCALL" else others) for args, _ in stack]
 
     def flush(self) -> None:
         """Send the batch.

@@ -53,6 +53,7 @@ class QueueOperationsMixin(_Channel):
     claimed: set[str]
     fair_queues: list[str]
     acknowledged: Callable[[Any], None]
+    home_is_away: Any
     #: The time of the next look at expiring queues (monotonic seconds).
     _look_at = 0.0
 
@@ -280,7 +281,8 @@ class QueueOperationsMixin(_Channel):
     def maybe_refresh_binding_expiry(self) -> None:
         """Keep consumed queues and end expired ones; kombu calls it once a second."""
         try:
-            super().maybe_refresh_binding_expiry()
+            if not self.home_is_away:
+                super().maybe_refresh_binding_expiry()
         except MemoryLimit as error:
             # kombu would log a traceback every second.
             self.session.notices.error(

@@ -105,6 +105,11 @@ class ServersTransport(Transport):
 
     Channel = FairServersChannel
 
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        # kombu would go on to another server of the list, but only the first is the home.
+        client.cycle = None
+        super().__init__(client, **kwargs)
+
 
 class ClusterTransport(Transport):
     """One slot of a Redis Cluster."""

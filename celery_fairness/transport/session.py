@@ -18,7 +18,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 from redis.exceptions import RedisError, ResponseError
@@ -157,7 +157,7 @@ class Session:
         self._outcomes_of = 0
         #: The servers of the partitions.
         self.servers = self._make_servers()
-        self.servers.ask = self._ask
+        self.servers.connect = self._connection_to
         self.servers.on_back.append(self._server_is_back)
         self._connection = self._connected(self._client)
         #: By partition, the number of opened connections when its epoch was last read.
@@ -241,7 +241,7 @@ class Session:
         if not self.servers.are_several:
             return Connection(self.address, make=lambda: client)
         return PartedConnection(
-            *(self.address, self.partitions, self.servers, self._connection_to, self._meet),
+            *(self.address, self.partitions, self.servers, self._meet),
             make=lambda: client,
         )
 
@@ -252,7 +252,9 @@ class Session:
             # While a renewal waits for one server, no lease on the others ends.
             longest = self.rules.lease_ms / 6000
             options[name] = min(options.get(name) or longest, longest)
-        return Connection(self.address, make=lambda: client, is_one_of=True)
+        connection = Connection(self.address, make=lambda: client, is_one_of=True)
+        connection.class_of = self.servers.class_of
+        return connection
 
     def _meet(self, server: Server, connection: Connection) -> None:
         """Compare the place of a server in the list with that of the installation."""
@@ -263,14 +265,6 @@ class Session:
             connection.execute(calls.EPOCH, self.prefix, args)
         except ResponseError as error:
             raise other_number(error, self.partitions.count, server.place) or error from None
-
-    def _ask(self, server: Server) -> None:
-        """Ask a server that is away for an answer. Raise if there is none."""
-        connection = self._connection_to(server)
-        try:
-            connection.client().ping()
-        finally:
-            connection.close()
 
     def _server_is_back(self) -> None:
         self.renewals.renew_at_once()
@@ -304,6 +298,15 @@ class Session:
     def _ring_of_agent(self, partition: int, new: Sequence[str], left: Sequence[str]) -> None:
         args = calls.ring_args(partition, new, left)
         self._connection_of_agent.execute(calls.RING, self.prefix, args)
+
+    def put_together(self, puts: Sequence[tuple[str, Sequence[str]]]) -> list[Any]:
+        """Put tasks on several servers; each has the prefix of its partition and its arguments.
+
+        Returns:
+            The answers, in order. An error stands in the place of its answer.
+        """
+        connection = cast("PartedConnection", self._connection)
+        return connection.run_together(calls.PUT, puts)
 
     def load_library(self, partition: int | None = None) -> None:
         """Load the function library if the server of a partition, or of the home, lacks it.

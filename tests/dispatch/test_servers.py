@@ -49,7 +49,7 @@ def left(servers: list[RedisServer]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "solo"])
 def test_limits_hold_and_every_task_runs_once(
     shop: Shop, several_servers: list[RedisServer], pool: str
 ) -> None:
@@ -102,3 +102,23 @@ def test_the_tasks_of_a_killed_worker_run_on_another(
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert set(shop.runs().values()) == {2}
     eventually(lambda: left(several_servers) == [])
+
+
+def test_a_home_that_ends_stops_its_own_tenants_alone(
+    shop: Shop, several_servers: list[RedisServer]
+) -> None:
+    worker = shop.worker(pool="threads", concurrency=4)
+    for place in range(3):
+        shop.send("work", user=users_of(place)[0]).get(timeout=RESULT_SECONDS)
+    several_servers[0].kill()
+    others = users_of(1)[:4] + users_of(2)[:4]
+    for user in others:
+        # The results would be on that server too.
+        shop.send("work", user=user, options={"ignore_result": True})
+    eventually(lambda: len(shop.ledger("end")) == 3 + len(others), at_most(8.0))
+    several_servers[0].restart()
+    results = [shop.send("work", user=user) for user in users_of(0)[:4]]
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {1}
+    assert "Trying to re-establish" not in worker.log_text()

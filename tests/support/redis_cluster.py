@@ -284,9 +284,9 @@ class RedisCluster:
         node.kill()
         return node
 
-    def await_copies(self) -> None:
-        """Wait until the replica of the slot has all that its primary has written."""
-        node = self.primary()
+    def await_copies(self, of: Node | None = None) -> None:
+        """Wait until the replica of a primary, or of the slot's, has all that it has written."""
+        node = of or self.primary()
         _, written, _ = node.do("ROLE")
 
         def copied() -> None:

@@ -98,6 +98,7 @@ INTERNAL = {
     "MessageInvalid",
     "NotAccepted",
     "NotBegun",
+    "NotServed",
     "NotSentBack",
     "Parked",
     "ServerAway",

@@ -1,0 +1,127 @@
+"""Partitions on the primaries of a Redis Cluster, and what a change of the cluster does to them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from celery_fairness.errors import SettingsError
+from celery_fairness.store.cluster import slot_of
+from celery_fairness.store.partitions import Partitions
+from celery_fairness.transport.session import sessions
+from tests.support.redis_cluster import Node, RedisCluster
+from tests.support.waiting import at_most
+from tests.transport.conftest import BATCHES, Connect, Inbox, charged, publish
+from tests.transport.test_partitions import drain, spread_of
+from tests.transport.test_servers import take
+
+pytestmark = [pytest.mark.redis, pytest.mark.one_redis("partitions")]
+
+COUNT = 16
+SEVERAL: dict[str, Any] = {"partitions": COUNT, "tiers": "unlimited"}
+PLACES = Partitions("fairness", count=COUNT)
+TENANTS = [f"t{number}" for number in range(40)]
+#: The key of each partition's clock.
+CLOCKS = [names.clock for names in PLACES.names]
+
+
+@pytest.fixture
+def open_there(connect: Connect, cluster: RedisCluster) -> Any:
+    """``open_there()``: connect to the cluster."""
+
+    def opened(fairness: dict[str, Any] = SEVERAL, **options: Any) -> Connection:
+        return connect(cluster.url("faircluster"), fairness=fairness, **options)
+
+    return opened
+
+
+def tenants_at(cluster: RedisCluster, node: Node) -> list[str]:
+    """Return the tenants whose partitions are on a primary."""
+    there = {number for number in PLACES if cluster.primary(CLOCKS[number]) is node}
+    return [tenant for tenant in TENANTS if PLACES.of_tenant(tenant) in there]
+
+
+def test_tenants_of_all_primaries_take_turns(open_there: Any, cluster: RedisCluster) -> None:
+    connection = open_there()
+    for tenant in TENANTS:
+        publish(connection, "jobs", *range(5), headers=charged(tenant))
+    for node in cluster.nodes:
+        if node.do("ROLE")[0] == "master":
+            slots = {slot_of(key) for key in map(bytes.decode, node.client().scan_iter("*lane*"))}
+            assert len(slots & {slot_of(clock) for clock in CLOCKS}) >= 3
+    inbox = Inbox(connection, "jobs", prefetch_count=4)
+    served = drain(inbox, 5 * len(TENANTS))
+    assert Counter(served) == dict.fromkeys(TENANTS, 5)
+    assert spread_of(served, TENANTS) <= 3
+
+
+@BATCHES
+def test_a_batch_goes_to_all_primaries(open_there: Any, cluster: RedisCluster) -> None:
+    connection = open_there()
+    producer = connection.Producer(serializer="json")
+    with producer.batch():
+        for tenant in TENANTS:
+            producer.publish(tenant, exchange="", routing_key="jobs", headers=charged(tenant))
+    assert connection.channel()._size("jobs") == len(TENANTS)
+    cluster.move(cluster.other(CLOCKS[3]), CLOCKS[3])
+    with producer.batch():
+        for tenant in TENANTS:
+            producer.publish(tenant, exchange="", routing_key="jobs", headers=charged(tenant))
+    assert connection.channel()._size("jobs") == 2 * len(TENANTS)
+
+
+def test_a_slot_moves_while_all_partitions_go_on(open_there: Any, cluster: RedisCluster) -> None:
+    connection = open_there()
+    for tenant in TENANTS:
+        publish(connection, "jobs", *range(5), headers=charged(tenant))
+    inbox = Inbox(connection, "jobs", prefetch_count=4)
+    served = take(inbox, 40)
+    target = cluster.other(CLOCKS[5])
+    source, slot = cluster.begin_move(target, CLOCKS[5])
+    theirs = [tenant for tenant in TENANTS if PLACES.of_tenant(tenant) == 5]
+    others = [tenant for tenant in TENANTS if tenant not in theirs]
+    while sum(served.count(each) for each in others) < 5 * len(others):
+        served += take(inbox, 1)
+    cluster.end_move(source, target, slot)
+    served += take(inbox, 5 * len(TENANTS) - len(served))
+    assert Counter(served) == dict.fromkeys(TENANTS, 5)
+    assert sessions()[0].servers.of(5).node[1] == target.port
+
+
+def test_a_killed_primary_stops_its_own_tenants_alone(
+    open_there: Any, cluster: RedisCluster
+) -> None:
+    connection = open_there()
+    for tenant in TENANTS:
+        publish(connection, "jobs", *range(5), headers=charged(tenant))
+    inbox = Inbox(connection, "jobs", prefetch_count=4)
+    served = take(inbox, 40)
+    # Not the home, whose sleepers wait for it.
+    killed = cluster.other()
+    theirs = tenants_at(cluster, killed)
+    others = [tenant for tenant in TENANTS if tenant not in theirs]
+    assert theirs
+    epochs = list(sessions()[0].renewals.epochs)
+    cluster.await_copies(killed)
+    killed.kill()
+    began = time.monotonic()
+    while sum(served.count(each) for each in others) < 5 * len(others):
+        served += take(inbox, 1)
+    assert time.monotonic() - began < at_most(1.0)
+    served += take(inbox, 5 * len(TENANTS) - len(served))
+    assert Counter(served) == dict.fromkeys(TENANTS, 5)
+    later = sessions()[0].renewals.epochs
+    changed = {number for number in PLACES if epochs[number] != later[number]}
+    assert changed == {PLACES.of_tenant(tenant) for tenant in theirs}
+    killed.restart()
+    cluster.await_agreement()
+
+
+def test_a_prefix_of_all_keys_is_an_error(open_there: Any) -> None:
+    options = {"global_keyprefix": "{jobs}:"}
+    with pytest.raises(SettingsError, match=r"expected none with several .* got: '{jobs}:'"):
+        publish(open_there(transport_options=options), "jobs", 1)
