@@ -184,6 +184,19 @@ def test_the_rate_of_the_tier_bounds_lent_tasks_and_wakes_the_worker(make_shop):
     assert len(shop.claim()[0]) == 2
 
 
+def test_a_lent_start_that_uses_up_the_rate_leaves_the_tenant_to_the_next_claim(make_shop):
+    shop = make_shop(rules=replace(RULES, lease_ms=60_000))
+    shop.tiers(Tier("free", 1, burst=4, rate=Rate(2, 10)))
+    shop.put("a", times=4)
+    for _ in range(2):
+        shop.hear()
+        assert len(shop.claim(1)[0]) == 1
+    shop.check()
+    assert shop.is_woken()
+    shop.at(9_500)
+    assert shop.claim() == ([], 501)
+
+
 def test_a_higher_override_is_the_burst_too_and_a_pause_stops_both(soft):
     soft.put("a", times=12)
     soft.override("tenant:a", concurrency=6)

@@ -333,9 +333,10 @@ function Places.tenant(it, key)
   if not marked or math.abs(tonumber(checked)) <= rules.version and rules.checked ~= rules.version then return end
   if redis.call("ZSCORE", ctx.prefix .. Keys.ENDS, " " .. key) then return end
   local verdict = Tenants.check(ctx, key, rules)
-  -- If time opens the tenant, `ends` must have it. A mark that is not its own any more is noted when a claim meets it.
-  local lacks_mark = verdict.lends and verdict.closed ~= Lending.MARK
-  if not (verdict.open or verdict.closes or lacks_mark) then return end
+  -- If time opens the tenant, `ends` must have it. A lent start may use up the rate of its tenant, which keeps its mark. The
+  -- tenant is still in `lend` then, and the claim that meets it there notes the time.
+  local is_met = verdict.closed == Lending.MARK
+  if not (verdict.open or not is_met and (verdict.closes or verdict.lends)) then return end
   if Check.is_over(it, key) or Check.is_over(it, "tenant:" .. verdict.tenant) then return end
   Check.found(it, "tenant_left_at_limit", "at_limit", key, reopen)
 end
