@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_fairness.config.limit_spec import OF_QUEUE, Limit
+from tests.scheduler.shop import Shop
 
 STRIPE, PAYPAL = Limit("api.stripe", concurrency=9), Limit("api.paypal", concurrency=9)
 
@@ -143,15 +144,37 @@ def test_when_claims_have_looked_at_all_that_was_closed_nothing_is_left_of_a_cha
     assert not shop.client.hexists(f"{shop.prefix}clock", "looks_again")
 
 
-def test_a_change_while_nothing_waits_leaves_no_note_of_an_earlier_one(shop):
-    shop.put("a", Limit("api.x", concurrency=1), times=2)
-    shop.claim()
-    shop.claim()
+LEFT = {
+    "cancelled": lambda shop: shop.cancel(2),
+    "purged": Shop.purge,
+    "moved": lambda shop: shop.move({2: ""}, "other"),
+    "replaced": lambda shop: shop.put("a", unique="r|0|key"),
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+def test_the_last_task_that_waits_at_a_limit_takes_the_note_of_a_change_along(shop, how):
+    """No worker of the queue may come any more, and each claim reads the notes."""
+    shop.put("a", Limit("api.x", concurrency=1))
+    shop.put("a", Limit("api.x", concurrency=1), unique="r|0|key")
+    for _ in range(2):
+        shop.claim()
     shop.override("api.*", concurrency=1)
-    shop.cancel(2)
-    shop.override("api.*", concurrency=2)
+    assert shop.client.hexists(f"{shop.prefix}queue_limits", "look q")
+    LEFT[how](shop)
     assert not shop.client.exists(f"{shop.prefix}queue_limits")
     assert not shop.client.hexists(f"{shop.prefix}clock", "looks_again")
+
+
+def test_the_note_of_another_queue_stays(shop):
+    for queue in ("q", "p"):
+        shop.put("a", Limit("api.x", concurrency=1), queue=queue, times=2)
+    for _ in range(2):
+        shop.claim(queues=("q", "p"))
+    shop.override("api.*", concurrency=4)
+    shop.purge("q")
+    assert len(shop.claim(queues=("p",))[0]) == 2
+    assert not shop.client.exists(f"{shop.prefix}queue_limits")
 
 
 def test_a_limit_that_closes_between_two_changes_is_looked_at_once_for_each(shop):

@@ -69,6 +69,7 @@ function Blocked.unregister(ctx, queue, group, name)
   local key = string.match(name, "^[^|]*")
   redis.call("LREM", ctx.prefix .. Keys.WAITERS .. key, 1, name .. " " .. queue)
   redis.call("ZREM", ctx.prefix .. Keys.AVAILABLE .. queue, name)
+  if ctx.looks_again and redis.call("EXISTS", ctx.prefix .. Keys.AVAILABLE .. queue) == 0 then Wake.has_looked(ctx, queue) end
   if redis.call("EXISTS", ctx.prefix .. Keys.WAITERS .. key) == 0 then
     redis.call("ZREM", ctx.prefix .. Keys.TIMERS, key)
     redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "limit " .. key)

@@ -29,11 +29,13 @@ function Clock.check_schema(schema)
 end
 
 -- Notes in the context whether claims have requested the highest rank of a queue, whether a task has taken several
--- units or slots, and whether a tenant was found below its burst. It is for calls that read nothing else of the clock.
+-- units or slots, whether a tenant was found below its burst, and whether claims have to look at closed limits again. It is
+-- for calls that read nothing else of the clock.
 function Clock.read_context(ctx)
-  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several", "slots", "bursts")
+  local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several", "slots", "bursts",
+    "looks_again")
   Clock.check_schema(kept[2])
-  ctx.ranked, ctx.several, ctx.slots, ctx.bursts = kept[1], kept[3], kept[4], kept[5]
+  ctx.ranked, ctx.several, ctx.slots, ctx.bursts, ctx.looks_again = kept[1], kept[3], kept[4], kept[5], kept[6]
 end
 
 -- Returns the server's time in ms. `frozen_ms` is as for read_clock.

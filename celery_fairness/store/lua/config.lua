@@ -236,7 +236,8 @@ end
   If any override has a pattern, `has_patterns` is in the clock. No table lists the keys of a pattern. So when a pattern
   changes, `queue_limits` gets the present version of the numbers of queues by `look QUEUE`, for each queue with a closed
   limit. Claims look again at the limits of such a queue that were closed by an older version (Pick.check_again). While any
-  such note is there, `looks_again` is in the clock, and each limit that closes stores the version.
+  such note is there, `looks_again` is in the clock, and each limit that closes stores the version. The last closed limit of
+  a queue takes the note along, because no claim of the queue may come any more.
 ]]
 local SEPARATOR = "[.:-]()"
 -- A key has at most this many patterns beside `*`. A longer pattern is rejected where people set it.

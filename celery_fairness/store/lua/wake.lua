@@ -166,36 +166,29 @@ function Wake.reschedule_now(ctx, key, rules)
   end
 end
 
--- Returns the notes of a change that claims have not looked at, as fields of `queue_limits`.
-local function notes_of(ctx)
-  local fields, notes = redis.call("HKEYS", ctx.prefix .. Keys.QUEUE_LIMITS), {}
-  for index = 1, #fields do
-    if string.find(fields[index], "^look ") then notes[#notes + 1] = fields[index] end
-  end
-  return notes
-end
-
 -- A pattern has other numbers, so any limit may be open. Claims look again at those that are closed now.
 function Wake.pattern_changed(ctx)
   local clock, limits = ctx.prefix .. Keys.CLOCK, ctx.prefix .. Keys.QUEUE_LIMITS
   local version = redis.call("HINCRBY", clock, "queues_version", 1)
-  local notes, queues = notes_of(ctx), redis.call("HKEYS", ctx.prefix .. Keys.WAITING)
-  for index = 1, #notes do redis.call("HDEL", limits, notes[index]) end
-  ctx.looks_again = nil
+  local queues = redis.call("HKEYS", ctx.prefix .. Keys.WAITING)
   for index = 1, #queues do
     if redis.call("EXISTS", ctx.prefix .. Keys.AVAILABLE .. queues[index]) == 1 then
       redis.call("HSET", limits, "look " .. queues[index], version)
+      redis.call("HSET", clock, "looks_again", 1)
       ctx.looks_again = "1"
       Active.wake_worker(ctx, queues[index])
     end
   end
-  if ctx.looks_again then redis.call("HSET", clock, "looks_again", 1) else redis.call("HDEL", clock, "looks_again") end
 end
 
--- Claims have looked again at every closed limit of a queue.
+-- Claims have looked again at every closed limit of a queue, or the queue has none any more.
 function Wake.has_looked(ctx, queue)
-  redis.call("HDEL", ctx.prefix .. Keys.QUEUE_LIMITS, "look " .. queue)
-  if #notes_of(ctx) > 0 then return end
+  local limits = ctx.prefix .. Keys.QUEUE_LIMITS
+  if redis.call("HDEL", limits, "look " .. queue) == 0 then return end
+  local fields = redis.call("HKEYS", limits)
+  for index = 1, #fields do
+    if string.find(fields[index], "^look ") then return end
+  end
   redis.call("HDEL", ctx.prefix .. Keys.CLOCK, "looks_again")
   ctx.looks_again = nil
 end

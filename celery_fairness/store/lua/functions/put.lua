@@ -108,10 +108,10 @@ local function put(keys, args)
   }
   local now = Clock.server_now(frozen_ms)
   local flags = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "traced", "limited", "ranked", "schema",
-    "tiers_source", "bounded", "several", "slots", "bursts")
+    "tiers_source", "bounded", "several", "slots", "bursts", "looks_again")
   Clock.check_schema(flags[4])
   local traced, limited = flags[1], flags[2]
-  ctx.ranked, ctx.several, ctx.slots, ctx.bursts = flags[3], flags[7], flags[8], flags[9]
+  ctx.ranked, ctx.several, ctx.slots, ctx.bursts, ctx.looks_again = flags[3], flags[7], flags[8], flags[9], flags[10]
   unique = Unique.read(unique)
   local held, since
   if unique and not Tasks.is_known(ctx, tag) then held, since = Unique.holder(ctx, unique.key) end
