@@ -186,6 +186,9 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
     held = f"held {by.held}{limit}{' in each process' if by.reason == 'local' else ''}"
     if by.burst is not None and by.limit is not None and by.burst > by.limit:
         held = lent_text(by.held, by.limit, by.burst)
+    if by.permits is not None and by.limit is not None and by.held < by.limit:
+        has = f"its partition has {by.permits} and uses {by.held}"
+        held = f"waits for a permit: the home of the key grants {by.limit}, {has}"
     reasons = by.in_force.reasons if by.in_force is not None else ()
     is_shown = reasons and (
         reasons[0].by_people or (reasons[0].kind == "tier" and (by.counted or by.burst))

@@ -42,6 +42,9 @@ def test_a_shared_limit_holds_over_all_partitions(
     gate, options = shop.gate_file(), limited(limit)
     results = [shop.send("work", user=user, gate=str(gate), options=options) for user in USERS]
     eventually(lambda: len(shop.ledger("start")) == limit, RESULT_SECONDS)
+    waits = next(result.id for result in results if result.id not in shop.runs())
+    text = shop.command("fairness", "task", "explain", waits).stdout
+    assert f"{KEY}: concurrency, waits for a permit: the home of the key grants {limit}" in text
     gate.touch()
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"

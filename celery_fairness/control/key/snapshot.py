@@ -70,6 +70,7 @@ class KeyState(NamedTuple):
         ideal_ms: Logical time of the last start by the throttle, or None if it has not started
             anything. Only ``explain`` returns it.
         saving: What the key saves for a task, or None.
+        permits: How many permits its partition has, if tenants of several partitions share it.
     """
 
     key: str
@@ -84,6 +85,7 @@ class KeyState(NamedTuple):
     started: tuple[tuple[tuple[int, int], ...], ...] = ()
     ideal_ms: float | None = None
     saving: Saving | None = None
+    permits: int | None = None
 
 
 def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> KeyState:
@@ -115,6 +117,7 @@ def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> Key
         started=tuple(tuple(map(tuple, each)) for each in answer.get("started", ())),
         ideal_ms=answer.get("ideal"),
         saving=Saving(**answer["saving"]) if "saving" in answer else None,
+        permits=answer.get("permits"),
     )
 
 

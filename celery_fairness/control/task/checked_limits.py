@@ -62,6 +62,7 @@ class CheckedLimit(NamedTuple):
                 counted=self._counted() if self.blocked_by == "rate" else "",
                 amount=_AMOUNTS.get(self.blocked_by, _nothing)(state),
                 burst=state.limit["burst"] if self.blocked_by == "concurrency" else None,
+                permits=state.permits if self.blocked_by == "concurrency" else None,
             )
         if self.local_held is not None:
             yield Blocker(

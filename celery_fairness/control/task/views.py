@@ -230,6 +230,8 @@ class Blocker:
             saves nothing.
         burst: Of a tenant that may run more tasks than its concurrency while a worker has nothing
             else: how many in all. None is no more.
+        permits: Of a key that tenants of several partitions share: how many of its slots the
+            partition of the task may take now. None for any other key.
     """
 
     key: str
@@ -245,6 +247,7 @@ class Blocker:
     counted: str = ""
     amount: Amount | None = None
     burst: int | None = None
+    permits: int | None = None
 
 
 class Explanation(Value):

@@ -151,11 +151,13 @@ local function saving_of(ctx, limit, rules)
 end
 
 -- Adds the numbers of a limit of the key, the reason for its concurrency, why it lets no task start, and what the key
--- saves. An override replaces its numbers. `limit.place` is the place at which the task waits, or nil.
+-- saves. An override replaces its numbers. `permits` is how many permits of a shared key start tasks here (permits.lua). `limit.place` is the place at which the task waits, or nil.
 function Snapshot.check(ctx, found, limit, reason, rules)
   local own = limit.concurrency
   found.override = found.override or Config.override_of_limit(ctx, limit, rules)
   Config.replace(limit, found.override)
+  Permits.set(ctx, limit, rules)
+  found.permits = limit.permits
   found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
   found.local_limit, found.on_limit = limit.local_limit, limit.on_limit
   found.numbers, found.reason, found.saving = Numbers.write(limit), reason, saving_of(ctx, limit, rules)
