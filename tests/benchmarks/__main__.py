@@ -151,7 +151,7 @@ def _parts(server: RedisServer, *, quick: bool) -> dict[str, Callable[[], Iterat
         ),
         "cluster": lambda: throughput.cluster_rows(server, *((1, 0.3) if quick else (16, 1.0))),
         "partitions": lambda: throughput.partition_rows(
-            server, *((1, 0.3) if quick else (16, 1.0))
+            server, *((1, 0.3, 1) if quick else (16, 1.0, 2))
         ),
         "calls": lambda: server_calls.rows(server, *((3, 500) if quick else (9, 2_000))),
         "merge": lambda: scaling.merge_rows(*(((1, 16), 2) if quick else ((1, 4, 16, 64), 5))),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tests.benchmarks.harness import Row
 from tests.benchmarks.idle_broker import BLOCKING, EVENTED
-from tests.benchmarks.turns import Contender, rates
+from tests.benchmarks.turns import Contender, rates, rates_and_calls
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
@@ -86,19 +86,31 @@ def cluster_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[R
             )
 
 
-def partition_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:
-    """Measure workers with one partition and with several on one server in turns."""
-    for name, args, _ in POOLS[:2]:
-        contenders = [Contender("fair", args, ours=True, partitions=count) for count in (1, 4, 16)]
-        one, *others = rates(server, contenders, rounds, seconds)
-        for count, seen in zip((4, 16), others, strict=True):
-            yield Row(
-                "P1",
-                f"no-op tasks a second with {count} partitions on one server, {name}",
-                ">= 0.7 x one partition",
-                f"{seen:,.0f} against {one:,.0f}: {seen / one:.2f} x",
-                seen / one >= 0.7,
-            )
+def partition_rows(server: RedisServer, rounds: int, seconds: float, pools: int) -> Iterator[Row]:
+    """Measure workers with one partition, with several, and with several servers in turns."""
+    with RedisServer(server.binary) as second, RedisServer(server.binary) as third:
+        places = (
+            (4, (), "one server", 0.7),
+            (16, (), "one server", 0.7),
+            # All of it shares the cores of one machine.
+            (16, (server, second, third), "three servers", 0.4),
+        )
+        for name, args, _ in POOLS[:pools]:
+            contenders = [Contender("fair", args, ours=True)]
+            contenders += [
+                Contender("fair", args, ours=True, partitions=count, servers=servers)
+                for count, servers, _, _ in places
+            ]
+            (one, calls_of_one), *others = rates_and_calls(server, contenders, rounds, seconds)
+            for (count, _, where, asked), (seen, calls) in zip(places, others, strict=True):
+                yield Row(
+                    "P1",
+                    f"no-op tasks a second with {count} partitions on {where}, {name}",
+                    f">= {asked:g} x one partition",
+                    f"{seen:,.0f} against {one:,.0f}: {seen / one:.2f} x; "
+                    f"{calls:.2f} calls a task against {calls_of_one:.2f}",
+                    seen / one >= asked,
+                )
 
 
 def idle_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:

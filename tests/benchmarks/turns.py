@@ -47,6 +47,7 @@ class Contender:
         node: The node of a cluster that has its tasks; None: a database of the server.
         idle: The address of a broker that takes no time; None: Redis.
         partitions: The number of partitions of its installation.
+        servers: The servers of its partitions; none: the server of the others.
     """
 
     task: str
@@ -55,6 +56,7 @@ class Contender:
     node: Node | None = None
     idle: str | None = None
     partitions: int = 1
+    servers: tuple[RedisServer, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -68,12 +70,16 @@ class _Run:
     """A worker that is stopped between its turns."""
 
     def __init__(self) -> None:
-        self.tasks, self.seconds = 0, 0.0
+        self.tasks, self.calls, self.seconds = 0, 0, 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     def done(self) -> int:
         """Return how many tasks its worker has begun."""
         raise NotImplementedError
+
+    def called(self) -> int:
+        """Return how many functions its servers have run."""
+        return 0
 
     def fill(self, least: int, full: int) -> None:
         """Let ``full`` tasks wait, if fewer than ``least`` do."""
@@ -91,10 +97,12 @@ class _Run:
     def turn(self, seconds: float) -> None:
         self._signal(signal.SIGCONT)
         time.sleep(PAUSE_SECONDS)
+        called = self.called()
         before, begun = self.done(), time.monotonic()
         time.sleep(seconds)
         after, ended = self.done(), time.monotonic()
         self._signal(signal.SIGSTOP)
+        self.calls += self.called() - called
         self.tasks += after - before
         self.seconds += ended - begun
 
@@ -115,12 +123,23 @@ class _RedisRun(_Run):
             self._client = redis.Redis.from_url(where)
         else:
             where, self._client = contender.node.url, contender.node.client()
+        self._clients = [self._client]
         self._url = f"fair{where}" if contender.ours else where
+        if contender.servers:
+            addresses = [f"127.0.0.1:{each.port}/{database}" for each in contender.servers]
+            self._url = f"fairservers://{';'.join(addresses)}"
+            self._clients = [redis.Redis.from_url(f"redis://{each}") for each in addresses]
         self._published = 0
 
     def _backlog(self) -> int:
         its = self._contender
-        return backlog(self._client, ours=its.ours, partitions=its.partitions)
+        return sum(
+            backlog(each, ours=its.ours, partitions=its.partitions) for each in self._clients
+        )
+
+    def called(self) -> int:
+        stats = [each.info("commandstats") for each in self._clients]
+        return sum(each.get("cmdstat_fcall", {}).get("calls", 0) for each in stats)
 
     def done(self) -> int:
         waiting = self._backlog()
@@ -134,7 +153,8 @@ class _RedisRun(_Run):
             self._published += full - waiting
 
     def run(self, at_end: contextlib.ExitStack) -> subprocess.Popen[bytes]:
-        at_end.callback(self._client.close)
+        for client in (self._client, *self._clients):
+            at_end.callback(client.close)
         its = self._contender
         return at_end.enter_context(worker(self._url, its.args, **its.variables))
 
@@ -159,7 +179,14 @@ class _IdleRun(_Run):
 def rates(
     server: RedisServer, contenders: Sequence[Contender], rounds: int, seconds: float
 ) -> list[float]:
-    """Return the tasks a second of each contender, in all of its turns.
+    """Return the tasks a second of each contender, in all of its turns."""
+    return [rate for rate, _ in rates_and_calls(server, contenders, rounds, seconds)]
+
+
+def rates_and_calls(
+    server: RedisServer, contenders: Sequence[Contender], rounds: int, seconds: float
+) -> list[tuple[float, float]]:
+    """Return the tasks a second of each contender, and the functions that Redis ran for a task.
 
     Every second round goes backwards: stock, ours, ours, stock.
 
@@ -183,4 +210,4 @@ def rates(
             for run in runs[:: 1 if each_round % 2 == 0 else -1]:
                 run.fill(least, least * min(TURNS_AT_ONCE, rounds - each_round))
                 run.turn(seconds)
-    return [run.tasks / run.seconds for run in runs]
+    return [(run.tasks / run.seconds, run.calls / max(1, run.tasks)) for run in runs]
