@@ -332,7 +332,7 @@ def test_observed_tasks_and_tiers_are_sums(shop, fairness):
 
 @PARTITIONS
 def test_a_limit_of_one_tenant_is_shown_with_its_leases(shop, fairness):
-    limits = write_limits((Limit("api_t1", concurrency=1),))
+    limits = write_limits((Limit("api_t1", concurrency=1, private=True),))
     send(shop, "t1", "one", limits=limits)
     send(shop, "t1", "two", limits=limits, tier="enterprise")
     (task,) = shop.claim(1)

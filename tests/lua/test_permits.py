@@ -340,6 +340,22 @@ def test_permits_of_a_server_that_is_gone_are_granted_again_after_their_end(plac
     assert place.borrow(2) == 5
 
 
+def test_permits_of_a_server_that_is_gone_are_not_added_to_those_of_another_partition(place):
+    place.want(1, 2)
+    place.borrow(1)
+    place.want(3, 3)
+    place.borrow(3)
+    ledger = read(place, place.home, "grants")
+    holder = next(each for each in ledger["entries"] if each.startswith("3 "))
+    ledger["entries"]["3 another"] = {**ledger["entries"].pop(holder), "demand": 0}
+    write(place, place.home, "grants", ledger)
+    place.claim(1)
+    place.now += 1000
+    place.want(1, 5)
+    assert place.request(1)["n"] == 2
+    assert place.borrow(1) == 0
+
+
 @pytest.mark.parametrize("memory", ["none", "older"])
 def test_a_home_with_another_memory_adds_nothing_until_all_permits_have_ended(place, memory):
     place.want(1, 3)
@@ -412,6 +428,17 @@ def test_a_jump_of_the_homes_clock_ends_no_permit_early(make):
     place.want(place.home, 5)
     place.now += 10 * LIFE
     assert place.grant(place.request(place.home))["free"] == 0
+
+
+def test_bodies_whose_permits_have_ended_count_at_the_home(place):
+    place.want(1, 3)
+    place.borrow(1)
+    assert len(place.claim(1).tasks) == 3
+    place.wait(LIFE + MARGIN)
+    place.want(2, 5)
+    # The partition with more tenants has most of the permits as its share.
+    reports = {**place.request(2), "tenants": 9}, place.request(1)
+    assert [each["n"] for each in place.grant(*reports)["answers"]] == [2, 1]
 
 
 def test_bodies_whose_permits_have_ended_are_no_permits(place):
