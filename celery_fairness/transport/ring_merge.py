@@ -23,6 +23,10 @@ from celery_fairness.transport.task_filter import TaskFilter
 
 #: Partitions that one request looks at because their time has come.
 LOOKS_AT_MOST = 16
+#: The charges by which the first turn of another ring may be later than this channel has read. A
+#: claim that stops at an old turn finds nothing. Without this, every second claim of ten workers
+#: with 16 partitions does (`make bench ARGS="--only merge"`).
+OLD_AT_MOST = 4.0
 #: The state of the rings in a claim without a merge.
 NO_RING: Mapping[str, Any] = {"floors": {}, "tills": {}, "is_woken": False}
 
@@ -156,7 +160,7 @@ class RingMerge:
         if takes_of_one:
             wants = Counter(dict.fromkeys(list(wants)[:1], want))
         looks = {
-            number: Look(number, most, tills=_tills(firsts, number))
+            number: Look(number, most, tills=_tills(firsts, number, self._at))
             for number, most in wants.items()
             if number not in busy
         }
@@ -241,14 +245,20 @@ def _divided(firsts: dict[str, dict[int, First]], want: int, is_strict: bool) ->
     return wants
 
 
-def _tills(firsts: Mapping[str, Mapping[int, First]], number: int) -> dict[str, First]:
+def _tills(
+    firsts: Mapping[str, Mapping[int, First]], number: int, served: Mapping[str, float]
+) -> dict[str, First]:
     """Return by queue the turn of another partition behind which one takes nothing.
 
-    It is one charge later than the first one, so a ring is ahead of another by at most that.
+    It is one charge later than the first one. What the channel has read of that one may be old, so
+    it may be later by up to OLD_AT_MOST, but not behind the latest start that a ring has served
+    (``served``, by queue).
     """
     tills = {}
     for queue, rings in firsts.items():
-        others = [first.later() for other, first in rings.items() if other != number]
+        others = [first for other, first in rings.items() if other != number]
         if others:
-            tills[queue] = min(others)
+            behind, start = min(others)
+            latest = min(max(start, served.get(queue, start)), start + OLD_AT_MOST)
+            tills[queue] = First(behind, latest).later()
     return tills

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from celery_fairness.transport import ring_merge
 from tests.simulation.installation import Case, Installation, Result
 
 #: Ten workers of four places, and half of the tenants in a quarter of the partitions.
@@ -31,7 +32,14 @@ def test_partitions_that_take_turns_themselves_are_unfair() -> None:
 
 
 def test_claims_without_a_stop_let_a_tenant_run_ahead() -> None:
-    assert run(replace(CASE, has_tills=False)).spread > 2 * run(CASE).spread
+    deep = replace(CASE, partitions=4, workers=1, places=32, tenants=12)
+    assert run(replace(deep, has_tills=False)).spread > run(deep).spread + 2
+
+
+def test_a_stop_at_turns_that_are_old_costs_claims_that_find_nothing(monkeypatch) -> None:
+    found = run(CASE).calls["look"]
+    monkeypatch.setattr(ring_merge, "OLD_AT_MOST", 0.0)
+    assert run(CASE).calls["look"] > 3 * found
 
 
 def test_a_ring_that_does_not_move_on_lets_a_late_tenant_catch_up() -> None:
