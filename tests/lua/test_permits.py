@@ -420,6 +420,14 @@ def test_a_clock_that_goes_back_voids_permits(place):
     assert place.claim(1).tasks == ()
 
 
+def test_an_answer_after_the_clock_went_back_is_not_accepted(place):
+    place.want(1, 5)
+    report = place.request(1)
+    grant = place.grant(report)
+    place.now -= 1
+    assert not place.accept(report, grant)
+
+
 def test_a_jump_of_the_homes_clock_ends_no_permit_early(make):
     place = make(count=2)
     other = 1 - place.home
