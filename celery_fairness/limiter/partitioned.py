@@ -46,6 +46,9 @@ def connect(
         return connection
 
     def meet(server: Server, connection: Connection) -> None:
+        if not server.place and server is not servers.of(None):
+            # In a cluster the home is on one server alone.
+            return
         args = calls.epoch_args(lease_ms, partitions.count, place=server.place)
         try:
             connection.execute(calls.EPOCH, partitions.home.prefix, args)

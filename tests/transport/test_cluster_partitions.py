@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu import Connection
 
+from celery_fairness import Fairness
 from celery_fairness.errors import SettingsError
 from celery_fairness.store.cluster import slot_of
 from celery_fairness.store.partitions import Partitions
@@ -125,3 +128,19 @@ def test_a_prefix_of_all_keys_is_an_error(open_there: Any) -> None:
     options = {"global_keyprefix": "{jobs}:"}
     with pytest.raises(SettingsError, match=r"expected none with several .* got: '{jobs}:'"):
         publish(open_there(transport_options=options), "jobs", 1)
+
+
+def test_python_calls_reach_all_primaries(open_there: Any, cluster: RedisCluster) -> None:
+    connection = open_there()
+    for tenant in TENANTS:
+        publish(connection, "jobs", 1, headers=charged(tenant))
+    app = Celery("calls", broker=cluster.url("faircluster"), set_as_current=False)
+    app.conf.fairness = SEVERAL
+    with closing(app), closing(Fairness(app)) as fairness:
+        assert fairness.tasks.count(queue="jobs") == len(TENANTS)
+        assert fairness.tasks.dead_letters().items == ()
+        for tenant in TENANTS:
+            fairness.tenants.pause(tenant, for_seconds=60)
+        assert take(Inbox(connection, "jobs", prefetch_count=4), 0) == []
+        cluster.move(cluster.other(CLOCKS[5]), CLOCKS[5])
+        assert fairness.tasks.count(queue="jobs") == len(TENANTS)
