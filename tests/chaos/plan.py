@@ -129,8 +129,15 @@ Key = TypeVar("Key", Pace, Cap)
 
 
 def kept_with(partitions: int, keys: Mapping[str, Key]) -> dict[str, Key]:
-    """Return the keys that an installation with so many partitions takes: those of one tenant."""
-    return {name: key for name, key in keys.items() if partitions == 1 or len(key.tenants) == 1}
+    """Return the keys that an installation with so many partitions takes.
+
+    They are those of one tenant, and a concurrency, whose slots are permits that a home grants.
+    """
+
+    def is_kept(key: Key) -> bool:
+        return len(key.tenants) == 1 or bool(key.policy and key.policy.concurrency)
+
+    return {name: key for name, key in keys.items() if partitions == 1 or is_kept(key)}
 
 
 #: Tiers by what they allow, and those that allow more than that.
