@@ -594,6 +594,12 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
     # -- answers ----------------------------------------------------------------------------------
 
     def _brpop_read(self, **options: Any) -> Any:
+        # A home that ends also closes a connection without a request.
+        with self.may_lose_home():
+            return self._read_home(**options)
+        raise Empty
+
+    def _read_home(self, **options: Any) -> Any:
         if not self._is_ours:
             return self._read_stock(**options)
         if not self._in_poll and not self.client.connection.can_read(0):

@@ -69,8 +69,8 @@ class Ring(NamedTuple):
     """
 
     partition: int
-    new: Sequence[str]
-    left: Sequence[str]
+    new: set[str]
+    left: set[str]
 
 
 Call = Greeting | Claiming | Bell | Ring

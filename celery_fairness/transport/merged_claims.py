@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +65,8 @@ class MergedClaims:
         self._unanswered = set(channel.claimant.unanswered)
         #: Partitions that their nodes do not serve, and when to try again (monotonic seconds).
         self._paused: dict[int | None, float] = {}
-        #: Bells that go to the home with its next request.
-        self._rings: list[Ring] = []
+        #: By partition, the bells that go to the home with its next request.
+        self._rings: dict[int, Ring] = {}
 
     # -- what is open -----------------------------------------------------------------------------
 
@@ -106,12 +106,12 @@ class MergedClaims:
             if each in ready and each not in looks:
                 looks[each] = Look(each)
         requests: dict[Lane, list[Call]] = defaultdict(list)
-        for new in unmet:
-            requests[self._lanes[self._session.servers.of(new)]].append(Greeting(new))
+        for new, lane in unmet.items():
+            requests[lane].append(Greeting(new))
         if home := ready.get(None):
             requests[home] += [Bell()] if takes else []
-            requests[home] += self._rings
-            self._rings = []
+            requests[home] += self._rings.values()
+            self._rings = {}
         for number, look in looks.items():
             requests[ready[number]].append(self._claiming(look))
         for lane, planned in requests.items():
@@ -121,15 +121,16 @@ class MergedClaims:
             if planned:
                 self._send(lane, planned)
 
-    def _ready(self) -> tuple[dict[int | None, Lane], list[int | None]]:
+    def _ready(self) -> tuple[dict[int | None, Lane], dict[int | None, Lane]]:
         """Return the lane of each partition that may send to it now, None for the home.
 
         Returns:
-            These, and the partitions that their connection has not met.
+            These, and the lanes of partitions that they have not met. The turn looks for no lane
+            again: a thread may move a partition meanwhile to a lane with an open request.
         """
         servers = self._session.servers
         ready: dict[int | None, Lane] = {}
-        unmet: list[int | None] = []
+        unmet: dict[int | None, Lane] = {}
         numbers: list[int | None] = [None, *self._session.partitions]
         for number in numbers:
             server = servers.of(number)
@@ -143,7 +144,7 @@ class MergedClaims:
             if number in lane.met:
                 ready[number] = lane
             else:
-                unmet.append(number)
+                unmet[number] = lane
         return ready, unmet
 
     def _connected(self, server: Server) -> Lane | None:
@@ -218,7 +219,7 @@ class MergedClaims:
                     calls.EPOCH, calls.epoch_args(session.rules.lease_ms, None), partition
                 )
             case Ring(partition, new, left):
-                return channel.command(calls.RING, calls.ring_args(partition, new, left))
+                return channel.command(calls.RING, calls.ring_args(partition, [*new], [*left]))
             case Claiming():
                 return self._packed_claim(call, queues)
         # Tasks that a claim has left are for workers that sleep.
@@ -299,7 +300,7 @@ class MergedClaims:
         self.rings.read(look, claim, monotonic())
         new, left = claim.ring.get("new", ()), claim.ring.get("left", ())
         if new or left:
-            self._rings.append(Ring(look.partition, new, left))
+            self._ring(look.partition, new, left)
         session.permit_agent.request(look.partition, claim.ring.get("requests", ()))
         room = self.want()
         try:
@@ -418,7 +419,13 @@ class MergedClaims:
         self.rings.look_again(partition)
         if not self.want():
             # Its places were taken while it slept, so the bell is for another worker.
-            self._rings.append(Ring(partition, [queue], []))
+            self._ring(partition, [queue])
+
+    def _ring(self, partition: int, new: Iterable[str], left: Iterable[str] = ()) -> None:
+        """Ring bells of a partition with the next request of the home, each once."""
+        ring = self._rings.setdefault(partition, Ring(partition, set(), set()))
+        ring.new.update(new)
+        ring.left.update(left)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from kombu import Connection
 
 from celery_fairness.errors import SettingsError
 from celery_fairness.store.partitions import Partitions
+from celery_fairness.store.servers import Server
 from celery_fairness.transport.session import sessions
 from tests.support.redis_server import HOST, RedisServer
 from tests.support.waiting import at_most, eventually
@@ -221,3 +222,75 @@ def test_a_home_that_ends_stops_its_own_tenants_alone(
         take(inbox, 1)
         waits.append(time.monotonic() - began)
     assert sorted(waits)[len(waits) // 2] < 0.2
+
+
+@pytest.mark.parametrize("has_slept", [False, True])
+def test_a_home_that_ends_does_not_stop_a_channel_that_is_busy(
+    open_there: Any, several_servers: list[RedisServer], has_slept: bool
+) -> None:
+    connection = open_there()
+    inbox = Inbox(connection, "jobs", prefetch_count=4)
+    for _ in range(3 if has_slept else 0):
+        inbox.turn()
+    others = [tenant_on(place, number) for place in (1, 2) for number in range(3)]
+    for tenant in others:
+        publish(connection, "jobs", *range(10), headers=charged(tenant))
+    served = take(inbox, 8)
+    # It waits at no bell, and its connection to them closes.
+    several_servers[0].kill()
+    served += take(inbox, 10 * len(others) - len(served))
+    assert Counter(served) == dict.fromkeys(others, 10)
+
+
+def test_bells_for_a_home_that_is_away_are_kept_once(
+    open_there: Any, several_servers: list[RedisServer]
+) -> None:
+    connection = open_there()
+    inbox = Inbox(connection, "jobs", prefetch_count=1)
+    publish(connection, "jobs", 1, 2, headers=charged(tenant_on(1)))
+    inbox.await_count(1)
+    several_servers[0].kill()
+    merged, home = inbox.channel.merged, inbox.channel.session.servers.of(None)
+
+    def is_away() -> None:
+        # Its place is taken, so the bell is for another worker.
+        merged.is_rung(1, "jobs")
+        inbox.turn()
+        assert home.problem
+
+    eventually(is_away)
+    for _ in range(100):
+        merged.is_rung(1, "jobs")
+        merged.is_rung(2, "jobs")
+    several_servers[0].restart()
+
+    def are_rung() -> None:
+        inbox.turn()
+        with several_servers[0].client(decode_responses=True) as client:
+            # Each bell is a look at its list.
+            looks = client.info("commandstats").get("cmdstat_lpos", {"calls": 0})
+        assert 2 <= looks["calls"] < 10
+
+    eventually(are_rung)
+
+
+def test_a_partition_may_move_during_a_turn(
+    open_there: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = open_there()
+    inbox = Inbox(connection, "jobs")
+    merged, servers = inbox.channel.merged, inbox.channel.session.servers
+    ready = merged._ready
+
+    with monkeypatch.context() as patched:
+
+        def moves() -> Any:
+            found = ready()
+            # As a thread does that reads the slots of a cluster.
+            patched.setattr(servers, "of", lambda _: Server())
+            return found
+
+        patched.setattr(merged, "_ready", moves)
+        merged.turn()
+    publish(connection, "jobs", 1, headers=charged(tenant_on(1)))
+    inbox.await_count(1)
