@@ -207,7 +207,7 @@ class LimitSource:
         return [
             each.key
             for each in self._declared
-            if "tenant" not in each.template.fields and not each.limit("key").spans_partitions
+            if "tenant" not in each.template.fields and not each.limit(each.key).spans_partitions
         ]
 
     def fixed(self) -> list[Limit]:

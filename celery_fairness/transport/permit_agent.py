@@ -59,7 +59,8 @@ class PermitAgent:
         self._call, self._ring = call, ring
         self._partitions, self._rules = partitions, rules
         self._lease_table = lease_table
-        self._named: deque[tuple[int, str]] = deque()
+        #: The keys whose requests wait, each once: claims name a key again and again until then.
+        self._named: dict[tuple[int, str], None] = {}
         self._notices = Notices(logger)
         self._bell, self._lock = Bell(), native_lock()
         self._runs = self._closed = False
@@ -68,9 +69,7 @@ class PermitAgent:
 
     def request(self, partition: int, keys: Iterable[str]) -> None:
         """Request permits of ``keys`` in a partition. This does not wait."""
-        named = [(partition, key) for key in keys]
-        if named:
-            self._named += named
+        if self._name(partition, keys):
             self.begin()
             self._bell.ring()
 
@@ -96,9 +95,23 @@ class PermitAgent:
             if monotonic() >= look_at:
                 look_at = monotonic() + every
                 self._try(self._look)
-            while self._named and not self._closed:
-                partition, key = self._named.popleft()
-                self._try(self._borrow, partition, key)
+            while not self._closed and (named := self._next()):
+                self._try(self._borrow, *named)
+
+    def _name(self, partition: int, keys: Iterable[str]) -> bool:
+        """Let the thread request keys in a partition; return whether there is one."""
+        named = dict.fromkeys((partition, key) for key in keys)
+        with self._lock:
+            self._named |= named
+        return bool(named)
+
+    def _next(self) -> tuple[int, str] | None:
+        """Take the key that waits longest; return None without one."""
+        with self._lock:
+            named = next(iter(self._named), None)
+            if named is not None:
+                del self._named[named]
+            return named
 
     def _try(self, act: Callable[..., None], *args: Any) -> None:
         try:
@@ -117,7 +130,7 @@ class PermitAgent:
         for partition in sorted({each.partition for each in held if "," in each.key}):
             args = calls.due_permits_args(self._rules)
             due = json.loads(self._call(calls.DUE_PERMITS, args, partition))
-            self._named += [(partition, key) for key in due.get("requests", ())]
+            self._name(partition, due.get("requests", ()))
             self._ring_bells(partition, due)
 
     def _borrow(self, partition: int, key: str) -> None:

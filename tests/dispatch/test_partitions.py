@@ -111,6 +111,8 @@ def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
     [
         {"limits": [RateLimitPolicy("api:stripe", rate="1/s")]},
         {"limits": [RateLimitPolicy("api:stripe", concurrency=1, on_limit="drop")]},
+        {"limits": [RateLimitPolicy("queue:api", concurrency=1)]},
+        {"limits": [RateLimitPolicy("tenant:acme", concurrency=1)]},
         {"unique": "api:one"},
     ],
 )
@@ -123,7 +125,7 @@ def test_a_task_that_declares_a_key_of_several_tenants_is_an_error(
         """Do nothing."""
 
     # The name of the tenant stands in the key by chance.
-    with pytest.raises(TaskDeclarationError, match=r"a key with {tenant}.* got: 'api:"):
+    with pytest.raises(TaskDeclarationError, match=r"with {tenant}.* got: '(api|queue|tenant):"):
         task.delay(user="api")
 
 

@@ -87,7 +87,7 @@ end
 -- Returns whether the slots of a limit are permits. Those of a private key are not, because its tenant is in this partition.
 function Permits.bound(ctx, limit)
   return limit.concurrency and limit.concurrency > 0 and not limit.private and not limit.of_queue
-    and Rings.is_partition(ctx) and not string.find(limit.key, "^queue:")
+    and Rings.is_partition(ctx)
 end
 
 -- Gives a limit the number of permits that start tasks. A name of a limit lacks the flag of a private key, but no call
