@@ -145,6 +145,35 @@ def test_a_worker_that_has_died_keeps_slots_from_others_for_a_bounded_time(shop)
     shop.check()
 
 
+@pytest.mark.parametrize("event", ["change", "leave"])
+def test_each_key_of_a_saving_is_looked_at_when_the_saving_ends(shop, event):
+    """A look after a change takes a key out of `timers`, and so does the last task that waits."""
+    other = Limit("other", concurrency=2)
+    shop.put("light", TEN, times=9)
+    shop.claim()
+    shop.put("heavy", taking(8), taking(2, other), queue="dead")
+    assert shop.claim(queues=("dead",))[0] == []
+    shop.put("late", other)
+    assert shop.claim()[0] == []
+    shop.end()
+    if event == "change":
+        for limit in (changed(other, concurrency=1), changed(TEN, concurrency=9)):
+            shop.put("new", limit)
+        assert shop.claim()[0] == [13]
+        late = 11
+    else:
+        shop.cancel(11)
+        shop.put("late", other)
+        assert shop.claim()[0] == []
+        late = 12
+    shop.hear()
+    shop.now += GRACE_MS
+    started, sleep_ms = shop.claim()
+    assert started or sleep_ms == 0
+    assert started + shop.claim()[0] == [late]
+    shop.check()
+
+
 def test_the_wake_up_comes_when_all_slots_are_there(shop):
     shop.put("light", TEN, times=10)
     shop.claim()

@@ -225,9 +225,11 @@ function Saving.look(ctx, key, rules)
   local saved = ctx.several and Saving.of(ctx, key)
   if not saved then return nil end
   if Saving.is_over(saved, rules) then
-    remove(ctx, saved)
+    Saving.look_again(ctx, remove(ctx, saved))
     return nil
   end
+  -- This look may have come before the end, and has taken the key out of `timers`.
+  if saved.ends then redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", Rates.int_text(saved.ends), key) end
   if not saved.ends and string.match(saved.name, "^[^|]*") == key then
     local limit = Saving.limit_at(saved, Limits.limit_now(ctx, saved.name, rules), saved.place)
     if Config.stopped_ms(ctx, limit, rules) > 0 then
