@@ -445,8 +445,13 @@ class Claim:
             require(mine.low <= theirs.high, "the tenant with the least start goes first", **facts)
             # Those that are lent places keep the order in which they were blocked.
             if mine == theirs and mine.is_fixed and not self.skips and not is_lent:
-                is_first = task.key.encode() < other.key.encode() or task.lane in self.state.blocked
+                is_first = task.key.encode() < other.key.encode() or self._may_be_blocked(task)
                 require(is_first, "equal starts go in the order of their keys", **facts)
+
+    def _may_be_blocked(self, task: Task) -> bool:
+        """Return whether a limit may have blocked a lane. A key may have saved within one claim."""
+        limits = read_limits(task.limits)
+        return task.lane in self.state.blocked or any(x.key in self.takes_several for x in limits)
 
     def _largest_rank(self, task: Task) -> int:
         """Return the highest priority as which a task may count."""
