@@ -28,9 +28,8 @@ function Clock.check_schema(schema)
   end
 end
 
--- Notes in the context whether claims have requested the highest rank of a queue, whether a task has taken several
--- units or slots, whether a tenant was found below its burst, and whether claims have to look at closed limits again. It is
--- for calls that read nothing else of the clock.
+-- Notes the flags of the clock by which a call leaves out commands: `ranked`, `several`, `slots`, `bursts` and `looks_again`.
+-- It is for calls that read nothing else of the clock.
 function Clock.read_context(ctx)
   local kept = redis.call("HMGET", ctx.prefix .. Keys.CLOCK, "ranked", "schema", "several", "slots", "bursts",
     "looks_again")
