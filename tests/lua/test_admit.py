@@ -254,6 +254,19 @@ def test_what_a_key_remembers_of_starts_is_forgotten_though_nobody_asks_again(
     assert {key.removeprefix(NAMES.prefix) for key in client.scan_iter("*")} == {"clock"}
 
 
+def test_a_claim_forgets_the_starts_that_a_gate_has_counted_for_a_tenant(
+    make_limiter, client, claims, clock
+):
+    limiter = make_limiter(frozen=True, tiers={"free": {"rate": "2/10s"}})
+    limiter.acquire(ask("l1", tenant="42", tier="free"))
+    limiter.release([ask("l1", tenant="42").lease])
+    assert client.exists(f"{NAMES.prefix}window:tenant:42")
+    for _ in range(13):
+        clock.advance(5)
+        claims.claim(str(clock.now_ms))
+    assert not client.exists(f"{NAMES.prefix}window:tenant:42")
+
+
 def test_a_cool_down_that_is_over_is_forgotten_though_nobody_asks_again(
     make_limiter, client, claims, clock
 ):

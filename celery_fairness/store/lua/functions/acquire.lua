@@ -145,6 +145,7 @@ local function acquire(keys, args)
   if flags.traced and job then Events.emit_gate_started(ctx, lease, job, key, memory.since, rules.now) end
   Stats.count_at_gate(ctx, rules, "started", tier, job)
   Copies.copy_admitted(copy, message, serial, memory, keep_ms)
+  if state.pace then Tenants.note_paced(ctx, of_worker) end
   local counted = Tenants.counting(state, each_limit)
   for index = 1, #counted do Rates.count_start(ctx, counted[index], rules) end
   for index = 1, #limits do Backoff.note_begin(ctx, limits[index], rules) end
