@@ -100,7 +100,7 @@ class Reference:
         self.claimed_at: dict[str, tuple[int, int]] = {}
         #: The time after which a task counts as one of the highest priority, if claims request it.
         self.aging_ms: int | None = None
-        #: By queue, tenant and priority, when a task left its lane last.
+        #: By queue, tenant and priority, when a task left its lane last, or came back to it.
         self.left_ms: dict[tuple[str, str, int], int] = {}
         #: The latest time from which the server's clock was set back.
         self.set_back_ms = 0
@@ -203,6 +203,9 @@ class Reference:
             turns.enter(task.key)
         if task.since_ms is None:
             task.since_ms, task.is_noisy = task.eta_ms or self.now, is_behind
+        else:
+            # A newer task may have begun to wait while this one was away. Its time counts then.
+            self.left_ms[task.queue, task.key, task.rank] = self.now
         task.place = "waiting"
 
     def leave(self, task: Task, place: str = "") -> None:
