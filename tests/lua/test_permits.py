@@ -389,6 +389,17 @@ def test_a_new_home_adds_at_once_after_it_has_counted(place):
     assert [each["n"] for each in grant["answers"]] == [0, 3, 2, 0]
 
 
+def test_a_partition_without_limits_forgets_that_it_was_counted(place):
+    # The second look of a claim comes after the time in which no older home is accepted.
+    for _ in range(2):
+        place.wait(LIFE + MARGIN)
+        for partition in range(4):
+            place.claim(partition)
+    for partition in range(4):
+        assert read(place, partition, "permits") == {}
+        assert not place.client.exists(f"{place.prefix(partition)}timers")
+
+
 def test_a_partition_whose_server_is_new_is_not_counted(place):
     of_another_server(place, place.home)
     of_another_server(place, 3)
@@ -489,6 +500,33 @@ def test_a_full_partition_asks_for_nothing_but_a_renewal(place):
     place.now += 1
     args = calls.due_permits_args(RULES, place.time)
     assert json.loads(place.run(calls.DUE_PERMITS, args, 1))["requests"] == [KEY]
+
+
+def test_a_larger_task_behind_one_that_had_enough_permits_gets_all_of_them(place):
+    place.put(1, slots=3)
+    place.put(1, slots=5)
+    place.claim(1)
+    place.serve()
+    assert len(place.claim(1).tasks) == 1
+    place.end(1)
+    # The last request is so new that this claim names no key.
+    assert place.claim(1).tasks == ()
+    assert not place.requests
+    place.now += 1000
+    place.claim(1)
+    place.serve()
+    assert len(place.claim(1).tasks) == 1
+
+
+def test_an_answer_that_prolongs_permits_wakes_tasks_that_found_them_ended(place):
+    place.want(1, 3)
+    place.borrow(1)
+    place.now += LIFE - 1
+    report = place.request(1)
+    place.now += 1
+    assert place.claim(1).tasks == ()
+    assert place.accept(report, place.grant(report))
+    assert len(place.claim(1).tasks) == 3
 
 
 def test_permits_that_are_owed_go_back_with_the_end_of_a_task(place):

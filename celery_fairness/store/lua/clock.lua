@@ -112,6 +112,13 @@ function Clock.note_slots(ctx)
   ctx.slots = "1"
 end
 
+-- Claims look at closed limits and at `timers` from now on.
+function Clock.note_limited(ctx, rules)
+  if rules.limited then return end
+  redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
+  rules.limited = "1"
+end
+
 -- A task without a valid tenant has come.
 function Clock.note_invalid(ctx, now)
   redis.call("HSET", ctx.prefix .. Keys.CLOCK, "invalid_at", string.format("%.0f", now))

@@ -252,8 +252,7 @@ local function write(ctx, key, ledger, rules)
   end
   redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "grants " .. key, cjson.encode(ledger))
   redis.call("ZADD", ctx.prefix .. Keys.TIMERS, Rates.int_text(last), "grants " .. key)
-  -- Claims look at `timers` only in a partition with limits.
-  if not rules.limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
+  Clock.note_limited(ctx, rules)
 end
 
 -- All entries of a key have ended.

@@ -34,10 +34,7 @@ function Leases.hold(ctx, held, rules)
   if not string.match(keys, "^tenant:") and not string.match(keys, "^" .. Tasks.SYSTEM) then
     keys = Tasks.SYSTEM .. "," .. keys
   end
-  if not rules.limited and string.find(keys, ",", 1, true) then
-    redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1)
-    rules.limited = "1"
-  end
+  if string.find(keys, ",", 1, true) then Clock.note_limited(ctx, rules) end
   if redis.call("ZADD", ctx.prefix .. Keys.ENDS, "NX", held.ends_at, lease) == 0 then return false end
   local row = {attempt = 0, nonce = 0, owner = Leases.worker_of(lease) or "-", state = "held",
     since = Start.since_now(ctx, rules, task.name), keys = keys, amounts = held.amounts, charge = held.limits,

@@ -107,14 +107,17 @@ local function name_key(ctx, key, its, rules)
   look_at(ctx, key, its.request_at)
 end
 
--- A claim has found too few permits for a task.
+-- A claim has found too few permits for a task. Its slots are noted even before the time of the next request. Otherwise a
+-- partition that had enough for a smaller task would request no more.
 function Permits.note_short(ctx, limit, rules)
-  local its, need = limit.its, Slots.of_task(limit)
+  local its, key, need = limit.its, limit.key, Slots.of_task(limit)
   -- If all slots are taken here, no permit would help.
-  if rules.logical < (its.request_at or 0) or Slots.held(ctx, limit.key) + need > limit.concurrency then return end
+  if Slots.held(ctx, key) + need > limit.concurrency then return end
+  local is_early = rules.logical < (its.request_at or 0)
+  if is_early and its.need == need and its.most == limit.concurrency then return end
   its.need, its.most = need, limit.concurrency
-  name_key(ctx, limit.key, its, rules)
-  write(ctx, limit.key, its)
+  if is_early then look_at(ctx, key, its.request_at) else name_key(ctx, key, its, rules) end
+  write(ctx, key, its)
 end
 
 -- Leases of these keys have ended, so permits that the partition owes may go back.
@@ -192,6 +195,8 @@ function Permits.request(ctx, key, rules, home)
   end
   write(ctx, key, its)
   look_at(ctx, key, logical + REQUEST_AGAIN_MS)
+  -- A counted partition may have no limit. Without this it would keep the object of each counted key for ever.
+  Clock.note_limited(ctx, rules)
   local own, since = Config.declared_of(ctx, key)
   return {run = run, number = its.number, n = its.n, held = held, demand = held + waiting, need = its.need or 1,
     tenants = waiting > 0 and tenants_waiting(ctx, key) or 1, own = own or its.most, since = since}
@@ -209,6 +214,7 @@ function Permits.accept(ctx, key, answer, rules)
   if answer.added > 0 then its.ended = nil end
   write(ctx, key, its)
   look_at(ctx, key, request_time(ctx, key, its, rules) or its.renew_at)
-  if answer.added > 0 then Wake.wake_waiters(ctx, key, rules) end
+  -- Limits may have closed while permits were void, which are valid again although none was added.
+  if Permits.startable(ctx, its, rules) > Slots.count(ctx, key) then Wake.wake_waiters(ctx, key, rules) end
   return true
 end

@@ -44,14 +44,17 @@ function Wake.check_waiters(ctx, key, rules, left)
     if not opened then
       Stats.count_lost(ctx)
     elseif tonumber(opened) < 0 then
-      local limit = Saving.limit_at(saved, Limits.limit_now(ctx, name, rules), both)
-      local wait = Limits.wait_ms(ctx, limit, rules, both)
+      local named = Limits.limit_now(ctx, name, rules)
+      local limit = Saving.limit_at(saved, named, both)
+      local wait, _, why = Limits.wait_ms(ctx, limit, rules, both)
       if wait == 0 then
         redis.call("ZADD", candidates, rules.logical, name)
         Active.wake_worker(ctx, queue)
       else
         Blocked.mark_exhausted(ctx, queue, limit, rules)
         Blocked.set_timer(ctx, limit, rules, wait)
+        -- No claim looks at the task for which the key saves, so this call notes the permits that the task needs.
+        if limit ~= named and why == "full" and limit.permits then Permits.note_short(ctx, limit, rules) end
       end
     end
   end
