@@ -182,9 +182,15 @@ class QueueOperationsMixin(_Channel):
         return plain + self._waiting(queue)
 
     def _waiting(self, queue: str) -> int:
-        """Return how many tasks wait in a fair queue, including delayed tasks."""
-        args, call = calls.size_args(queue), self.session.call
-        return sum(sum(map(int, call(calls.SIZE, args, each))) for each in self.session.partitions)
+        """Return how many tasks wait in a fair queue, including delayed tasks.
+
+        Those of a server that is away do not count, because each declaration of a queue counts.
+        """
+        args, session, waiting = calls.size_args(queue), self.session, 0
+        for partition in session.partitions:
+            with session.passes_over_away():
+                waiting += sum(map(int, session.call(calls.SIZE, args, partition)))
+        return waiting
 
     def _purge(self, queue: str) -> int:
         purged = int(super()._purge(queue))

@@ -139,6 +139,16 @@ def test_a_put_for_a_frozen_server_raises_and_others_go_on(
     eventually(is_put)
 
 
+def test_a_producer_that_begins_while_a_server_is_away_declares_and_sends(
+    open_there: Any, several_servers: list[RedisServer]
+) -> None:
+    several_servers[1].kill()
+    connection = open_there()
+    connection.SimpleQueue("jobs").close()
+    publish(connection, "jobs", 1, headers=charged(tenant_on(2)))
+    assert take(Inbox(connection, "jobs"), 1) == [tenant_on(2)]
+
+
 def test_another_list_is_an_error_with_both(
     connect: Connect, open_there: Any, several_servers: list[RedisServer]
 ) -> None:
