@@ -9,9 +9,9 @@ import pytest
 
 from celery_fairness.config.limit_spec import Limit, write_limits
 from celery_fairness.scheduler.types import Verdict
-from tests.cli.conftest import Installation, client, fairness, make_fairness, run
+from tests.cli.conftest import Installation, client, fairness, make_fairness, partitions, run
 
-__all__ = ["client", "fairness", "make_fairness", "run"]
+__all__ = ["client", "fairness", "make_fairness", "partitions", "run"]
 
 #: More than a stream keeps, with the rest of a block.
 FLOOD = 10_400

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.cli.conftest import fairness, make_fairness, run
+from tests.cli.conftest import fairness, make_fairness, partitions, run
 
-__all__ = ["fairness", "make_fairness", "run"]
+__all__ = ["fairness", "make_fairness", "partitions", "run"]
 
 TIME = r"2\d\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 

@@ -73,15 +73,17 @@ function Grants.quotas(most, demands)
   return quotas
 end
 
+-- Returns whether a demand goes before another by its credit.
+local function goes_before(one, other)
+  if one.credit ~= other.credit then return one.credit > other.credit end
+  return one.partition < other.partition
+end
+
 -- Returns the indexes of demands, the one with the most credit first.
 local function by_credit(demands)
   local order = {}
   for index = 1, #demands do order[index] = index end
-  table.sort(order, function(one, other)
-    local a, b = demands[one], demands[other]
-    if a.credit ~= b.credit then return a.credit > b.credit end
-    return a.partition < b.partition
-  end)
+  table.sort(order, function(one, other) return goes_before(demands[one], demands[other]) end)
   return order
 end
 
