@@ -112,6 +112,8 @@ def test_a_suspect_that_waits_goes_back_without_a_death_when_its_worker_stops(
     env = {**shop.env, "SHOP_FAIRNESS": json.dumps({"lease_seconds": 60})}
     worker = shop.worker(app=KINDS, pool=pool, concurrency=4, env=env)
     eventually(lambda: sorted(states(memory)) == ["begun", *["claimed"] * 3], RESULT_SECONDS)
+    # The body may write its line after its begin is noted.
+    eventually(lambda: shop.ledger("start"))
     (started,) = shop.ledger("start")
     worker.signal(signal.SIGTERM)
     eventually(lambda: len(waiting_in(memory)) == 3)
