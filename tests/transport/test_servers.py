@@ -252,38 +252,6 @@ def test_a_home_that_ends_does_not_stop_a_channel_that_is_busy(
     assert Counter(served) == dict.fromkeys(others, 10)
 
 
-def test_bells_for_a_home_that_is_away_are_kept_once(
-    open_there: Any, several_servers: list[RedisServer]
-) -> None:
-    connection = open_there()
-    inbox = Inbox(connection, "jobs", prefetch_count=1)
-    publish(connection, "jobs", 1, 2, headers=charged(tenant_on(1)))
-    inbox.await_count(1)
-    several_servers[0].kill()
-    merged, home = inbox.channel.merged, inbox.channel.session.servers.of(None)
-
-    def is_away() -> None:
-        # Its place is taken, so the bell is for another worker.
-        merged.is_rung(1, "jobs")
-        inbox.turn()
-        assert home.problem
-
-    eventually(is_away)
-    for _ in range(100):
-        merged.is_rung(1, "jobs")
-        merged.is_rung(2, "jobs")
-    several_servers[0].restart()
-
-    def are_rung() -> None:
-        inbox.turn()
-        with several_servers[0].client(decode_responses=True) as client:
-            # Each bell is a look at its list.
-            looks = client.info("commandstats").get("cmdstat_lpos", {"calls": 0})
-        assert 2 <= looks["calls"] < 10
-
-    eventually(are_rung)
-
-
 def test_a_partition_may_move_during_a_turn(
     open_there: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
