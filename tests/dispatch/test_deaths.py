@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,10 +13,10 @@ import pytest
 from redis import Redis
 
 from celery_fairness import MessageUnreadable
+from celery_fairness.store.library import library
 from tests.dispatch.conftest import PREFIX, assert_nothing_left, cut_all, send, states
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.proxy import Proxy
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import at_most, eventually
 
 POOLS = ["prefork", "threads", "gevent"]
@@ -219,18 +218,10 @@ def test_a_dead_worker_s_late_acked_task_starts_again_within_one_lease(
     assert_nothing_left(memory)
 
 
-def unread(port: int) -> int:
-    """Return how many bytes wait in the sockets of a local server that does not read."""
-    ours = f":{port:04X}"
-    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return sum(int(row[4].partition(":")[2], 16) for row in rows if row[1].endswith(ours))
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux sockets' tables")
 def test_a_claim_on_its_way_when_its_worker_dies_is_leased_to_the_dead(
-    make_fair_shop: Callable[..., Shop], memory: Redis, redis_server: RedisServer
+    proxied_shop: tuple[Shop, Proxy], memory: Redis
 ) -> None:
-    shop = make_fair_shop(fairness={"lease_seconds": 15})
+    shop, proxy = proxied_shop
     gate = shop.gate_file()
     # A result would be the first thing that the end writes.
     options = {"ignore_result": True}
@@ -239,14 +230,12 @@ def test_a_claim_on_its_way_when_its_worker_dies_is_leased_to_the_dead(
     )
     doomed = shop.worker(app=KINDS, pool="solo")
     eventually(lambda: states(memory) == ["begun"])
-    redis_server.pause()
-    try:
-        gate.touch()
-        # The end of the first and the claim of the second are one command.
-        eventually(lambda: unread(redis_server.port) > 0)
-        doomed.kill()
-    finally:
-        redis_server.resume()
+    proxy.hang()
+    gate.touch()
+    # The end of the first and the claim of the second are one command.
+    eventually(lambda: proxy.holds(library().function("claim").encode()))
+    doomed.kill()
+    proxy.resume()
     eventually(lambda: states(memory) == ["claimed"])
     assert memory.hkeys(f"{PREFIX}running") == [memory.hget(f"{PREFIX}ids", second.id)]
     assert shop.runs() == {first.id: 1}

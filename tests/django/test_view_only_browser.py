@@ -110,12 +110,14 @@ answer = [str(list(model.objects.order_by("pk").values())) for model in models]
 
 
 def tables_of(server: RedisServer) -> dict[bytes, bytes | None]:
-    """Return all that Redis has but the clock and Celery's control bus, which every look moves."""
+    """Return all that Redis has but what every look moves, and answers that end by themselves."""
     with server.client() as client:
         return {
             key: client.dump(key)
             for key in client.scan_iter()
-            if not key.endswith(b":clock") and not key.startswith(b"_kombu.")
+            if not key.startswith(b"_kombu.")
+            and key != b"{fairness}:clock"
+            and not key.startswith(b"{fairness}:last_answer:")
         }
 
 

@@ -140,6 +140,12 @@ class Proxy:
         """Forward again; what was held passes on."""
         self._order(lambda: self._become("forwarding"))
 
+    def holds(self, text: bytes) -> bool:
+        """Return whether a client has sent this text while nothing passes."""
+        found: list[bool] = []
+        self._order(lambda: found.append(self._holds(text)))
+        return found[0]
+
     @property
     def connections(self) -> int:
         """How many clients are connected now."""
@@ -287,6 +293,13 @@ class Proxy:
             self._pairs.pop(end, None)
         self._silent.discard(pair)
         pair.close(reset=reset)
+
+    def _holds(self, text: bytes) -> bool:
+        for end in self._pairs:
+            with contextlib.suppress(BlockingIOError):
+                if text in end.recv(CHUNK_BYTES, socket.MSG_PEEK):
+                    return True
+        return False
 
     def _hold(self, host: str) -> None:
         self._held_hosts.add(host)
