@@ -57,6 +57,7 @@ from celery_fairness.worker.gate.gate import Gate
 from celery_fairness.worker.gate.lease_renewer import LeaseRenewer
 from celery_fairness.worker.gate.promoter import Promoter
 from celery_fairness.worker.gate.resender import Resender
+from celery_fairness.worker.looking_thread import LookingThread
 from celery_fairness.worker.outcome_collector import OutcomeCollector
 from celery_fairness.worker.parts_step import WorkerParts
 from celery_fairness.worker.repair import Repairer
@@ -96,7 +97,7 @@ class Parts:
         self._limiters: list[Limiter] = []
         self._resenders: list[Resender] = []
         #: The threads of the worker that read Redis.
-        self._threads: list[EventForwarder | OutcomeCollector | Repairer] = []
+        self._threads: list[LookingThread] = []
         # Whether ``celery worker`` has already prepared the worker that is made next.
         self._prepared = False
         self._pool_child = PoolChild()

@@ -11,7 +11,6 @@ readers that are not connected.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -22,13 +21,12 @@ from celery_fairness.control.installation.reader import Reader, server_now
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.util.throttled_log import Notices
 from celery_fairness.util.timestamps import at_ms
+from celery_fairness.worker.looking_thread import LookingThread
 
 logger = logging.getLogger("celery_fairness")
 
 #: Prefix of an event's type on the bus. Celery uses the part before the first dash as the group.
 BUS_PREFIX = "fairness-"
-#: How often a worker looks for events, in seconds.
-EVERY_SECONDS = 1.0
 #: The consumer group of all workers, and the name of its one consumer.
 GROUP = "bus"
 #: Events that waited longer than this for a worker are not sent.
@@ -39,7 +37,7 @@ BATCH_SIZE = 100
 RETRIES: dict[str, Any] = {"retry": True, "retry_policy": {"max_retries": 1}}
 
 
-class EventForwarder:
+class EventForwarder(LookingThread):
     """Forwards events for the life of a worker, while the worker sends events.
 
     Args:
@@ -56,30 +54,20 @@ class EventForwarder:
         reader: Reader,
         source: str,
     ) -> None:
+        super().__init__("forwarder")
         self._sends_events, self._dispatcher = sends_events, dispatcher
         self._streams = EventStreams(reader, source)
         #: Events that this worker has taken and not sent yet.
         self._taken: list[Event] = []
         self._notices = Notices(logger)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(EVERY_SECONDS):
-            try:
-                self.look()
-            except Exception as error:  # noqa: BLE001 - Redis does not answer, and will later
-                self._notices.error(
-                    "forwarder", "events could not be forwarded: %s", error or type(error).__name__
-                )
+    def _look(self) -> None:
+        try:
+            self.look()
+        except Exception as error:  # noqa: BLE001 - Redis does not answer, and will later
+            self._notices.error(
+                "forwarder", "events could not be forwarded: %s", error or type(error).__name__
+            )
 
     def look(self) -> int:
         """Send new events if this worker sends events; return their number."""

@@ -2,9 +2,6 @@
 
 Invariant: Redis deletes an outcome only after its result is stored. If a worker dies between the
 two, the next worker stores the result again.
-
-The collector has its own thread, because a slow result backend must not delay the loop or the
-renewals.
 """
 
 from __future__ import annotations
@@ -16,55 +13,48 @@ from typing import Any
 
 from celery_fairness.scheduler.types import Outcome
 from celery_fairness.util.throttled_log import Notices
+from celery_fairness.worker.looking_thread import LookingThread
 from celery_fairness.worker.result_writer import write
 
 logger = logging.getLogger("celery_fairness")
 
-#: How often a worker takes outcomes, in seconds.
-EVERY_SECONDS = 1.0
 #: Longest wait of a stopping worker for a result that is being stored, in seconds.
 LAST_SECONDS = 2.0
 
 
-class OutcomeCollector:
+class OutcomeCollector(LookingThread):
     """Takes outcomes and stores their results during the life of a worker.
 
     ``next_outcome`` deletes the outcome that was stored, and returns the next one.
     """
 
     def __init__(self, consumer: Any, next_outcome: Callable[[str], Outcome | None]) -> None:
+        super().__init__("outcome_collector")
         self._consumer = consumer
         self._next_outcome = next_outcome
         self._notices = Notices(logger)
         self._written = ""
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="outcome_collector", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread, and wait a short time for a result that is being stored."""
-        self._stopped.set()
+        super().stop()
         self._thread.join(LAST_SECONDS)
 
-    def _run(self) -> None:
-        while not self._stopped.wait(EVERY_SECONDS):
-            outcome = self._ask()
-            if outcome is not None:
-                # A connection to the backend ends with its thread. In a lasting thread it would
-                # become stale.
-                writer = threading.Thread(target=self._write_all, args=(outcome,), daemon=True)
-                writer.start()
-                writer.join()
+    def _look(self) -> None:
+        outcome = self._take()
+        if outcome is not None:
+            # A connection to the backend ends with its thread. In a lasting thread it would become
+            # stale.
+            writer = threading.Thread(target=self._write_all, args=(outcome,), daemon=True)
+            writer.start()
+            writer.join()
 
-    def _ask(self) -> Outcome | None:
+    def _take(self) -> Outcome | None:
         try:
             outcome = self._next_outcome(self._written)
         except Exception as error:  # noqa: BLE001 - Redis does not answer, and will later
             self._notices.error(
-                "ask", "outcomes could not be read: %s", error or type(error).__name__
+                "take", "outcomes could not be read: %s", error or type(error).__name__
             )
             return None
         self._written = ""
@@ -82,4 +72,4 @@ class OutcomeCollector:
                 )
                 return
             self._written = outcome.name
-            outcome = self._ask()
+            outcome = self._take()

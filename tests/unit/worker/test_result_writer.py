@@ -21,7 +21,7 @@ from celery_fairness.errors import (
     RateLimitDropped,
 )
 from celery_fairness.scheduler.types import Outcome
-from celery_fairness.worker import outcome_collector
+from celery_fairness.worker import looking_thread, outcome_collector
 from celery_fairness.worker.outcome_collector import OutcomeCollector
 from celery_fairness.worker.result_writer import write
 from tests.support.json_log import json_lines
@@ -438,7 +438,7 @@ class Redis:
 
 @pytest.fixture
 def make_reporter(monkeypatch, consumer):
-    monkeypatch.setattr(outcome_collector, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(looking_thread, "EVERY_SECONDS", 0.01)
     made = []
 
     def make(redis):
