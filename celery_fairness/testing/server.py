@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from celery_fairness.errors import FairnessError
 from celery_fairness.testing.child_process import dying_with_parent
@@ -127,6 +127,8 @@ class RedisServer:
     def start(self) -> Self:
         """Start it and return when it answers PING. If it runs already, do nothing.
 
+        A server that loads its data has the time that it takes.
+
         Raises:
             ServerFailed: There is no binary, the given port is taken, or the server does not
                 answer in time. The message has the server's log.
@@ -217,9 +219,13 @@ class RedisServer:
             )
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while process.poll() is None:
-            if self._answers(process.pid):
+            answer = self._answer(process.pid)
+            if answer == "ready":
                 return True
-            if time.monotonic() > deadline:
+            if answer == "loading":
+                # It takes as long as its data is large.
+                deadline = time.monotonic() + START_TIMEOUT_SECONDS
+            elif time.monotonic() > deadline:
                 raise ServerFailed(
                     f"{self.binary} expected to answer PING within {START_TIMEOUT_SECONDS} s, "
                     f"got nothing; its log:\n{_text_since(log_path, offset)}"
@@ -233,19 +239,22 @@ class RedisServer:
             f"its log:\n{log_text}"
         )
 
-    def _answers(self, pid: int) -> bool:
-        """Return whether the server on the port is the process ``pid``."""
-        from redis.exceptions import AuthenticationError, RedisError
+    def _answer(self, pid: int) -> Literal["ready", "loading", "none"]:
+        """Return what the process ``pid`` answers on the port."""
+        from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 
         try:
             with self.client(socket_timeout=1.0) as client:
                 # While a server loads its data, it answers INFO, and PING with an error.
-                return bool(client.ping() and client.info("server")["process_id"] == pid)
+                is_ours = client.ping() and client.info("server")["process_id"] == pid
+                return "ready" if is_ours else "none"
         except AuthenticationError:
             # It wants a password, so it does not send its process id.
-            return True
+            return "ready"
+        except BusyLoadingError:
+            return "loading"
         except RedisError:
-            return False
+            return "none"
 
     def _end(self) -> None:
         process, self._process = self._process, None
