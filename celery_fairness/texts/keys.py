@@ -38,7 +38,11 @@ _KEYS = ("key", "tier", "limit", "held", "rate", "throttle", "waiting", "why")
 
 def inspection_lines(found: Inspection) -> list[str]:
     """Return the text of one key."""
-    is_tenants = found.weight is not None or bool(found.unknown)
+    return [*limit_lines(found), *_state_lines(found)]
+
+
+def _numbers(found: Inspection) -> list[str]:
+    """Return the numbers of a key beside its concurrency, and what counts against them."""
     numbers = _local(found)
     if found.rate is not None:
         numbers.append(
@@ -51,14 +55,22 @@ def inspection_lines(found: Inspection) -> list[str]:
     if found.saving is not None:
         numbers.append(f"saves {saving_text(found.saving)}")
     if found.holds.reported_left:
-        until = _time(found.holds.reported_until)
-        numbers.append(f"an API has reported {found.holds.reported_left} free starts until {until}")
-    if numbers or not is_tenants:
+        numbers.append(f"an API has reported {reported_text(found.holds)}")
+    # Each queue of a tenant has a row with what waits.
+    if numbers or not _is_tenants(found):
         numbers.append(f"waiting {found.waiting_count}")
     if found.delayed_count:
         numbers.append(f"delayed {found.delayed_count}")
-    shown = ["; ".join(numbers)] if numbers else []
-    return [*limit_lines(found), *shown, *_state_lines(found)]
+    return numbers
+
+
+def reported_text(holds: KeyHolds) -> str:
+    """Return what an API has reported, such as ``7 free starts until 2026-12-01 …``."""
+    return f"{count(holds.reported_left or 0, 'free start')} until {_time(holds.reported_until)}"
+
+
+def _is_tenants(found: Inspection) -> bool:
+    return found.weight is not None or bool(found.unknown)
 
 
 def saving_text(saving: SavedForTask) -> str:
@@ -71,26 +83,27 @@ def saving_text(saving: SavedForTask) -> str:
 
 
 def limit_lines(found: Inspection) -> list[str]:
-    """Return a key's limit in force, the reasons for it, and the slots that it holds."""
+    """Return a key's limit in force, the reasons for it, and its other numbers."""
     in_force = found.in_force
     weight = "" if found.weight is None else f", weight {weight_text(found.weight)}"
     tier = f"tier {_tier_text(found)}, " if found.tier or found.unknown else ""
     # For a key that is no tenant's, each task brings its own numbers.
-    is_tenants = found.weight is not None or bool(found.unknown)
-    limit = f"limit {in_force.number}, " if is_tenants else ""
+    limit = f"limit {in_force.number}, " if _is_tenants(found) else ""
     if found.limit and found.burst is not None and found.burst > found.limit:
         limit += f"burst {found.burst}, "
     reasons = [printable(line) for line in in_force.lines] if in_force.reasons else []
     if reasons and (in_force.reasons[0].by_people or found.unknown):
         reasons[0] = click.style(reasons[0], fg="yellow")
-    return [f"{found.key}: {tier}{limit}held {found.held}{weight}", *reasons]
+    numbers = _numbers(found)
+    shown = ["; ".join(numbers)] if numbers else []
+    return [f"{found.key}: {tier}{limit}held {found.held}{weight}", *reasons, *shown]
 
 
 def _state_lines(found: Inspection) -> list[str]:
     """Return the text of a key's state, without its limit."""
     if not found.known:
         return ["idle or never seen: it holds nothing, nothing of it waits, nothing is published"]
-    is_tenants = found.weight is not None or bool(found.unknown)
+    is_tenants = _is_tenants(found)
     lines: list[str] = []
     if found.override is not None and set(found.override.numbers) != {"concurrency"}:
         # The other numbers of an override are rates.
@@ -205,7 +218,7 @@ def _waited(found: Inspection) -> list[tuple[Cell, ...]]:
 def _why(found: Inspection) -> str:
     """Return the reasons for a key's number, and notes on its other numbers."""
     override = found.override
-    other = override is not None and set(override.numbers) != {"concurrency"}
+    other = override is not None and "concurrency" not in override.numbers
     texts = [found.in_force.reasons_text, "override" if other else "", *_local(found)]
     return "; ".join(filter(None, texts))
 

@@ -36,7 +36,7 @@ def test_headers_that_say_nothing_cost_no_call(fairness, client, calling):
 def test_people_see_how_many_starts_are_free_and_why_a_task_waits(run, fairness, calling):
     fairness.limits.report(KEY, QUOTA)
     assert fairness.limits.inspect(KEY).holds.reported_left == 1
-    assert "an API has reported 1 free starts until " in run("limit", "show", KEY).output
+    assert "an API has reported 1 free start until " in run("limit", "show", KEY).output
     assert len(calling.claim()) == 1
     shown = run("task", "explain", "id-1").output
     assert f"blocked by {KEY}: cool-down, held 1 of 5, available in " in shown

@@ -53,6 +53,19 @@ def test_explain_names_the_time_in_python_too(fairness, at_its_rate):
     assert 3_500 < found.starts_in_seconds <= 3_601
 
 
+def test_explain_names_the_throttle(fairness, rated):
+    fairness.tenants.publish_tiers([Tier("free", 3, throttle=Rate(2, 3600))])
+    for number in range(2):
+        rated.put("42", f"t{number}", task_id=f"id-{number}")
+    assert len(rated.claim(rules=RULES)) == 1
+    found = fairness.tasks.explain("id-1")
+    (blocker,) = found.blocked_by
+    assert (blocker.reason, blocker.counted) == ("throttle", "")
+    assert 1_600 < blocker.opens_in_seconds < 1_800
+    assert found.starts_in_seconds == pytest.approx(blocker.opens_in_seconds, abs=1)
+    assert fairness.tasks.list(tenant="42", state="waiting").items[0].why == "throttle"
+
+
 def test_a_list_names_the_rate_for_which_a_task_waits(fairness, at_its_rate):
     (task,) = fairness.tasks.list(tenant="42").items
     assert (task.state, task.why, task.key) == ("waiting", "rate", "tenant:42")
@@ -83,6 +96,7 @@ def test_an_override_has_a_rate_and_ends(run, at_its_rate):
 
 
 def test_a_tenant_has_a_rate_of_its_own(run, fairness, at_its_rate):
+    assert "rate 7/PT1M, " in run("tenant", "tier", "42", "free", "--rate", "7/m").output
     assert run("tenant", "tier", "42", "free", "--rate", "unlimited").exit_code == 0
     assert fairness.tenants.inspect("42").rate is None
     assert len(at_its_rate.claim(rules=RULES)) == 1

@@ -31,15 +31,10 @@ class CheckedLimit(NamedTuple):
     local_held: int | None = None
 
     @property
-    def blocked_by(self) -> str:
-        """Why no task starts, as in ``reason`` of a :class:`Blocker`. "" if one may start."""
-        return "rate" if self.state.blocked_by == "throttle" else self.state.blocked_by
-
-    @property
     def shown(self) -> TaskLimit:
         """The public form of it."""
         state, limit = self.state, self.state.limit
-        blocked_by = self.blocked_by or ("local" if self.local_held is not None else "")
+        blocked_by = state.blocked_by or ("local" if self.local_held is not None else "")
         return TaskLimit(
             state.key, dict(limit.numbers), limit.on_limit, state.held, blocked_by, state.in_force
         )
@@ -52,17 +47,17 @@ class CheckedLimit(NamedTuple):
             in_turn: Seconds until a process would have a slot for the task, or None if unknown.
         """
         state, holders = self.state, self.state.leases
-        if self.blocked_by:
+        if blocked_by := state.blocked_by:
             numbers = (state.held, state.limit["concurrency"])
             yield Blocker(
-                *(state.key, self.blocked_by, *numbers, state.opens_in_seconds, holders),
+                *(state.key, blocked_by, *numbers, state.opens_in_seconds, holders),
                 starts_in_seconds=starts_in,
                 in_force=state.in_force,
                 opens_at=self._opens_at(),
-                counted=self._counted() if self.blocked_by == "rate" else "",
-                amount=_AMOUNTS.get(self.blocked_by, _nothing)(state),
-                burst=state.limit["burst"] if self.blocked_by == "concurrency" else None,
-                permits=state.permits if self.blocked_by == "concurrency" else None,
+                counted=self._counted() if blocked_by == "rate" else "",
+                amount=_AMOUNTS.get(blocked_by, _nothing)(state),
+                burst=state.limit["burst"] if blocked_by == "concurrency" else None,
+                permits=state.permits if blocked_by == "concurrency" else None,
             )
         if self.local_held is not None:
             yield Blocker(

@@ -63,11 +63,11 @@ def explain(installation: Installation, place: Place) -> Explanation | None:
     opened: list[float | None] = []
     for each in checked:
         starts_in = None
-        if enforced and each.blocked_by in ("", "concurrency", "rate"):
+        if enforced and each.state.blocked_by in ("", "concurrency", "rate", "throttle"):
             before = positions.before(each.state.limit)
             starts_in = wait_for_limit(each.state, before, answer["logical"])
         # An available limit is exhausted after the starts of the tasks before this one.
-        opened += [] if each.blocked_by else [starts_in]
+        opened += [] if each.state.blocked_by else [starts_in]
         blocked += each.blockers(starts_in, in_turn)
     return explained(
         ahead_in_lane=positions.in_lane,

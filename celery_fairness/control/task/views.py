@@ -209,7 +209,7 @@ class Blocker:
 
     Attributes:
         key: Key of the limit. The tenant's own limit has the key of its tier limit.
-        reason: ``concurrency``, ``rate`` (or throttle), ``paused``, ``cool-down``, or ``local`` for
+        reason: ``concurrency``, ``rate``, ``throttle``, ``paused``, ``cool-down``, or ``local`` for
             a queue's limit of one process.
         held: Live leases of the key. With ``local``, the leases of the process with the fewest,
             among processes that run a task of the queue.
