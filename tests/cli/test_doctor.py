@@ -458,6 +458,15 @@ def _(scene: Scene) -> None:
     }
 
 
+@breaks("tier_rates", "advice", "tier free has a throttle of 1/PT1H, and tier_on_limit is")
+def _(scene: Scene) -> None:
+    scene.on_gate()
+    scene.fairness["tiers"] = {
+        "free": {"concurrency": 1, "throttle": "1/h"},
+        "pro": {"concurrency": 1, "throttle": "100/h"},
+    }
+
+
 @breaks("library", "problem", "the user may not load functions")
 def _(scene: Scene) -> None:
     scene.as_user("-function", "+function|list")

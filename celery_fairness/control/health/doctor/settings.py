@@ -268,19 +268,22 @@ def tiers(facts: Facts) -> Iterator[Found]:
 
 
 def tier_rates(facts: Facts) -> Iterator[Found]:
-    """Find that gate: tasks above the rate of a tier come and go for a long period."""
+    """Find that gate: tasks above the rate or throttle of a tier come and go for a long time."""
     settings = facts.settings
     if facts.claims or settings.tier_on_limit == "wait":
         return
     for name, tier in sorted(settings.tiers.items()):
-        rate: Any = tier.rate
-        if rate is not None and rate.period_seconds > LONG_PERIOD_SECONDS:
-            yield advice(
-                f"tier {name} has a rate of {rate}, and tier_on_limit is 'reschedule'",
-                "a task above it goes back to the broker with a countdown, and workers hold it in "
-                "their memory until then",
-                "set tier_on_limit to 'wait', so that it waits in Redis",
-            )
+        for word in ("rate", "throttle"):
+            number: Any = getattr(tier, word)
+            # A throttle has a start in each of its spacings.
+            starts = 1 if number is None or word == "rate" else number.limit
+            if number is not None and number.period_seconds / starts > LONG_PERIOD_SECONDS:
+                yield advice(
+                    f"tier {name} has a {word} of {number}, and tier_on_limit is 'reschedule'",
+                    "a task above it goes back to the broker with a countdown, and workers hold it "
+                    "in their memory until then",
+                    "set tier_on_limit to 'wait', so that it waits in Redis",
+                )
 
 
 def _is_other_redis(app: Any, settings: Settings) -> bool:
