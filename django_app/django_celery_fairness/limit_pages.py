@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from celery_fairness.config.numbers import numbers_text
 from celery_fairness.errors import FairnessError, NotFound
 from celery_fairness.texts.format import held_by, held_for
-from celery_fairness.texts.keys import saving_text
+from celery_fairness.texts.keys import reported_text, saving_text
 from celery_fairness.wiring import wired
 from django_celery_fairness import task_rows
 from django_celery_fairness.limit_rows import overrides
@@ -94,6 +94,14 @@ class KeyRow:
     def saves(self) -> str:
         """What the key saves for a task; "" if it saves nothing."""
         return "" if self.found.saving is None else saving_text(self.found.saving)
+
+    @property
+    def reported(self) -> str:
+        """The starts that an API has reported to be free; "" without such a report.
+
+        If it has reported none, the key cools down.
+        """
+        return reported_text(self.found.holds) if self.found.holds.reported_left else ""
 
     @property
     def waited(self) -> list[tuple[Any, str]]:

@@ -171,7 +171,8 @@ def add_headers(response: HttpResponse, found: Inspection) -> None:
     A key without any number is not limited, and gets none of them. The end of a running task is
     not known, so the reset of a full concurrency is now.
     """
-    now = datetime.now(UTC)
+    now, holds = datetime.now(UTC), found.holds
+    opens_at = now + timedelta(seconds=found.opens_in_seconds or 0.0)
     numbers: list[tuple[int, int, datetime | None]] = []
     if found.rate is not None:
         rate = found.rate
@@ -181,11 +182,15 @@ def add_headers(response: HttpResponse, found: Inspection) -> None:
         at = found.throttle.next_allowed_at
         numbers.append((found.throttle.limit, int(at is not None and at <= now), at))
     if found.concurrency.limit is not None:
-        opens_at = now + timedelta(seconds=found.opens_in_seconds or 0.0)
         numbers.append((found.concurrency.limit, found.concurrency.available or 0, opens_at))
     if not numbers:
         return
     limit, left, resets_at = min(numbers, key=lambda number: number[1])
+    if holds.reported_left is not None and holds.reported_left < left:
+        left, resets_at = holds.reported_left, holds.reported_until
+    if left and found.blocked_by:
+        # The key cools down, or saves for a task.
+        left, resets_at = 0, opens_at
     response["X-RateLimit-Limit"] = str(limit)
     response["X-RateLimit-Remaining"] = str(left)
     # A pause without an end has no time either.

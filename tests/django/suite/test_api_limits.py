@@ -13,6 +13,7 @@ from django_celery_fairness.models import LimitOverride, UnpublishedChange
 
 from celery_fairness import Fairness, FairTask, RateLimitPolicy
 from celery_fairness.app.publish_settings import publish_queues
+from celery_fairness.config.limit_spec import write_limits
 from tests.cli.clearing import send
 from tests.cli.conftest import Installation
 from tests.django.suite.api_client import ApiClient
@@ -326,6 +327,27 @@ def test_the_reset_of_a_pause_is_its_end(api, stripe, fairness):
     limit, left, resets = headers(api("GET", f"rate-limits/{stripe}"))
     assert (limit, left) == (0, 0) or left == 0
     assert 590 < resets <= 602
+
+
+def test_a_report_and_a_cool_down_leave_fewer_starts_than_the_numbers(api, stripe, fairness):
+    api("PUT", f"rate-limits/{stripe}", {"concurrency": 5, "rate": None, "throttle": None})
+    quota = {"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "600"}
+    fairness.limits.report(stripe, quota)
+    limit, left, resets = headers(api("GET", f"rate-limits/{stripe}"))
+    assert (limit, left) == (5, 2)
+    assert 590 < resets <= 602
+    fairness.limits.cool_down(stripe, for_seconds=900)
+    limit, left, resets = headers(api("GET", f"rate-limits/{stripe}"))
+    assert (limit, left) == (5, 0)
+    assert 890 < resets <= 902
+
+
+def test_a_key_that_saves_for_a_task_leaves_no_start(api, fairness, shop):
+    for name, slots in (("runs", 60), ("waits", 70)):
+        policy = RateLimitPolicy("gpu", concurrency=80, slots=slots)
+        send(shop, name, name, limits=write_limits([policy.limit()]))
+        shop.claim()
+    assert headers(api("GET", "rate-limits/gpu"))[:2] == (80, 0)
 
 
 def test_a_pattern_of_keys_is_overridden(api, stripe):

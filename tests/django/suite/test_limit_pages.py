@@ -86,6 +86,18 @@ def test_the_page_of_a_key_shows_slots_and_what_the_key_saves(client, shop, clai
     assert [key for key in names(claiming) if key.startswith("gpu")] == ["gpu"]
 
 
+def test_the_page_of_a_key_shows_what_an_api_has_reported(client, shop, claiming):
+    send(shop, "42", "waits", limits="api|C5|w")
+    headers = {"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "600"}
+    claiming.limits.report("api", headers)
+    page = show(client, "limitkey_change", "api")
+    assert re.search(r"Reported by the API 2 free starts until \d{4}-", page)
+    claiming.limits.report("api", {**headers, "X-RateLimit-Remaining": "0"})
+    page = show(client, "limitkey_change", "api")
+    assert "State cools down" in page
+    assert "Reported by the API" not in page
+
+
 def names(claiming):
     return [each.key for each in claiming.limits.list(per_page=100).items]
 
