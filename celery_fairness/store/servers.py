@@ -23,6 +23,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as AnswerLate
 
+from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.store.address import Address
 from celery_fairness.store.cluster import (
     PAUSE_SECONDS,
@@ -43,7 +44,15 @@ ASK_AGAIN_SECONDS = 0.1
 
 
 class ServerAway(ConnectionLost):
-    """The server of a partition did not answer lately, so this call was not sent."""
+    """The server of a partition does not answer. While it is away, no call is sent to it.
+
+    Attributes:
+        server: The server, if the error was raised in this process.
+    """
+
+    def __init__(self, text: str, server: Server | None = None) -> None:
+        super().__init__(text)
+        self.server = server
 
 
 class Server:
@@ -74,14 +83,14 @@ class Server:
     def problem(self, text: str) -> None:
         self._problem, self._pid = text, os.getpid()
 
-    def check(self) -> None:
+    def check(self, cause: BaseException | None = None) -> None:
         """Raise if the server is away.
 
         Raises:
             ServerAway: It is.
         """
-        if self.problem:
-            raise ServerAway(f"{self} does not answer: {self.problem}")
+        if problem := self.problem:
+            raise ServerAway(f"{self} does not answer: {problem}", self) from cause
 
 
 class Servers:
@@ -277,7 +286,7 @@ class PartedConnection(Connection):
         """Call ``function`` at the server that has the keys of ``prefix``.
 
         Raises:
-            ServerAway: The server did not answer lately.
+            ServerAway: The server does not answer, or did not answer lately.
         """
         until, partition = 0.0, self._partitions.find(prefix)
         while True:
@@ -298,7 +307,13 @@ class PartedConnection(Connection):
                 until = until or now + self._timeout_seconds
             except (ConnectionLost, AnswerLate, OSError) as error:
                 self.servers.lost(server, error)
+                server.check(error)
                 raise
+
+    def unavailable(self, error: Exception) -> LimiterUnavailable:
+        """Return the LimiterUnavailable for an error of redis-py, without a password."""
+        cause = error.__cause__ if isinstance(error, ServerAway) else None
+        return super().unavailable(cause if isinstance(cause, Exception) else error)
 
     def post(self, function: str, prefix: str, args: Sequence[Any]) -> None:
         """Call ``function`` at the server of ``prefix``, without waiting for its answer."""

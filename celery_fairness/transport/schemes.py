@@ -12,11 +12,13 @@ fairservers://        several Redis servers with ;, each of which has its own pa
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from celery_fairness.compat import redis_transport
 from celery_fairness.store.cluster import SlotPrimary
+from celery_fairness.store.servers import ServerAway
 from celery_fairness.transport.channel import (
     FairChannel,
     FairClusterChannel,
@@ -53,7 +55,13 @@ class Transport(redis_transport.Transport):
 
         Raises:
             ServerNotReady: For example, the server is a replica.
+            ServerAway: The connection is for the next try of a publish, whose server is away.
         """
+        # kombu connects inside its handler of the error of a publish. Between failed connections it
+        # pauses by the policy of the publish. Without an error it would publish again at once.
+        failed = sys.exc_info()[1]
+        if isinstance(failed, ServerAway) and failed.server is not None:
+            failed.server.check()
         established: Any = super().establish_connection()
         channel = established._avail_channels[-1]
         try:
@@ -93,14 +101,23 @@ class TLSTransport(Transport):
         super().__init__(client, **kwargs)
 
 
-class SentinelTransport(Transport):
+class _ListTransport(Transport):
+    """A list of addresses, all of which lead to one home."""
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        # kombu would pause only after as many failed connections as there are addresses.
+        client.completes_cycle = lambda _tries: True
+        super().__init__(client, **kwargs)
+
+
+class SentinelTransport(_ListTransport):
     """The master of a Sentinel group."""
 
     default_port = 26379
     Channel = FairSentinelChannel
 
 
-class ServersTransport(Transport):
+class ServersTransport(_ListTransport):
     """Several Redis servers, each of which has its own partitions."""
 
     Channel = FairServersChannel
@@ -111,7 +128,7 @@ class ServersTransport(Transport):
         super().__init__(client, **kwargs)
 
 
-class ClusterTransport(Transport):
+class ClusterTransport(_ListTransport):
     """One slot of a Redis Cluster."""
 
     Channel = FairClusterChannel

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from typing import Any
 
 import pytest
 from kombu import Connection
+from kombu.exceptions import OperationalError
 
 from celery_fairness.errors import SettingsError
 from celery_fairness.store.partitions import Partitions
@@ -137,6 +139,36 @@ def test_a_put_for_a_frozen_server_raises_and_others_go_on(
             raise AssertionError(str(error)) from None
 
     eventually(is_put)
+
+
+def test_a_publish_waits_for_its_server_by_its_policy(
+    open_there: Any, several_servers: list[RedisServer]
+) -> None:
+    connection = open_there()
+    publish(connection, "jobs", 0, headers=charged(tenant_on(1)))
+    several_servers[1].kill()
+    pauses: list[float] = []
+
+    def send(body: int, server: int, most: int | None) -> None:
+        policy = {"interval_start": 0, "interval_step": 0.01, "interval_max": 0.02}
+        policy |= {"max_retries": most, "errback": lambda _, seconds: pauses.append(seconds)}
+        headers = charged(tenant_on(server))
+        publish(connection, "jobs", body, headers=headers, retry=True, retry_policy=policy)
+
+    with pytest.raises(OperationalError, match="does not answer"):
+        send(1, 1, 3)
+    # The first is the failed try itself.
+    assert pauses == [0, 0, 0.01, 0.02]
+    pauses.clear()
+    send(2, 2, 0)
+    assert pauses == []
+    waits = threading.Thread(target=send, args=(3, 1, None))
+    waits.start()
+    eventually(lambda: len(pauses) > 5)
+    several_servers[1].restart()
+    waits.join(at_most(10.0))
+    inbox = Inbox(connection, "jobs")
+    assert sorted(inbox.await_count(2)) == [2, 3]
 
 
 def test_a_producer_that_begins_while_a_server_is_away_declares_and_sends(
