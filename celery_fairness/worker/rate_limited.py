@@ -3,8 +3,9 @@
 The keys of its limits cool down for all tasks, and a new message of the task waits that time. It is
 like a retry, but it costs none of the task's retries.
 
-If the new message cannot be sent, a task with ``acks_late`` goes back to the broker. Without it the
-broker has no message any more, so the task fails with the error of its body.
+If the new message cannot be sent, a task with ``acks_late`` goes back to the broker, and so does
+any task on ``fairredis://``. Otherwise the broker has no message any more, so the task fails with
+the error of its body.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, OperationalError, Reject, Retry
 
 from celery_fairness.config.queue_policy import queue_key
 from celery_fairness.control.key.limits_api import LimitsApi
@@ -35,10 +36,20 @@ logger = logging.getLogger("celery_fairness")
 
 
 class Unsent(Reject, Ignore):
-    """The new message could not be sent, so the old one, not acknowledged, goes back to the broker.
+    """The new message could not be sent, so the old one goes back to the broker.
 
     It is an ``Ignore`` because ``autoretry_for`` retries every other exception.
     """
+
+
+def is_unsent(error: object) -> bool:
+    """Return whether an attempt ended because the message of its retry could not be sent.
+
+    If the broker does not answer, Celery's ``retry`` rejects the old message for ever.
+    """
+    if not isinstance(error, Reject):
+        return False
+    return isinstance(error, Unsent) or isinstance(error.args[0], OperationalError)
 
 
 def after_rate_limit(task: Any, error: RateLimitExceeded) -> Exception:
@@ -58,7 +69,7 @@ def after_rate_limit(task: Any, error: RateLimitExceeded) -> Exception:
             headers[HEADER] = fairness.stamp.header(message)
         fairness.resender.send_as_retry(request, wait, headers)
     except Exception as unsent:  # noqa: BLE001 - as in Task.retry: any error means that nothing was sent
-        if task.acks_late:
+        if task.acks_late or fairness.claims_fairly:
             return Unsent(unsent, requeue=True)
         error.add_note(f"The task could not be sent again: {unsent!r}")
         return error

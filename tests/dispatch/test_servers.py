@@ -12,6 +12,7 @@ from celery.exceptions import OperationalError
 from celery_fairness.store.partitions import Partitions
 from tests.dispatch.conftest import send
 from tests.integration.conftest import RESULT_SECONDS, Shop
+from tests.integration.test_exits import POOLS_AND_LATE
 from tests.support.redis_server import HOST, RedisServer
 from tests.support.waiting import at_most, eventually
 
@@ -25,10 +26,18 @@ USERS = [f"user{number}" for number in range(40)]
 
 
 @pytest.fixture
-def shop(make_shop: Callable[..., Shop], several_servers: list[RedisServer]) -> Shop:
-    """A shop whose tenants are on three servers."""
+def make_parted_shop(
+    make_shop: Callable[..., Shop], several_servers: list[RedisServer]
+) -> Callable[..., Shop]:
+    """A factory of shops whose tenants are on three servers."""
     url = "fairservers://" + ";".join(f"{HOST}:{each.port}/0" for each in several_servers)
-    return make_shop(url, fairness=SEVERAL)
+    return lambda **conf: make_shop(url, conf=conf, fairness=SEVERAL)
+
+
+@pytest.fixture
+def shop(make_parted_shop: Callable[..., Shop]) -> Shop:
+    """A shop whose tenants are on three servers."""
+    return make_parted_shop()
 
 
 def users_of(server: int) -> list[str]:
@@ -122,3 +131,38 @@ def test_a_home_that_ends_stops_its_own_tenants_alone(
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert set(shop.runs().values()) == {1}
     assert "Trying to re-establish" not in worker.log_text()
+
+
+def retry_unsent(shop: Shop, servers: list[RedisServer], name: str, how: str, pool: str) -> None:
+    """Run a body whose retry is not taken by its server, which then answers again."""
+    worker = shop.worker(app=KINDS, pool=pool, concurrency=1)
+    gate = shop.gate_file()
+    result = send(shop, name, users_of(1)[0], gate=str(gate), how=how)
+    eventually(lambda: len(shop.ledger("start")) == 1, RESULT_SECONDS)
+    servers[1].pause()
+    gate.touch()
+    worker.wait_for_log(f"{result.id}] waits again", RESULT_SECONDS)
+    servers[1].resume()
+    assert result.get(timeout=RESULT_SECONDS) == "done"
+    eventually(lambda: left(servers) == [])
+
+
+@pytest.mark.parametrize(("pool", "late"), POOLS_AND_LATE)
+def test_a_retry_that_its_server_does_not_take_is_not_lost(
+    make_parted_shop: Callable[..., Shop],
+    several_servers: list[RedisServer],
+    pool: str,
+    late: bool,
+) -> None:
+    shop = make_parted_shop(task_acks_late=late)
+    retry_unsent(shop, several_servers, "kinds.plain", "retry", pool)
+    # The attempt that sent no retry goes again, and then its retry.
+    assert [each["retries"] for each in shop.ledger("start")] == [0, 0, 1]
+
+
+def test_a_429_that_its_server_does_not_take_is_not_lost(
+    make_parted_shop: Callable[..., Shop], several_servers: list[RedisServer]
+) -> None:
+    shop = make_parted_shop()
+    retry_unsent(shop, several_servers, "kinds.fair", "429", "threads")
+    assert [each["retries"] for each in shop.ledger("start")] == [0, 0, 0]

@@ -452,13 +452,13 @@ class Reference:
             del self.tasks[task.tag]
             if end.begun:
                 self._attempts_ended[RAN[verdict] + task.queue * (verdict != "done")] += 1
-        elif lease.state == "acked":
-            self._abandon(lease)
         elif verdict == "tail":
             task.seq = self.next_seq()
             if end.begun:
                 self._attempts_ended[RAN["retried"] + task.queue] += 1
             self.wait(task)
+        elif lease.state == "acked":
+            self._abandon(lease)
         elif verdict == "died":
             self._after_death(task, rules)
         elif verdict == "unreadable":

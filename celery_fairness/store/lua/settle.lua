@@ -34,13 +34,14 @@ function Settle.settle(ctx, rules, lease, verdict)
       Stats.note_end(ctx, outcome, task.queue)
     end
     Tasks.delete(ctx, task.tag, task.id)
-  elseif row.state == "acked" then
-    -- The process of its body is gone, and sent the begin before its worker had read of it.
-    Settle.abandon(ctx, rules, row.owner, task)
   elseif verdict == "tail" then
+    -- A worker sends it for an acknowledged message too, if the message of its retry could not be sent.
     task.seq = Tasks.next_seq(ctx)
     if not is_unbegun then Stats.note_end(ctx, "retried", task.queue) end
     Lanes.enqueue(ctx, task.queue, task, false)
+  elseif row.state == "acked" then
+    -- The process of its body is gone, and sent the begin before its worker had read of it.
+    Settle.abandon(ctx, rules, row.owner, task)
   elseif verdict == "died" then
     Settle.after_death(ctx, rules, row.owner, task)
   elseif verdict == "unreadable" then

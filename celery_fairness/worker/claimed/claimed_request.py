@@ -26,6 +26,7 @@ from celery_fairness.worker.attempt_limits import log_undeclared_limits
 from celery_fairness.worker.claimed.begin import KEY, LeaseEnded, hand_over
 from celery_fairness.worker.claimed.message_guard import held_of, set_aside
 from celery_fairness.worker.message_check import READ_ERRORS, expect_valid, reason_of
+from celery_fairness.worker.rate_limited import is_unsent
 from celery_fairness.worker.request_mixin import RequestMixin, failure_of
 
 logger = logging.getLogger("celery_fairness")
@@ -225,6 +226,17 @@ class ClaimedRequestMixin(RequestMixin):
                 extra=about(task_name=self.name, task_id=self.id, queue=self._held.queue),
             )
             self._lease_table.drop(self._held)
+        if self._held is not None and is_unsent(exception):
+            logger.warning(
+                "task %s[%s] waits again, because the message of its retry could not be sent: %s",
+                self.name,
+                self.id,
+                exception.reason,
+                extra=about(task_name=self.name, task_id=self.id, queue=self._held.queue),
+            )
+            exception.requeue = True
+            # Celery rejects no message that was acknowledged before the body, but Redis has it.
+            self._held.verdict = Verdict.TAIL
         ended_by_us = self._already_cancelled or self._already_revoked
         if self._held is not None and not ended_by_us:
             self._held.died = isinstance(exception, (WorkerLostError, SystemExit))
