@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,55 @@ def test_a_tenant_at_its_limit_keeps_nobody_waiting(
     gate.touch()
     assert [each.get(timeout=RESULT_SECONDS) for each in flood] == ["done"] * 4
     assert shop.most_at_once("42") == 1
+
+
+@pytest.mark.parametrize(
+    ("broker", "number", "rate"), [("fairredis", "throttle", "1/s"), ("redis", "rate", "2/2s")]
+)
+def test_a_tenant_starts_as_its_tier_allows_and_keeps_nobody_waiting(
+    make_shop: Callable[..., Shop],
+    broker: str,
+    number: str,
+    rate: str,
+) -> None:
+    shop = make_shop(broker, fairness={"tiers": {"free": {"concurrency": 9, number: rate}}})
+    shop.worker(concurrency=2)
+    sent_at = time.time()
+    flood = [shop.send("work", user="42") for _ in range(5)]
+    quiet = shop.send("work", user="43")
+    assert [each.get(timeout=RESULT_SECONDS) for each in (*flood, quiet)] == ["done"] * 6
+    begun = {
+        user: sorted(each["at"] for each in shop.ledger("start") if each["user"] == user)
+        for user in ("42", "43")
+    }
+    assert begun["43"][0] < begun["42"][-1]
+    # A body may begin long after its start was counted, and never before. A throttle makes up for a
+    # tenth of its spacing.
+    earliest = {"rate": (0, 0, 2, 2, 4), "throttle": (0, 0.9, 1.9, 2.9, 3.9)}[number]
+    pairs = zip(begun["42"], earliest, strict=True)
+    assert all(at - sent_at > after - 0.01 for at, after in pairs), begun
+
+
+def test_an_idle_worker_lends_places_keeps_its_spare_ones_and_gives_way_within_one_task(
+    make_shop: Callable[..., Shop],
+) -> None:
+    tiers = {"free": {"concurrency": 1, "burst": 9}}
+    shop = make_shop("fairredis", fairness={"tiers": tiers, "lending_spare": 1})
+    shop.worker(concurrency=4)
+    gates = [shop.gate_file() for _ in range(5)]
+    flood = [shop.send("work", user="42", gate=str(gate)) for gate in gates]
+    shop.await_held("42", 3)
+    # The fourth place is kept back for others.
+    spare = shop.send("work", user="43", gate=str(gates[-1]))
+    shop.await_held("43", 1)
+    waits = shop.send("work", user="44", gate=str(gates[-1]))
+    gates[0].touch()
+    shop.await_held("44", 1)
+    assert shop.held("42") == 2
+    for gate in gates:
+        gate.touch()
+    results = [each.get(timeout=RESULT_SECONDS) for each in (*flood, spare, waits)]
+    assert results == ["done"] * 7
 
 
 @pytest.mark.parametrize("broker", ["fairredis", "redis"])

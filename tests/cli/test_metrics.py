@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 
 import pytest
+from redis.exceptions import ResponseError
 
-from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness import FairTask, RateLimitPolicy
+from celery_fairness.config.limit_spec import OF_QUEUE, Limit, write_limits
+from celery_fairness.config.rates import Rate
 from celery_fairness.config.settings import Enforcement
+from celery_fairness.config.tiers import Tier
 from celery_fairness.control.health import metric_table as table
 from celery_fairness.control.health import metrics
 from celery_fairness.control.health.metrics import POWERS, QUEUES
@@ -19,6 +24,7 @@ from celery_fairness.limiter.types import Job, Lease, SlotRequest
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Rules, Settle, Verdict, Waiting
 from tests.cli.conftest import RULES
+from tests.cli.test_queues_api import declare
 from tests.support.parts import parts_of
 
 API = write_limits([Limit("api", concurrency=2)])
@@ -133,6 +139,92 @@ def test_a_rate_and_a_throttle_hold_back_what_they_do(shop, fairness):
     assert waiting["rated", "enterprise", "ready"] == 2
     assert waiting["rated", "enterprise", "limit"] == 2
     assert waiting["spaced", "enterprise", "ready"] == 1
+
+
+def soft(_shop, fairness):
+    fairness.tenants.publish_tiers([Tier("free", 1, burst=2)])
+
+
+def slow(_shop, fairness):
+    fairness.tenants.publish_tiers([Tier("free", 9, rate=Rate(2, 3_600))])
+
+
+def parted(_shop, fairness):
+    declare(fairness, celery={"by_kind": True, "partition": {"concurrency": 2}})
+
+
+def overridden(_shop, fairness):
+    policy = RateLimitPolicy("api.stripe", concurrency=9)
+
+    @parts_of(fairness).app.task(name="pay", base=FairTask, limits=[policy], shared=False)
+    def pay() -> None:
+        """Call the API."""
+
+    fairness.limits.override("api.*", concurrency=2)
+
+
+def reported(_shop, fairness):
+    headers = {"RateLimit-Remaining": "2", "RateLimit-Reset": "600"}
+    fairness.limits.report("memory", headers)
+
+
+#: What two tasks that run and one that waits have of a number: what makes it, the limit of each
+#: task, the tenants, the reason of the wait, the strategy and the key of the rejection, and the
+#: slots that the key holds and has, if it is a label.
+SCENES = {
+    "burst": (soft, None, "aaa", "tier", ("_other", "concurrency"), None),
+    "rate of a tier": (slow, None, "aaa", "tier", ("_other", "rate"), None),
+    "partition": (
+        *(parted, Limit("queue:celery:7", of=OF_QUEUE), "abc"),
+        *("queue", ("_other", "concurrency"), None),
+    ),
+    "pattern": (
+        *(overridden, Limit("api.stripe", concurrency=9), "abc"),
+        *("limit", ("api.stripe", "concurrency"), (2, 2)),
+    ),
+    "slots": (
+        *(None, Limit("memory", concurrency=5, slots=2), "abc"),
+        *("limit", ("memory", "concurrency"), (4, 5)),
+    ),
+    "units": (
+        *(None, Limit("tokens", rate=((100, 3_600_000),), units=40), "abc"),
+        *("limit", ("tokens", "rate"), (2, math.inf)),
+    ),
+    "report": (
+        *(reported, Limit("memory", concurrency=9), "abc"),
+        *("cool_down", ("memory", "cool-down"), (2, 9)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_each_number_is_in_the_metrics(shop, fairness, name):
+    prepare, limit, tenants, reason, rejection, slots = SCENES[name]
+    if prepare is not None:
+        prepare(shop, fairness)
+    limits = "" if limit is None else write_limits([limit])
+    for number, tenant in enumerate(tenants):
+        shop.put(tenant, f"t{number}", tier="free", limits=limits)
+    assert len(shop.claim()) == 2
+    assert shop.claim() == []
+    assert read(fairness, table.WAITING) == {("celery", "free", reason): 1}
+    assert read(fairness, table.STARTABLE)["celery",] == 0
+    assert sum(read(fairness, table.RUNNING).values()) == 2
+    assert read(fairness, table.OJS_EXCEEDED) == {rejection: 1}
+    assert read(fairness, table.REJECTIONS) == {(rejection[1],): 1}
+    if slots is not None:
+        key = rejection[:1]
+        facts = (table.LIMIT_HELD, table.LIMIT_MAXIMUM, table.LIMIT_SATURATED, table.OJS_ACTIVE)
+        assert [read(fairness, each)[key] for each in facts] == [*slots, 1, slots[0]]
+        assert read(fairness, table.OJS_WAITING)[key] == 1
+
+
+def test_tasks_that_end_because_of_their_unique_key_are_counted(shop, fairness):
+    shop.put("a", "t1", unique="d|0|sync")
+    for number, action in enumerate("drr"):
+        with suppress(ResponseError):
+            shop.put("a", f"n{number}", unique=f"{action}|0|sync")
+    assert read(fairness, table.DUPLICATES) == {("dropped",): 1, ("replaced",): 2}
 
 
 def test_the_oldest_wait_is_that_of_the_reason(shop, fairness):
