@@ -7,6 +7,7 @@ import random
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,8 @@ class Installation:
         self.running: dict[int, list[Claimed]] = {number: [] for number in range(count)}
         self.requests: deque[tuple[int, str]] = deque()
         self.calls = 0
+        #: The settings of the worker.
+        self.rules = RULES
         self.home = zlib.crc32(KEY.encode()) % count
 
     def prefix(self, partition: int) -> str:
@@ -83,7 +86,7 @@ class Installation:
     def claim(self, partition: int, want: int = 10, ends: tuple[Settle, ...] = ()) -> Claim:
         self.numbers[partition] += 1
         args = calls.claim_args(
-            *("owner1", self.numbers[partition], want, ["q"], RULES, self.time),
+            *("owner1", self.numbers[partition], want, ["q"], self.rules, self.time),
             ends=ends,
             is_first=True,
             ring={"floors": {}, "tills": {}, "is_woken": False},
@@ -106,20 +109,20 @@ class Installation:
 
     def request(self, partition: int, home: int | None = None) -> dict[str, Any]:
         self.calls += 1
-        args = calls.request_permits_args(KEY, RULES, home, self.time)
+        args = calls.request_permits_args(KEY, self.rules, home, self.time)
         report = json.loads(self.run(calls.REQUEST_PERMITS, args, partition))
         return {"partition": partition, **report}
 
     def grant(self, *reports: dict[str, Any]) -> dict[str, Any]:
         self.calls += 1
-        args = calls.grant_permits_args(KEY, self.count, reports, RULES, self.time)
+        args = calls.grant_permits_args(KEY, self.count, reports, self.rules, self.time)
         return dict(json.loads(self.run(calls.GRANT_PERMITS, args, self.home)))
 
     def accept(self, report: dict[str, Any], grant: dict[str, Any], index: int = 0) -> bool:
         self.calls += 1
         answer = grant["answers"][index]
         args = calls.accept_permits_args(
-            KEY, report["run"], grant["home"], answer, RULES, self.time
+            KEY, report["run"], grant["home"], answer, self.rules, self.time
         )
         accepted = json.loads(self.run(calls.ACCEPT_PERMITS, args, answer["partition"]))
         return bool(accepted["accepted"])
@@ -171,7 +174,7 @@ class Installation:
         """Return how many permits each partition says that it has."""
         found = []
         for partition in range(self.count):
-            args = calls.request_permits_args(KEY, RULES, None, self.time)
+            args = calls.request_permits_args(KEY, self.rules, None, self.time)
             found.append(json.loads(self.run(calls.REQUEST_PERMITS, args, partition))["n"])
         return found
 
@@ -377,6 +380,26 @@ def test_a_home_with_another_memory_adds_nothing_until_all_permits_have_ended(pl
     assert place.borrow(2) == 2
 
 
+def test_a_home_with_another_memory_adds_nothing_until_the_permits_of_the_longest_lease_have_ended(
+    place,
+):
+    place.rules = replace(RULES, lease_ms=4 * LIFE)
+    place.want(1, 3)
+    place.borrow(1)
+    of_another_server(place, place.home)
+    forget_ledger(place)
+    place.rules = RULES
+    place.want(2, 5)
+    assert place.borrow(2) == 0
+    place.wait(4 * LIFE - 1)
+    assert place.valid()[1] == 3
+    place.borrow(1)
+    place.wait(4 * LIFE // 3 + 2000)
+    assert place.borrow(2) == 0
+    place.wait(1)
+    assert place.borrow(2) == 2
+
+
 def test_a_new_home_adds_at_once_after_it_has_counted(place):
     place.want(1, 3)
     place.borrow(1)
@@ -446,6 +469,20 @@ def test_a_jump_of_the_homes_clock_ends_no_permit_early(make):
     place.borrow(other)
     place.want(place.home, 5)
     place.now += 10 * LIFE
+    assert place.grant(place.request(place.home))["free"] == 0
+
+
+def test_a_jump_in_the_call_of_a_worker_with_a_longer_lease_ends_no_permit_early(make):
+    place = make(count=2)
+    longer, other = replace(RULES, lease_ms=9 * LIFE), 1 - place.home
+    place.rules = longer
+    place.grant(place.request(place.home))
+    place.rules = RULES
+    place.want(other, 5)
+    place.borrow(other)
+    place.want(place.home, 5)
+    place.rules = longer
+    place.now += 30 * LIFE
     assert place.grant(place.request(place.home))["free"] == 0
 
 

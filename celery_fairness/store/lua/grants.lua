@@ -131,14 +131,20 @@ function Grants.read(ctx, key, rules)
   return ledger
 end
 
--- Returns the logical time until which this server adds nothing, because it may lack what others have.
+-- Returns the logical time until which this server adds nothing, because it may lack what others have. It also returns its
+-- run_id, and the longest lease of the workers that have brought reports. Workers may have different leases.
 local function quiet_until(ctx, rules)
   local run, clock = Clock.server_id(), ctx.prefix .. Keys.CLOCK
-  local kept = redis.call("HMGET", clock, "granter", "quiet_until")
-  if kept[1] == run then return tonumber(kept[2]), run end
-  local ends = rules.logical + rules.lease_ms + Permits.margin_ms(rules.lease_ms)
+  local kept = redis.call("HMGET", clock, "granter", "quiet_until", "longest_lease")
+  local longest = tonumber(kept[3] or 0)
+  if longest < rules.lease_ms then
+    longest = rules.lease_ms
+    redis.call("HSET", clock, "longest_lease", Rates.int_text(longest))
+  end
+  if kept[1] == run then return tonumber(kept[2]), run, longest end
+  local ends = rules.logical + longest + Permits.margin_ms(longest)
   redis.call("HSET", clock, "granter", run, "quiet_until", Rates.int_text(ends))
-  return ends, run
+  return ends, run, longest
 end
 
 local function holder_of(report)
@@ -179,15 +185,16 @@ local function move_credits(ledger, most, rules)
   ledger.at = rules.logical
 end
 
--- Notes what a partition has. Servers of the partition that were replaced want nothing.
-local function note(ledger, report, most, rules)
+-- Notes what a partition has. Servers of the partition that were replaced want nothing. The clock may step by a third of the
+-- longest lease.
+local function note(ledger, report, most, rules, longest)
   local known = ledger.entries[holder_of(report)] or {credit = 0, added_at = 0}
   for _, entry in pairs(ledger.entries) do
     if entry.partition == report.partition then entry.demand = 0 end
   end
   known.partition, known.number, known.n, known.held = report.partition, report.number, report.n, report.held
   known.demand, known.need, known.tenants = math.min(report.demand, most), math.max(1, math.min(report.need, most)), report.tenants
-  known.ends = rules.logical + rules.lease_ms + Permits.margin_ms(rules.lease_ms)
+  known.ends = rules.logical + rules.lease_ms + Permits.margin_ms(longest)
   known.at, known.visited_at, known.added, known.owed = rules.logical, nil, 0, 0
   ledger.entries[holder_of(report)] = known
   return known
@@ -267,7 +274,7 @@ end
 -- functions/grant_permits.lua.
 function Grants.grant(ctx, wanted, rules, home)
   local key, answers, requested = wanted.key, {}, {}
-  local ledger, ends, run = Grants.read(ctx, key, rules), quiet_until(ctx, rules)
+  local ledger, ends, run, longest = Grants.read(ctx, key, rules), quiet_until(ctx, rules)
   local is_quiet = rules.logical < ends and ledger.counted ~= run
   if is_quiet and is_count(ledger, wanted) then ledger.counted, is_quiet = run, false end
   for _, report in ipairs(wanted.reports) do
@@ -278,7 +285,7 @@ function Grants.grant(ctx, wanted, rules, home)
   for index, report in ipairs(wanted.reports) do
     local entry = ledger.entries[holder_of(report)]
     if not entry or entry.number < report.number then
-      requested[#requested + 1] = note(ledger, report, most, rules)
+      requested[#requested + 1] = note(ledger, report, most, rules, longest)
     end
     answers[index] = {partition = report.partition, number = report.number}
   end
