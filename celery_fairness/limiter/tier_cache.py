@@ -22,11 +22,12 @@ entry that was made without Redis ends with that while.
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from celery_fairness.config.settings import Resolver, Settings
 from celery_fairness.config.tenants import INVALID, NONE, Reserved
@@ -305,7 +306,7 @@ def load_resolver(settings: Settings) -> Resolver:
         return given or (lambda _tenant: None)
     module, _, name = given.partition(":")
     try:
-        resolver: Resolver = getattr(import_module(module), name)
+        resolver: Resolver = getattr(_imported(module), name)
     except Exception as error:  # a user's module may raise anything
         raise SettingsError(
             f"fairness.tier_resolver: expected 'module:name' that can be imported, "
@@ -314,3 +315,15 @@ def load_resolver(settings: Settings) -> Resolver:
     if not callable(resolver):
         raise SettingsError(f"fairness.tier_resolver: expected a callable, got: {got(resolver)}")
     return resolver
+
+
+def _imported(module: str) -> Any:
+    """Import a module as Celery does: also from the folder in which the process was started.
+
+    The ``celery`` command takes this folder out of ``sys.path`` after it has imported the app.
+    """
+    sys.path.insert(0, "")
+    try:
+        return import_module(module)
+    finally:
+        sys.path.remove("")

@@ -437,6 +437,14 @@ def test_a_resolver_by_name_is_imported_at_first_use(make, module):
     assert module.tier_of.asked == ["a"]
 
 
+def test_a_resolver_may_be_in_the_folder_of_the_process(make, tmp_path, monkeypatch):
+    (tmp_path / "plans_of_folder.py").write_text("def tier_of(tenant):\n    return 'pro'\n")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert make(tier_resolver="plans_of_folder:tier_of").tier_of("a") == "pro"
+    assert sys.path == before
+
+
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
