@@ -289,7 +289,7 @@ class LimiterUnavailable(FairnessError, ConnectionError):
 
 
 class NotWithPartitions(LimiterUnavailable):
-    """A command cannot be had with several partitions."""
+    """The installation has several partitions, and the command works with one alone."""
 
     @classmethod
     def of(cls, address: str, what: str) -> NotWithPartitions:

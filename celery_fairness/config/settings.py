@@ -247,7 +247,7 @@ class Settings(BaseModel):
     partitions: Annotated[int, _PARTITIONS] = Field(
         1,
         description="On `fairredis`: into how many parts the tenants of an installation are "
-        "divided, so that several servers can share them later. The first process fixes it.",
+        "divided, on one server or several. The first process fixes it.",
         json_schema_extra={"acts_on": DISPATCH},
     )
     lending_spare: Annotated[int, whole(0, MAX_CONCURRENCY)] = Field(
