@@ -183,10 +183,13 @@ def _body(
     tenant: str | None,
     seconds: float,
     retries: int,
+    units: int = 1,
+    slots: int = 1,
     used: int | None = None,
-    **takes: Any,
+    part: str = "",
 ) -> None:
-    facts = _begin(task, tenant, **takes)
+    """Run for a while."""
+    facts = _begin(task, tenant, units=units, slots=slots, part=part)
     outcome = "error"
     try:
         time.sleep(seconds / 2)
@@ -213,34 +216,8 @@ def _report(facts: dict[str, Any], used: int) -> None:
     ledger.write("used", run=facts["run"], units=used, counted=counted)
 
 
-@app.task(name="chaos.early", acks_late=False, **options)
-def early(
-    self: Any,
-    tenant: str | None,
-    seconds: float,
-    retries: int,
-    units: int = 1,
-    slots: int = 1,
-    used: int | None = None,
-    part: str = "",
-) -> None:
-    """Run for a while; acknowledged before."""
-    _body(self, tenant, seconds, retries, used, units=units, slots=slots, part=part)
-
-
-@app.task(name="chaos.late", acks_late=True, **options)
-def late(
-    self: Any,
-    tenant: str | None,
-    seconds: float,
-    retries: int,
-    units: int = 1,
-    slots: int = 1,
-    used: int | None = None,
-    part: str = "",
-) -> None:
-    """Run for a while; acknowledged after."""
-    _body(self, tenant, seconds, retries, used, units=units, slots=slots, part=part)
+app.task(name="chaos.early", acks_late=False, **options)(_body)
+app.task(name="chaos.late", acks_late=True, **options)(_body)
 
 
 def _unique(on_duplicate: OnDuplicate) -> None:

@@ -300,17 +300,23 @@ def _in_outage(story: Story, excess: Excess) -> bool:
     )
 
 
-def duplicates(story: Story) -> dict[str, str]:
-    """Return the tasks that reached an end again, and what explains it."""
-    found = {}
+def _tries(story: Story) -> Iterator[tuple[str, list[Attempt]]]:
+    """Yield each task with the attempts of each of its tries."""
     for task_id, attempts in story.attempts_of.items():
         of_try: dict[int, list[Attempt]] = {}
         for attempt in attempts:
             of_try.setdefault(attempt.retries, []).append(attempt)
         for same in of_try.values():
-            if sum(each.outcome in ("ok", "retry") for each in same) > 1:
-                found[task_id] = _why_again(story, same)
-    return found
+            yield task_id, same
+
+
+def duplicates(story: Story) -> dict[str, str]:
+    """Return the tasks that reached an end again, and what explains it."""
+    return {
+        task_id: _why_again(story, same)
+        for task_id, same in _tries(story)
+        if sum(each.outcome in ("ok", "retry") for each in same) > 1
+    }
 
 
 def _why_again(story: Story, attempts: list[Attempt]) -> str:
@@ -340,15 +346,11 @@ def _why_again(story: Story, attempts: list[Attempt]) -> str:
 
 def early_again(story: Story) -> dict[str, str]:
     """Return the early-acked tasks that began again, and what explains it."""
-    found = {}
-    for task_id, attempts in story.attempts_of.items():
-        of_try: dict[int, list[Attempt]] = {}
-        for attempt in attempts:
-            of_try.setdefault(attempt.retries, []).append(attempt)
-        for same in of_try.values():
-            if not same[0].late and len(same) > 1:
-                found[task_id] = _why_not_noted(story, same)
-    return found
+    return {
+        task_id: _why_not_noted(story, same)
+        for task_id, same in _tries(story)
+        if not same[0].late and len(same) > 1
+    }
 
 
 def _why_not_noted(story: Story, attempts: list[Attempt]) -> str:

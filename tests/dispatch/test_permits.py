@@ -23,15 +23,6 @@ def limited(limit: int) -> dict[str, Any]:
     return {"limits": [RateLimitPolicy(KEY, concurrency=limit)]}
 
 
-def most_at_once(shop: Shop) -> int:
-    """Return the largest number of bodies that ran at the same time."""
-    running = most = 0
-    for entry in sorted(shop.ledger(), key=lambda each: (each["at"], each["event"] == "start")):
-        running += 1 if entry["event"] == "start" else -1
-        most = max(most, running)
-    return most
-
-
 @pytest.mark.parametrize(("count", "limit"), [(4, 1), (16, 5)])
 def test_a_shared_limit_holds_over_all_partitions(
     make_fair_shop: Callable[..., Shop], count: int, limit: int
@@ -49,7 +40,7 @@ def test_a_shared_limit_holds_over_all_partitions(
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1 for result in results}
-    assert most_at_once(shop) == limit
+    assert shop.most_at_once() == limit
 
 
 def test_permits_of_killed_workers_are_used_again(make_fair_shop: Callable[..., Shop]) -> None:
@@ -68,4 +59,4 @@ def test_permits_of_killed_workers_are_used_again(make_fair_shop: Callable[..., 
     for result in results:
         if result.id not in lost:
             assert result.get(timeout=RESULT_SECONDS) == "done"
-    assert most_at_once(shop) <= 2
+    assert shop.most_at_once() <= 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from redis import Redis
 
 from tests.dispatch.conftest import assert_nothing_left
-from tests.dispatch.test_shared_limits import KINDS, most_at_once, send
+from tests.dispatch.test_shared_limits import KINDS, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
 from tests.support.waiting import eventually
@@ -44,7 +44,7 @@ def test_s30_rlr005_a_declared_limit_holds_over_workers_tenants_and_kinds(
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1 for result in results}
-    assert most_at_once(shop) <= 2
+    assert shop.most_at_once() <= 2
     assert_nothing_left(memory)
 
 

@@ -37,15 +37,6 @@ def send(
     return shop.app.send_task(f"kinds.{name}", **options)
 
 
-def most_at_once(shop: Shop) -> int:
-    """Return the largest number of bodies that ran at the same time."""
-    most = running = 0
-    for entry in sorted(shop.ledger(), key=lambda e: (e["at"], e["event"] == "start")):
-        running += 1 if entry["event"] == "start" else -1
-        most = max(most, running)
-    return most
-
-
 def starts(shop: Shop) -> list[float]:
     """Return when bodies began, in their order."""
     return sorted(entry["at"] for entry in shop.ledger("start"))
@@ -66,7 +57,7 @@ def test_a_concurrency_holds_over_workers_tenants_and_queues(
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1 for result in results}
-    assert most_at_once(shop) <= 2
+    assert shop.most_at_once() <= 2
     assert_nothing_left(memory)
 
 
@@ -300,7 +291,7 @@ def test_a_header_with_one_wrong_field_waits_at_its_limit_all_the_same(
     gate.touch()
     for result in (running, *results):
         assert result.get(timeout=RESULT_SECONDS) == "done"
-    assert most_at_once(shop) <= 2
+    assert shop.most_at_once() <= 2
     assert_nothing_left(memory)
 
 
@@ -329,5 +320,5 @@ def test_limits_that_cannot_be_read_charge_a_tenant_of_their_own(
     shop.worker(app=KINDS, pool="threads", concurrency=4)
     eventually(lambda: len(shop.ledger("end")) == len(wrong), RESULT_SECONDS)
     # Of the default tier, which may run one.
-    assert most_at_once(shop) == 1
+    assert shop.most_at_once() == 1
     assert_nothing_left(memory)

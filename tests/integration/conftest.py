@@ -161,10 +161,10 @@ class Shop:
             count[entry["id"]] = count.get(entry["id"], 0) + 1
         return count
 
-    def most_at_once(self, user: str) -> int:
-        """Return the largest number of the tenant's bodies that ran at the same time."""
+    def most_at_once(self, user: str | None = None) -> int:
+        """Return the largest number of bodies, of a tenant or of all, that ran at the same time."""
         running = most = 0
-        entries = [e for e in self.ledger() if e.get("user") == user]
+        entries = [e for e in self.ledger() if user in (None, e.get("user"))]
         for entry in sorted(entries, key=lambda e: (e["at"], e["event"] == "start")):
             running += 1 if entry["event"] == "start" else -1
             most = max(most, running)
