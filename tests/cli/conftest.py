@@ -177,6 +177,12 @@ def installation(client: Redis, partitions: int) -> Installation:
 
 
 @pytest.fixture
+def shop(client: Redis, partitions: int) -> Installation:
+    """The default namespace, with nothing in it."""
+    return Installation(client, partitions=partitions)
+
+
+@pytest.fixture
 def make_fairness(redis_url: str, partitions: int) -> Iterator[Callable[..., Fairness]]:
     """A factory: ``make_fairness(url=…, conf=…, fairness=…)``; on ``fairredis`` by default."""
     made: list[Fairness] = []

@@ -22,13 +22,6 @@ from tests.cli.clearing import bury, send, tag_of
 from tests.support.parts import parts_of
 
 
-@pytest.fixture
-def shop(installation, client):
-    """The installation, emptied."""
-    client.flushdb()
-    return installation
-
-
 def place_later(shop):
     send(shop, "42", "first", eta_ms=9_000_000_000_000)
 

@@ -32,12 +32,6 @@ API = write_limits([Limit("api", concurrency=2)])
 TOTAL_FIELDS_AT_MOST = 2000
 
 
-@pytest.fixture
-def shop(installation, client):
-    client.flushdb()
-    return installation
-
-
 def read(fairness, metric):
     """Return the samples of one metric by their labels."""
     (family,) = [each for each in fairness.stats.metrics() if each.metric is metric]

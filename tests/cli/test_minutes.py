@@ -21,12 +21,6 @@ FIELDS_AT_MOST = 1000
 RULES = Rules(default_limit=1)
 
 
-@pytest.fixture
-def shop(installation, client):
-    client.flushdb()
-    return installation
-
-
 def claim(shop, now_ms, queues=("celery",), rules=RULES):
     shop.number += 1
     args = calls.claim_args("w", shop.number, 100, queues, rules, str(now_ms))

@@ -19,12 +19,6 @@ RULES = Rules(default_limit=1, enforcement="observe")
 
 
 @pytest.fixture
-def shop(installation, client):
-    client.flushdb()
-    return installation
-
-
-@pytest.fixture
 def now(monkeypatch) -> int:
     """This hour in ms, which does not end while a test runs."""
     now = int(time.time()) * 1000

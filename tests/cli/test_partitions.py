@@ -13,17 +13,12 @@ from celery_fairness.control.key.shared_changes import SharedChanges
 from celery_fairness.errors import LimiterUnavailable, NotWithPartitions
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.clearing import bury, send
-from tests.cli.conftest import PARTITIONS, Installation
+from tests.cli.conftest import PARTITIONS
 from tests.support.parts import parts_of
 
 COUNT = 4
 SEVERAL = pytest.mark.parametrize("partitions", [COUNT], indirect=True)
 TENANTS = [f"t{number}" for number in range(12)]
-
-
-@pytest.fixture
-def shop(client, partitions):
-    return Installation(client, partitions=partitions)
 
 
 def fill(shop):

@@ -11,12 +11,6 @@ from celery_fairness.control.health.views import KeyRejections
 EXCEEDED_AT_MOST = 1000
 
 
-@pytest.fixture
-def shop(installation, client):
-    client.flushdb()
-    return installation
-
-
 def limited(*limits):
     return write_limits(tuple(limits))
 

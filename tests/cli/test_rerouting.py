@@ -18,13 +18,6 @@ FAR_MS = 9_000_000_000_000
 
 
 @pytest.fixture
-def shop(installation, client):
-    """The installation, emptied."""
-    client.flushdb()
-    return installation
-
-
-@pytest.fixture
 def orders(shop, client):
     """Return the tasks of a queue in the order in which they start."""
 

@@ -23,13 +23,6 @@ FAR_MS = 9_000_000_000_000
 
 
 @pytest.fixture
-def shop(installation, client):
-    """The installation, emptied."""
-    client.flushdb()
-    return installation
-
-
-@pytest.fixture
 def small(monkeypatch, client):
     """A library that sorts few lanes, and looks at few tasks in one call.
 
