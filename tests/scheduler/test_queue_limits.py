@@ -255,14 +255,6 @@ def test_s46_s47_of_a_closed_queue_one_task_is_reported_and_again_when_it_starts
     assert (released["key"], released["job_id"]) == ("queue:q", exceeded["job_id"])
 
 
-@pytest.mark.parametrize("enforcement", ["off", "observe"])
-def test_who_enforces_nothing_rejects_nothing_and_counts(shop, enforcement):
-    shop.limit_queue(concurrency=1)
-    shop.put("a", times=3)
-    assert len(shop.claim(enforcement=enforcement)[0]) == 3
-    assert held(shop) == 3
-
-
 # -- partitions -----------------------------------------------------------------------------------
 
 
@@ -403,15 +395,6 @@ def test_a_queue_with_partitions_is_overridden_as_a_whole_or_by_partition(shop, 
         shop.put("a", part(customer))
     shop.override(whose, concurrency=1)
     assert shop.claim()[0] == ([1] if whose == "queue:q" else [1, 3, 4])
-
-
-@pytest.mark.parametrize("enforcement", ["off", "observe"])
-def test_who_enforces_nothing_counts_the_queue_and_its_partitions(shop, enforcement):
-    shop.limit_queue(how="declare", concurrency=1, part={"concurrency": 1})
-    for _ in range(3):
-        shop.put("a", part("1"))
-    assert len(shop.claim(enforcement=enforcement)[0]) == 3
-    assert [held(shop, key) for key in ("queue:q", "queue:q:1")] == [3, 3]
 
 
 def test_a_partition_of_a_queue_that_has_none_any_more_is_not_limited(shop):

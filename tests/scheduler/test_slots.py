@@ -354,19 +354,6 @@ def test_of_two_queues_of_a_worker_the_task_that_is_due_before_has_the_saved_slo
     assert abs(served.count("q") - served.count("r")) <= 1
 
 
-@pytest.mark.parametrize("enforcement", ["observe", "off"])
-def test_slots_count_where_nothing_is_enforced(shop, enforcement):
-    shop.put("a", taking(7), times=2)
-    shop.put("b", TEN)
-    assert shop.claim(2, enforcement=enforcement)[0] == [1, 3]
-    assert shop.claim(enforcement=enforcement)[0] == [2]
-    shop.put("c", TEN)
-    assert shop.claim()[0] == []
-    shop.end_one(0)
-    shop.end_one(0)
-    assert shop.claim()[0] == [4]
-
-
 def test_a_lease_that_expires_gives_all_its_slots_back(shop):
     shop.put("a", taking(9), kind="died")
     shop.put("b", TEN, times=3)
