@@ -13,6 +13,7 @@ A lone server is never away: each call tries it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import defaultdict
@@ -38,6 +39,9 @@ from celery_fairness.store.library import Library, library
 from celery_fairness.store.partitions import Partitions
 from celery_fairness.store.readiness import ServerNotReady, attentive
 from celery_fairness.util.threads import Bell, native_lock, start_thread
+from celery_fairness.util.throttled_log import Notices
+
+logger = logging.getLogger("celery_fairness")
 
 #: Pause before the thread asks a server again, in seconds.
 ASK_AGAIN_SECONDS = 0.1
@@ -134,12 +138,16 @@ class Servers:
             start_thread(lambda: self._await_answer(server))
 
     def _await_answer(self, server: Server) -> None:
-        bell = Bell()
+        bell, notices = Bell(), Notices(logger)
         while server.problem:
             bell.wait(ASK_AGAIN_SECONDS)
             try:
                 self._ask(server)
             except (RedisError, OSError):
+                continue
+            except Exception as error:  # noqa: BLE001 - without this thread it would stay away for ever
+                text = str(error) or type(error).__name__
+                notices.error("ask", "%s cannot be asked, it is tried again: %s", server, text)
                 continue
             server.problem = ""
         for call in list(self.on_back):

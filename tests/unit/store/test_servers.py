@@ -1,0 +1,41 @@
+"""The thread that asks a server which is away."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from celery_fairness.store.servers import Servers
+from tests.support.waiting import eventually
+
+
+def test_any_error_lets_the_thread_ask_again(caplog: pytest.LogCaptureFixture) -> None:
+    servers = Servers([("one", 1), ("two", 2)])
+    errors: list[Exception] = [ValueError("a wrong option"), KeyError(), OSError()]
+
+    class Answering:
+        def client(self) -> Any:
+            return self
+
+        def ping(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    def connect(_server: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return Answering()
+
+    servers.connect = connect
+    backs: list[bool] = []
+    servers.on_back.append(lambda: backs.append(True))
+    server = servers.of(1)
+    with caplog.at_level(logging.ERROR, "celery_fairness"):
+        servers.lost(server, OSError("gone"))
+        assert server.problem == "gone"
+        eventually(lambda: backs == [True])
+    assert server.problem == ""
+    (line,) = caplog.messages
+    assert line == "two:2 cannot be asked, it is tried again: a wrong option"
