@@ -78,9 +78,11 @@ class Limit:
         """Whether it holds for several partitions together, because each slot is a permit (ADR 30).
 
         Starts are counted in one partition. A task that must not wait would be dropped or put off
-        in a partition without permits, although others have some. The key of a queue or a tenant
-        also counts tasks that need no permit.
+        in a partition without permits, although others have some. The key of a queue has the
+        queue's numbers alone, and that of a tenant also counts tasks that need no permit.
         """
+        if self.of == OF_QUEUE:
+            return True
         if self.key.startswith(("queue:", "tenant:")):
             return False
         counts_slots = {"concurrency", "slots"}.issuperset(name for name, _ in self.numbers)

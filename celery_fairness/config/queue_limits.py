@@ -78,5 +78,12 @@ class QueueRow:
 
 def read_row(text: str) -> QueueRow:
     """Read a row as the library has written it."""
-    key, _version, *texts = text.split(" ")
-    return QueueRow(key, *(_read_queue(each) if each else None for each in texts))
+    texts = texts_of_row(text)
+    return QueueRow(
+        text.partition(" ")[0], *(_read_queue(each) if each else None for each in texts)
+    )
+
+
+def texts_of_row(text: str) -> list[str]:
+    """Return the limits of a row as text; each is "" if there is no row."""
+    return text.split(" ")[2:] or ["", "", "", ""]

@@ -300,16 +300,13 @@ class Settings(BaseModel):
 
     @field_validator("queues", mode="after")
     @classmethod
-    def _expect_no_shared_limit(
+    def _expect_shared_limits(
         cls, value: Mapping[str, QueuePolicy], info: ValidationInfo
     ) -> Mapping[str, QueuePolicy]:
         count = info.data.get("partitions", 1)
-        limited = [name for name, policy in value.items() if policy.limits]
-        if count > 1 and limited:
-            raise SettingsError(
-                f": expected no limit of a queue, because fairness.partitions is {count} and it "
-                f"would hold in each partition alone, got one of: {limited[0]!r}"
-            )
+        for name, policy in value.items():
+            if problem := policy.problem_of_partitions(count):
+                raise SettingsError(f": {name}: {problem}")
         return value
 
     @field_validator("priority_aging")

@@ -29,6 +29,7 @@ from celery_fairness.config.queue_limits import (
     How,
     QueueRow,
     read_row,
+    texts_of_row,
     write_queue,
 )
 from celery_fairness.config.queue_policy import queue_key
@@ -723,15 +724,46 @@ class Limiter:
         )
         self.meet_home()
         answer = self._call(calls.SET_QUEUE_LIMIT, args)
-        self._call_parts(calls.SET_QUEUE_LIMIT, args)
+        for store in self.parts if self.partitions.are_several else ():
+            self.copy_queue_rows(store, queue)
         row = json.loads(answer).get("row")
         return read_row(row) if row else None
 
+    def copy_queue_rows(self, part: Limiter, queue: str | None = None) -> int:
+        """Give a partition the limits of queues that the home has; return how many it lacked.
+
+        The partition is read first. If its row changes meanwhile, another process has copied it,
+        and its row stays, which is not older.
+
+        Args:
+            part: The partition.
+            queue: The only queue. None for all.
+        """
+        has, copied = part.queue_texts(), 0
+        home = self.stores[0].queue_texts()
+        for name in [queue] if queue is not None else sorted({*home, *has}):
+            row, before = home.get(name, ""), has.get(name, "")
+            if texts_of_row(row) == texts_of_row(before) and (before or not row):
+                continue
+            args = calls.copy_queue_args(
+                *(name, queue_key(name), row, before),
+                *(self._rules.lease_ms, self._rules.enforcement, self._now_text()),
+            )
+            with part.naming():
+                self.connection.run(calls.SET_QUEUE_LIMIT, part.prefix, args)
+            copied += 1
+        return copied
+
+    def queue_texts(self) -> Mapping[str, str]:
+        """Return the rows of queues by name, as Redis has them."""
+        with self.naming():
+            flat = self.there.read("HGETALL", self.names.queue_limits)
+        rows = ((field.partition(" ")[::2], row) for field, row in mapping_of(flat).items())
+        return {queue: row for (kind, queue), row in rows if kind == "queue"}
+
     def queue_rows(self) -> Mapping[str, QueueRow]:
         """Return the rows of queues by name."""
-        flat = self.there.read("HGETALL", self.names.queue_limits)
-        rows = ((field.partition(" ")[::2], row) for field, row in mapping_of(flat).items())
-        return {queue: read_row(row) for (kind, queue), row in rows if kind == "queue"}
+        return {queue: read_row(row) for queue, row in self.queue_texts().items()}
 
     def config_version(self) -> int:
         """Return the config version. It grows with each publication."""

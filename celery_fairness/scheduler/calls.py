@@ -310,10 +310,16 @@ def grant_permits_args(
     partitions: int,
     reports: Sequence[Mapping[str, Any]],
     rules: Rules,
+    counts: int | None = None,
     now_text: str = "",
 ) -> list[str]:
-    """Return the arguments of a grant to partitions; their reports are answers of requests."""
-    wanted = json_args(key=key, partitions=partitions, reports=list(reports))
+    """Return the arguments of a grant to partitions.
+
+    Args:
+        reports: Answers of requests, each with its ``partition``.
+        counts: What a grant answered as ``counts`` before these requests, if they are a count.
+    """
+    wanted = json_args(key=key, partitions=partitions, reports=list(reports), counts=counts)
     return [*rules_args(rules), now_text, *wanted]
 
 
@@ -324,9 +330,13 @@ def accept_permits_args(
     return [*rules_args(rules), now_text, key, *json_args(run=run, home=home, **answer)]
 
 
-def due_permits_args(rules: Rules, now_text: str = "") -> list[str]:
-    """Return the arguments of a look for keys of which the caller requests permits."""
-    return [*rules_args(rules), now_text]
+def due_permits_args(rules: Rules, keys: Iterable[str] = (), now_text: str = "") -> list[str]:
+    """Return the arguments of a look for keys of which the caller requests permits.
+
+    Args:
+        keys: The keys of the caller's running tasks.
+    """
+    return [*rules_args(rules), now_text, *keys]
 
 
 def read_renew(answer: Sequence[Any]) -> tuple[int, list[int]]:
@@ -510,6 +520,18 @@ def override_args(
 def read_override(answer: bytes | str) -> bool:
     """Return whether the numbers were overridden; False if the end is in the past."""
     return not json.loads(answer)["is_past"]
+
+
+def copy_queue_args(
+    queue: str, key: str, row: str, before: str, lease_ms: int, enforcement: str, now_text: str = ""
+) -> list[str]:
+    """Return the arguments that give a partition the row of a queue, or "", of the home.
+
+    ``before`` is the row that the partition had. If it has another one by then, nothing changes.
+    """
+    wanted = {"how": "copy", "queue": queue, "key": key, "numbers": "", "part": ""}
+    times = {"lease_ms": lease_ms, "enforcement": enforcement, "frozen_ms": now_text}
+    return json_args(**wanted, row=row, before=before, **times)
 
 
 def queue_args(

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from redis.exceptions import RedisError
 
+from celery_fairness.config.limit_spec import keys_of_lease
 from celery_fairness.errors import LimiterUnavailable
 from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.lease_table import LeaseTable
@@ -127,8 +128,13 @@ class PermitAgent:
         """Look at the partitions of running tasks, which no claim may do for a long time."""
         held = self._lease_table.held()
         # The first key of a lease is that of its tenant.
-        for partition in sorted({each.partition for each in held if "," in each.key}):
-            args = calls.due_permits_args(self._rules)
+        keys = defaultdict[int, dict[str, None]](dict)
+        for each in held:
+            keys[each.partition] |= dict.fromkeys(keys_of_lease(each.key)[1:])
+        for partition, its in sorted(keys.items()):
+            if not its:
+                continue
+            args = calls.due_permits_args(self._rules, its)
             due = json.loads(self._call(calls.DUE_PERMITS, args, partition))
             self._name(partition, due.get("requests", ()))
             self._ring_bells(partition, due)
@@ -144,13 +150,13 @@ class PermitAgent:
             granted = self._grant(key, [report])
             self._accept(key, report, granted, granted["answers"][0])
             todo += (each for each in granted.get("visits", ()) if each not in todo)
-            if granted.get("counts"):
-                self._count(key, granted["home"])
+            if counts := granted.get("counts"):
+                self._count(key, granted["home"], counts)
 
-    def _count(self, key: str, home: int) -> None:
+    def _count(self, key: str, home: int, counts: int) -> None:
         """Count the permits of all partitions for a home that may lack some of them."""
         reports = [self._request(key, partition, home) for partition in self._partitions]
-        granted = self._grant(key, reports)
+        granted = self._grant(key, reports, counts)
         for report, answer in zip(reports, granted["answers"], strict=True):
             self._accept(key, report, granted, answer)
 
@@ -159,10 +165,14 @@ class PermitAgent:
         report = json.loads(self._call(calls.REQUEST_PERMITS, args, partition))
         return {**report, "partition": partition}
 
-    def _grant(self, key: str, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        args = calls.grant_permits_args(key, self._partitions.count, reports, self._rules)
+    def _grant(
+        self, key: str, reports: Sequence[dict[str, Any]], counts: int | None = None
+    ) -> dict[str, Any]:
+        args = calls.grant_permits_args(key, self._partitions.count, reports, self._rules, counts)
         home = self._partitions.of_key(key)
-        return dict(json.loads(self._call(calls.GRANT_PERMITS, args, home)))
+        granted = json.loads(self._call(calls.GRANT_PERMITS, args, home))
+        self._ring_bells(home, granted)
+        return dict(granted)
 
     def _accept(
         self, key: str, report: dict[str, Any], granted: dict[str, Any], answer: dict[str, Any]

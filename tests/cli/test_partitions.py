@@ -8,9 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+from celery_fairness.app.publish_settings import publish_queues
 from celery_fairness.config.limit_spec import Limit, write_limits
+from celery_fairness.config.queue_limits import texts_of_row
 from celery_fairness.control.key.shared_changes import SharedChanges
-from celery_fairness.errors import LimiterUnavailable, NotWithPartitions
+from celery_fairness.errors import LimiterUnavailable, PolicyInvalid
+from celery_fairness.scheduler import calls
 from celery_fairness.scheduler.types import Verdict
 from tests.cli.clearing import bury, send
 from tests.cli.conftest import PARTITIONS
@@ -302,10 +305,75 @@ def test_the_first_steering_fixes_the_number_of_partitions(client, fairness):
     assert client.hget("{fairness}:clock", "partitions") == str(COUNT)
 
 
+@PARTITIONS
+def test_the_limit_of_a_queue_is_shown_once(shop, make_fairness, run):
+    fairness = make_fairness(fairness={"queues": {"celery": {"by_args": ["user"]}}})
+    publish_queues(parts_of(fairness).limiter, fairness.settings.queues)
+    fill(shop)
+    fairness.queues.set_limit("celery", global_limit=20, partition={"concurrency": 2})
+    state = fairness.queues.inspect("celery")
+    assert (state.limit.global_limit, state.limit.partition.concurrency) == (20, 2)
+    assert (state.tasks.waiting, state.tasks.running) == (12, 12)
+    shown = run("queue", "limit", "celery", "--global-limit", "7", "--json")
+    assert json.loads(shown.stdout)["global_limit"] == 7
+    assert fairness.limits.inspect("queue:celery").limit == 7
+    assert fairness.check().findings == ()
+    assert fairness.queues.clear_limit("celery")
+    assert not fairness.queues.clear_limit("celery")
+    assert fairness.queues.inspect("celery").limit.global_limit is None
+
+
 @SEVERAL
-def test_the_limit_of_a_queue_names_the_page(shop, fairness):
-    with pytest.raises(NotWithPartitions, match=r"the limit of a queue .*how-to/partitions"):
-        fairness.queues.set_limit("celery", global_limit=1)
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        ({"rate": "5/m"}, "rate: expected None, because fairness.partitions is 4 .*, got: "),
+        ({"throttle": "5/m"}, "throttle: expected None"),
+        ({"partition": {"rate": "5/m"}}, "partition.rate: expected None"),
+        ({"global_limit": 2, "on_limit": "drop"}, "on_limit: expected 'wait', .* got: 'drop'"),
+    ],
+)
+def test_a_number_that_would_hold_in_each_partition_alone_is_an_error(fairness, numbers, problem):
+    with pytest.raises(PolicyInvalid, match=problem):
+        fairness.queues.set_limit("celery", **numbers)
+
+
+def rows_of(shop, client):
+    """Return the rows of the queue ``celery`` in the home and in each partition."""
+    prefixes = [shop.prefix, *(names.prefix for names in shop.partitions.names)]
+    rows = [client.hget(f"{prefix}queue_limits", "queue celery") for prefix in prefixes]
+    return [row and texts_of_row(row) for row in rows]
+
+
+@SEVERAL
+def test_the_limit_of_a_queue_that_reached_the_home_alone_is_mended(shop, fairness, client):
+    changes = SharedChanges(parts_of(fairness).installation)
+    fairness.queues.set_limit("celery", global_limit=3)
+    assert changes.repair() == 0
+    assert rows_of(shop, client) == [["", "", "C3|w", ""]] * (COUNT + 1)
+    limiter = parts_of(fairness).limiter
+    args = calls.queue_args("set", "celery", "queue:celery", "C5|w", "", limiter.lease_ms, "on")
+    shop.run(calls.SET_QUEUE_LIMIT, args)
+    client.delete(f"{shop.partitions.prefix(2)}queue_limits")
+    assert changes.repair() == COUNT
+    assert rows_of(shop, client) == [["", "", "C5|w", ""]] * (COUNT + 1)
+    # No limit any more, in the home alone.
+    args = calls.queue_args("clear", "celery", "queue:celery", "", "", limiter.lease_ms, "on")
+    shop.run(calls.SET_QUEUE_LIMIT, args)
+    assert changes.repair() == COUNT
+    assert rows_of(shop, client) == [None] * (COUNT + 1)
+    assert changes.repair(again=True) == 0
+
+
+@SEVERAL
+def test_the_key_of_a_queue_that_reached_the_home_alone_is_mended(shop, fairness, client):
+    fairness.limits.pause("queue:celery")
+    for names in shop.partitions.names:
+        client.delete(f"{names.prefix}queue_limits", f"{names.prefix}changes")
+    changes = SharedChanges(parts_of(fairness).installation)
+    assert changes.repair() == 2 * COUNT
+    assert rows_of(shop, client) == [["", "", "", ""]] * (COUNT + 1)
+    assert changes.repair(again=True) == 0
 
 
 @SEVERAL

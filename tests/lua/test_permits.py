@@ -38,8 +38,8 @@ class Installation:
         calls: How many messages it has carried.
     """
 
-    def __init__(self, client: Redis, count: int = 4, limit: int = 5) -> None:
-        self.client, self.count, self.limit = client, count, limit
+    def __init__(self, client: Redis, count: int = 4, limit: int = 5, key: str = KEY) -> None:
+        self.client, self.count, self.limit, self.key = client, count, limit, key
         self.now = NOW
         self.numbers: Counter[int] = Counter()
         self.tags: Counter[str] = Counter()
@@ -48,7 +48,9 @@ class Installation:
         self.calls = 0
         #: The settings of the worker.
         self.rules = RULES
-        self.home = zlib.crc32(KEY.encode()) % count
+        self.home = zlib.crc32(key.encode()) % count
+        #: The field `counts` of the last grant of a home that counts.
+        self.counts_by: int | None = None
 
     def prefix(self, partition: int) -> str:
         return f"{{fairness#{partition}}}:"
@@ -109,20 +111,24 @@ class Installation:
 
     def request(self, partition: int, home: int | None = None) -> dict[str, Any]:
         self.calls += 1
-        args = calls.request_permits_args(KEY, self.rules, home, self.time)
+        args = calls.request_permits_args(self.key, self.rules, home, self.time)
         report = json.loads(self.run(calls.REQUEST_PERMITS, args, partition))
         return {"partition": partition, **report}
 
-    def grant(self, *reports: dict[str, Any]) -> dict[str, Any]:
+    def grant(self, *reports: dict[str, Any], counts: int | None = None) -> dict[str, Any]:
         self.calls += 1
-        args = calls.grant_permits_args(KEY, self.count, reports, self.rules, self.time)
-        return dict(json.loads(self.run(calls.GRANT_PERMITS, args, self.home)))
+        args = calls.grant_permits_args(
+            self.key, self.count, reports, self.rules, counts, self.time
+        )
+        grant = json.loads(self.run(calls.GRANT_PERMITS, args, self.home))
+        self.counts_by = grant.get("counts", self.counts_by)
+        return dict(grant)
 
     def accept(self, report: dict[str, Any], grant: dict[str, Any], index: int = 0) -> bool:
         self.calls += 1
         answer = grant["answers"][index]
         args = calls.accept_permits_args(
-            KEY, report["run"], grant["home"], answer, self.rules, self.time
+            self.key, report["run"], grant["home"], answer, self.rules, self.time
         )
         accepted = json.loads(self.run(calls.ACCEPT_PERMITS, args, answer["partition"]))
         return bool(accepted["accepted"])
@@ -138,7 +144,7 @@ class Installation:
         """Count the permits of all partitions."""
         home = self.grant(self.request(0))["home"] if home is None else home
         reports = [self.request(partition, home) for partition in range(self.count)]
-        grant = self.grant(*reports)
+        grant = self.grant(*reports, counts=self.counts_by)
         for index, report in enumerate(reports):
             self.accept(report, grant, index)
         return grant
@@ -174,7 +180,7 @@ class Installation:
         """Return how many permits each partition says that it has."""
         found = []
         for partition in range(self.count):
-            args = calls.request_permits_args(KEY, self.rules, None, self.time)
+            args = calls.request_permits_args(self.key, self.rules, None, self.time)
             found.append(json.loads(self.run(calls.REQUEST_PERMITS, args, partition))["n"])
         return found
 
@@ -535,7 +541,7 @@ def test_a_full_partition_asks_for_nothing_but_a_renewal(place):
     place.claim(1)
     assert not place.requests
     place.now += 1
-    args = calls.due_permits_args(RULES, place.time)
+    args = calls.due_permits_args(RULES, (), place.time)
     assert json.loads(place.run(calls.DUE_PERMITS, args, 1))["requests"] == [KEY]
 
 
@@ -705,11 +711,13 @@ def test_shares_are_those_of_the_reference(make, seed):
             "since": 1,
             "own": place.limit,
             "settled": True,
+            "numbers": "|",
             **dict(zip(fields, (each.slots, each.piece, each.tenants), strict=True)),
         }
         for number, each in enumerate(demands)
     ]
-    answers = place.grant(*reports)["answers"]
+    counts = place.grant()["counts"]
+    answers = place.grant(*reports, counts=counts)["answers"]
     shares = shares_of(place.limit, demands)
     assert [each["added"] for each in answers] == shares
     assert sum(shares) <= place.limit

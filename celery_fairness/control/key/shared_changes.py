@@ -1,8 +1,8 @@
-"""Pauses and overrides of keys that tasks of several tenants have, in each partition.
+"""Limits of queues, and pauses and overrides of keys of several tenants, in each partition.
 
-Such a key changes in the home first, and then in each partition. A process may die in between, and
-the memory of a partition may be older than that of the home. So workers compare the tables, and a
-change that the home has is made in each partition, and any other ends there.
+Such a change is made in the home first, and then in each partition. A process may die in between,
+and the memory of a partition may be older than that of the home. So workers compare the tables, and
+a change that the home has is made in each partition, and any other ends there.
 
 Invariant: a repair writes what the home has, and a second repair changes nothing.
 
@@ -15,11 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from celery_fairness.config.queue_limits import KNOWN
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.installation.reader import Reader, server_now
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.limiter.redis import Limiter
 from celery_fairness.scheduler import calls
 from celery_fairness.store.connection import mapping_of
 
@@ -51,13 +49,15 @@ class SharedChanges:
         if wanted:
             # No claim in the home would end what is over.
             home.renew(())
-        state = (wanted, limiter.published_tiers())
+        state = (wanted, limiter.published_tiers(), home.queue_texts())
         if state == self._repaired and not again:
             return 0
         made, failed = 0, None
         for part, part_reader in zip(parts, readers, strict=True):
             try:
-                made += self._repair_part(part, part_reader, wanted)
+                # A change of a queue's key needs its row.
+                made += limiter.copy_queue_rows(part)
+                made += self._repair_part(part_reader, wanted)
                 if part.published_tiers() != state[1] and state[1][1]:
                     source, tiers = state[1]
                     part.publish_tiers(tiers.values(), source)
@@ -73,20 +73,14 @@ class SharedChanges:
         """Repair partitions that may have lost their memory."""
         self.repair(again=True)
 
-    def _repair_part(self, limiter: Limiter, reader: Reader, wanted: Changes) -> int:
+    def _repair_part(self, reader: Reader, wanted: Changes) -> int:
         has = _changes(reader)
         differ = [each for each in {**has, **wanted} if has.get(each) != wanted.get(each)]
         for change in differ:
             what, _, key = change.partition(" ")
-            if queue := self._queue_of(key):
-                limiter.limit_queue(KNOWN, queue)
             function, args = self._call(what, key, wanted.get(change))
             reader.call(function, args)
         return len(differ)
-
-    def _queue_of(self, key: str) -> str:
-        rows = self._installation.limiter.queue_rows() if key.startswith("queue:") else {}
-        return next((queue for queue, row in rows.items() if row.key == key), "")
 
     def _call(self, what: str, key: str, text: str | None) -> tuple[str, list[str]]:
         """Return the function and its arguments that make a change, or end it if it is None."""

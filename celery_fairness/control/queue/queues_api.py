@@ -8,7 +8,7 @@ from typing import Any
 from celery_fairness.config.limit_spec import OnLimit
 from celery_fairness.config.numbers import PARTITION, shown_numbers
 from celery_fairness.config.queue_limits import CLEARED, SET, QueueRow
-from celery_fairness.config.queue_policy import QUEUE_NAME, queue_key, read_queue
+from celery_fairness.config.queue_policy import QUEUE_NAME, QueueNumbers, queue_key, read_queue
 from celery_fairness.control.installation.installation import Installation
 from celery_fairness.control.key.queue_keys import QueueKeys
 from celery_fairness.control.queue.queue_status import all_queues, one_queue
@@ -81,13 +81,14 @@ class QueuesApi:
             on_limit: What happens to a task above the limit: ``wait``, ``reschedule`` or ``drop``.
 
         Raises:
-            PolicyInvalid: A number is invalid, the gates of this broker do not check the queue, or
-                its tasks have no partitions.
+            PolicyInvalid: A number is invalid, the gates of this broker do not check the queue,
+                its tasks have no partitions, or a number cannot be had with several partitions of
+                the installation.
         """
         given = read_queue({**numbers, PARTITION: partition, "on_limit": on_limit})
         self._keys.expect_checked(_named(queue))
         whole, part = given.chosen
-        self._limiter.expect_one_partition("the limit of a queue")
+        self._expect_shared(given)
         if part is not None:
             self._keys.expect_partitioned(queue)
         row = self._limiter.limit_queue(SET, queue, whole, part)
@@ -98,6 +99,12 @@ class QueuesApi:
         row = self._limiter.queue_rows().get(_named(queue))
         self._limiter.limit_queue(CLEARED, queue)
         return row is not None and row.chosen != (None, None)
+
+    def _expect_shared(self, given: QueueNumbers) -> None:
+        """Raise ``PolicyInvalid`` if numbers would hold in each of several partitions alone."""
+        problem = given.problem_of_partitions(self._limiter.partitions.count)
+        if problem:
+            raise PolicyInvalid(problem)
 
     def _state(
         self, queue: str, tasks: Mapping[str, QueueStatus], rows: Mapping[str, QueueRow]

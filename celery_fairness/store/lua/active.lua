@@ -22,6 +22,12 @@ function Active.member_at(ctx, queue, at, by_rank)
   return redis.call("ZRANGE", ctx.prefix .. Keys.ACTIVE .. queue, at, at, "WITHSCORES")
 end
 
+-- Returns whether some tenant of a queue may start a task, if the limit of the queue as a whole lets it.
+function Active.may_start(ctx, queue)
+  return redis.call("EXISTS", ctx.prefix .. Keys.ACTIVE .. queue) == 1
+    or redis.call("ZCOUNT", ctx.prefix .. Keys.AVAILABLE .. queue, 0, "+inf") > 0
+end
+
 function Active.wake_worker(ctx, queue)
   local wakeup = ctx.prefix .. Keys.WAKEUP .. queue
   if redis.call("EXISTS", wakeup) == 1 then return end

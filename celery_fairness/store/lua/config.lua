@@ -110,14 +110,14 @@ local function read_limit(declared, set)
 end
 
 -- Returns a row with these fields:
--- - key, version
+-- - text, key, version
 -- - texts  the last four words of the row
 -- - whole  the limit of the queue as a whole
 -- - part   the limit of each partition, or nil if the tasks of the queue have no partition
 -- - spec   the limit of the queue as a whole, which a task has while it runs
 function Config.read_queue(text)
   local key, version, whole, part, set, set_part = string.match(text, "^(%S+) (%d+) (%S*) (%S*) (%S*) (%S*)$")
-  local row = {key = key, version = tonumber(version), texts = {whole, part, set, set_part},
+  local row = {text = text, key = key, version = tonumber(version), texts = {whole, part, set, set_part},
     whole = read_limit(whole, set), part = part ~= "" and read_limit(part, set_part) or nil}
   row.spec = key .. "|" .. Numbers.write(row.whole, CHECKED_BY_WORKER) .. "|" .. row.whole.on_limit .. "g"
   return row
@@ -149,6 +149,16 @@ end
 -- Returns the queue whose limit has a key, or false.
 function Config.queue_of_key(ctx, key)
   return redis.call("HGET", ctx.prefix .. Keys.QUEUE_LIMITS, "key " .. key)
+end
+
+-- Returns the queue whose limit as a whole has a key. The result is false or nil if there is none.
+function Config.queue_of_whole(ctx, key)
+  return string.match(key, "^queue:[^:]+$") and Config.queue_of_key(ctx, key)
+end
+
+-- Returns whether a key is that of a queue as a whole, or of a partition.
+function Config.is_of_queue(key)
+  return string.find(key, "^queue:") ~= nil
 end
 
 -- Returns the limit of the queue to which a key belongs, as a whole or for a partition, or nil if it is no such key.
@@ -250,7 +260,7 @@ end
 
 -- Returns the patterns of a key, the longest first. `is_bare` is true if `*` may be one of them.
 function Config.patterns_of(key, is_bare)
-  local found = {is_bare and not string.find(key, "^queue:") and not string.find(key, "^tenant:") and ANY or nil}
+  local found = {is_bare and not Config.is_of_queue(key) and not string.find(key, "^tenant:") and ANY or nil}
   local count = 0
   for behind in string.gmatch(key, SEPARATOR) do
     count = count + 1

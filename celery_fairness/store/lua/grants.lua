@@ -7,7 +7,8 @@
   `virtual_times` of the home has by `grants KEY` a JSON object with these fields:
   - own, since   the newest concurrency of the key, and when a partition got it
   - at           the logical time of the last grant
-  - counted      the run_id of the server that has counted the permits of all partitions
+  - counted      the run_id of the server that has counted the permits of all partitions, and until when it would have been
+                 quiet without that
   - count_at     the logical time from which another worker may count
   - entries      by `PARTITION RUN_ID`, what a server of a partition has
 
@@ -26,6 +27,8 @@
   2. The clock is the logical one, which no jump of the server's clock moves far.
   3. A home whose memory another server wrote adds nothing until all permits that it may not know have ended, or until it
      has counted all partitions. A partition is counted only if its server has had its memory for the margin.
+     The same holds after a change of numbers, because tasks may run that started without permits. A partition is counted
+     only if it has the change.
   4. A request that is older than the last one is rejected. The last one gets the same answer again.
   5. A report replaces the entry.
 ]]
@@ -93,7 +96,7 @@ end
 function Grants.shares(most, demands)
   local quotas, shares, firm, left = Grants.quotas(most, demands), {}, {}, most
   for index = 1, #demands do
-    local need = math.min(demands[index].need, most)
+    local need = math.max(1, math.min(demands[index].need, most))
     shares[index] = math.floor(quotas[index] / need + ALMOST) * need
     left = left - shares[index]
   end
@@ -131,9 +134,31 @@ function Grants.read(ctx, key, rules)
   return ledger
 end
 
+-- Returns the logical time until which a home adds nothing from now on without a count. Workers may have different leases.
+local function quiet_from_now(rules, longest)
+  return rules.logical + longest + Permits.margin_ms(longest)
+end
+
+-- The numbers of a key, or of all keys with a pattern, have changed in this partition. `virtual_times` has by `quiet KEY` until
+-- when the home of a key adds nothing. It grows with each change.
+function Grants.numbers_changed(ctx, key, rules)
+  if not Rings.is_partition(ctx) then return end
+  local times, field = ctx.prefix .. Keys.VIRTUAL_TIMES, "quiet " .. key
+  local longest = math.max(rules.lease_ms, redis.call("HGET", ctx.prefix .. Keys.CLOCK, "longest_lease") or 0)
+  local ends = math.max(quiet_from_now(rules, longest), (redis.call("HGET", times, field) or 0) + 1)
+  redis.call("HSET", times, field, Rates.int_text(ends))
+  redis.call("ZADD", ctx.prefix .. Keys.TIMERS, Rates.int_text(ends), field)
+  Clock.note_limited(ctx, rules)
+end
+
+-- The time of a change of numbers has come.
+function Grants.forget_change(ctx, key)
+  redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "quiet " .. key)
+end
+
 -- Returns the logical time until which this server adds nothing, because it may lack what others have. It also returns its
--- run_id, and the longest lease of the workers that have brought reports. Workers may have different leases.
-local function quiet_until(ctx, rules)
+-- run_id, and the longest lease of the workers that have brought reports.
+local function quiet_until(ctx, key, rules)
   local run, clock = Clock.server_id(), ctx.prefix .. Keys.CLOCK
   local kept = redis.call("HMGET", clock, "granter", "quiet_until", "longest_lease")
   local longest = tonumber(kept[3] or 0)
@@ -141,9 +166,14 @@ local function quiet_until(ctx, rules)
     longest = rules.lease_ms
     redis.call("HSET", clock, "longest_lease", Rates.int_text(longest))
   end
-  if kept[1] == run then return tonumber(kept[2]), run, longest end
-  local ends = rules.logical + longest + Permits.margin_ms(longest)
-  redis.call("HSET", clock, "granter", run, "quiet_until", Rates.int_text(ends))
+  if kept[1] ~= run then
+    kept[2] = Rates.int_text(quiet_from_now(rules, longest))
+    redis.call("HSET", clock, "granter", run, "quiet_until", kept[2])
+  end
+  local fields, ends = {"quiet " .. key}, tonumber(kept[2])
+  for _, pattern in ipairs(Config.patterns_of(key, true)) do fields[#fields + 1] = "quiet " .. pattern end
+  local changes = redis.call("HMGET", ctx.prefix .. Keys.VIRTUAL_TIMES, unpack(fields))
+  for index = 1, #fields do ends = math.max(ends, tonumber(changes[index] or 0)) end
   return ends, run, longest
 end
 
@@ -152,19 +182,21 @@ local function holder_of(report)
 end
 
 -- Returns whether these reports are those of all partitions, and newer than all entries. Then they replace what the home
--- may lack. Each server must have had its memory for a while, so that no older server of its partition goes on.
-local function is_count(ledger, wanted)
+-- may lack. Each server must have had its memory for a while, so that no older server of its partition goes on. Each
+-- partition must have the numbers of this one, so that it starts nothing without permits any more.
+local function is_count(ledger, wanted, numbers)
   if #wanted.reports < wanted.partitions then return false end
   for _, report in ipairs(wanted.reports) do
     local entry = ledger.entries[holder_of(report)]
-    if not report.settled or entry and entry.number >= report.number then return false end
+    if not report.settled or report.numbers ~= numbers or entry and entry.number >= report.number then return false end
   end
   return true
 end
 
--- Returns the concurrency of a key by which its home grants: the newest one, or an override.
+-- Returns the concurrency of a key by which its home grants: the newest one, that of its queue, or an override.
 local function most_of(ctx, key, ledger, rules)
-  local limit = {key = key, concurrency = ledger.own, rate = "", throttle = ""}
+  local limit = Numbers.set({key = key}, "")
+  if Config.is_of_queue(key) then Config.use_queue_numbers(ctx, limit) else limit.concurrency = ledger.own end
   if Config.has_overrides(ctx) then Config.replace(limit, Config.override_of_limit(ctx, limit, rules)) end
   return limit.concurrency or 0
 end
@@ -274,9 +306,12 @@ end
 -- functions/grant_permits.lua.
 function Grants.grant(ctx, wanted, rules, home)
   local key, answers, requested = wanted.key, {}, {}
-  local ledger, ends, run, longest = Grants.read(ctx, key, rules), quiet_until(ctx, rules)
-  local is_quiet = rules.logical < ends and ledger.counted ~= run
-  if is_quiet and is_count(ledger, wanted) then ledger.counted, is_quiet = run, false end
+  local ledger, ends, run, longest = Grants.read(ctx, key, rules), quiet_until(ctx, key, rules)
+  local counted = run .. " " .. Rates.int_text(ends)
+  local is_quiet = rules.logical < ends and ledger.counted ~= counted
+  if is_quiet and wanted.counts == ends and is_count(ledger, wanted, Permits.numbers_here(ctx, key, rules)) then
+    ledger.counted, is_quiet = counted, false
+  end
   for _, report in ipairs(wanted.reports) do
     if report.own and report.since >= ledger.since then ledger.own, ledger.since = report.own, report.since end
   end
@@ -300,6 +335,6 @@ function Grants.grant(ctx, wanted, rules, home)
   local goes_to, counts = is_quiet and {} or visits(entries, free, is_contested, rules), is_quiet and rules.logical >= ledger.count_at
   if counts then ledger.count_at = rules.logical + COUNT_AGAIN_MS end
   write(ctx, key, ledger, rules)
-  return {home = home, answers = answers, visits = #goes_to > 0 and goes_to or nil, counts = counts or nil,
+  return {home = home, answers = answers, visits = #goes_to > 0 and goes_to or nil, counts = counts and ends or nil,
     quiet_ms = is_quiet and ends - rules.logical or nil, most = most, free = math.max(0, free)}
 end

@@ -86,8 +86,16 @@ end
 
 -- Returns whether the slots of a limit are permits. Those of a private key are not, because its tenant is in this partition.
 function Permits.bound(ctx, limit)
-  return limit.concurrency and limit.concurrency > 0 and not limit.private and not limit.of_queue
-    and Rings.is_partition(ctx)
+  return limit.concurrency and limit.concurrency > 0 and not limit.private and Rings.is_partition(ctx)
+end
+
+-- Returns the numbers that a key has in this partition by its queue and by people, as a text. Two partitions with the same
+-- text start its tasks by the same rule.
+function Permits.numbers_here(ctx, key, rules)
+  local limit = Numbers.set({key = key, is_bare = true}, "")
+  if Config.is_of_queue(key) then Config.use_queue_numbers(ctx, limit) end
+  local other = Config.has_overrides(ctx) and Config.override_of_limit(ctx, limit, rules)
+  return Numbers.write(limit) .. "|" .. (other and other.numbers or "")
 end
 
 -- Gives a limit the number of permits that start tasks. A name of a limit lacks the flag of a private key, but no call
@@ -111,6 +119,8 @@ end
 -- partition that had enough for a smaller task would request no more.
 function Permits.note_short(ctx, limit, rules)
   local its, key, need = limit.its, limit.key, Slots.of_task(limit)
+  local queue = Config.queue_of_whole(ctx, key)
+  if queue and not Active.may_start(ctx, queue) then return end
   -- If all slots are taken here, no permit would help.
   if Slots.held(ctx, key) + need > limit.concurrency then return end
   local is_early = rules.logical < (its.request_at or 0)
@@ -132,9 +142,19 @@ function Permits.note_freed(ctx, keys, rules)
   end
 end
 
--- Returns whether tasks wait for a key itself, and not for the tier of their tenant or for another key.
+-- Returns whether tasks wait for a key itself, and not for the tier of their tenant or for another key. The limit of a
+-- queue as a whole blocks none of them, so they wait in the queue.
 local function waits(ctx, key)
+  local queue = Config.queue_of_whole(ctx, key)
+  if queue then return Active.may_start(ctx, queue) end
   return redis.call("EXISTS", ctx.prefix .. Keys.WAITERS .. key) == 1
+end
+
+-- Returns how many tasks wait at a key, if some wait.
+local function count_waiting(ctx, key)
+  local queue = Config.queue_of_whole(ctx, key)
+  local counts = queue and Keys.WAITING or Keys.WAITING_AT
+  return tonumber(redis.call("HGET", ctx.prefix .. counts, queue or key) or 1)
 end
 
 -- Returns the logical time of the next request for a key, or nil if it has neither permits nor tasks.
@@ -147,6 +167,21 @@ local function request_time(ctx, key, its, rules)
     at = math.min(at, its.request_at or 0)
   end
   return at < math.huge and at or nil
+end
+
+-- A worker runs tasks with the keys from an index on. If they started before the key had a concurrency, the home does not know of them, so
+-- the caller requests permits. Keys that are not of queues have a concurrency with their first task.
+function Permits.look_at_held(ctx, keys, first, rules)
+  for index = first, #keys do
+    local key = keys[index]
+    if Config.is_of_queue(key) and not next(Permits.read(ctx, key)) then
+      local limit = Limits.limit_now(ctx, key .. "|q|w", rules)
+      if Permits.bound(ctx, limit) and Slots.count(ctx, key) > 0 then
+        name_key(ctx, key, limit.its, rules)
+        write(ctx, key, limit.its)
+      end
+    end
+  end
 end
 
 -- The time of a key has come. The call names it to its caller, or forgets it.
@@ -165,6 +200,8 @@ end
 
 -- Returns how many tenants wait at a key, at most those of a bounded number of groups.
 local function tenants_waiting(ctx, key)
+  local queue = Config.queue_of_whole(ctx, key)
+  if queue then return math.max(1, redis.call("ZCARD", ctx.prefix .. Keys.ACTIVE .. queue)) end
   local places, count = redis.call("LRANGE", ctx.prefix .. Keys.WAITERS .. key, 0, PLACES_AT_MOST - 1), 0
   for index = 1, #places do
     local queue = string.match(places[index], "^%S+ (.*)$")
@@ -180,7 +217,7 @@ function Permits.request(ctx, key, rules, home)
   local its, run, logical = Permits.read(ctx, key), run_of(ctx), rules.logical
   local n, held, waiting = Permits.valid(ctx, its, rules), Slots.count(ctx, key), 0
   if waits(ctx, key) then
-    waiting = math.max(its.need or 1, tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, key) or 1))
+    waiting = math.max(its.need or 1, count_waiting(ctx, key))
   end
   local returns = math.max(0, math.min(math.max(owed_now(its, rules), n - held - waiting), n - held))
   its.n = n - returns
@@ -199,7 +236,8 @@ function Permits.request(ctx, key, rules, home)
   Clock.note_limited(ctx, rules)
   local own, since = Config.declared_of(ctx, key)
   return {run = run, number = its.number, n = its.n, held = held, demand = held + waiting, need = its.need or 1,
-    tenants = waiting > 0 and tenants_waiting(ctx, key) or 1, own = own or its.most, since = since}
+    tenants = waiting > 0 and tenants_waiting(ctx, key) or 1, own = own or its.most, since = since,
+    numbers = Permits.numbers_here(ctx, key, rules)}
 end
 
 -- Accepts the answer of a home to the last request. Returns whether it was accepted.

@@ -18,7 +18,7 @@ end
 
 -- Wakes the queue whose own limit has this key, because the claims passed that queue by as a whole.
 function Wake.wake_queue_of(ctx, key)
-  local queue = string.match(key, "^queue:[^:]+$") and Config.queue_of_key(ctx, key)
+  local queue = Config.queue_of_whole(ctx, key)
   if queue then Wake.wake_queue(ctx, queue) end
 end
 
@@ -134,6 +134,8 @@ function Wake.check_limits(ctx, rules, most)
       Permits.look(ctx, key, rules)
     elseif what == "grants" then
       Grants.forget(ctx, key, rules)
+    elseif what == "quiet" then
+      Grants.forget_change(ctx, key)
     else
       Wake.wake_waiters(ctx, key or due[index], rules, tonumber(what))
     end
@@ -215,6 +217,7 @@ function Wake.end_changes(ctx, rules, most)
     if what == "pause" then
       Events.write_event(ctx, "fairness.resumed", "key", key, "by", "")
     else
+      Grants.numbers_changed(ctx, key, rules)
       Events.write_event(ctx, "fairness.override_ended", "key", key)
     end
     Wake.key_changed(ctx, key, rules)

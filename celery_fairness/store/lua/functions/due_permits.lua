@@ -5,6 +5,7 @@
 
   args[1-5] settings   any  of the worker (Tenants.rules_of)
   args[6]  frozen_ms   str  "" in production (server TIME); set only by tests
+  args[7+] keys        str  those of running tasks of the caller
 
   Returns JSON:
   - requests   the keys, may be absent
@@ -15,7 +16,9 @@ local LOOKS_AT_MOST = 64
 
 register("due_permits", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1], memo = {}, result = {}}
-  Wake.check_limits(ctx, (Tenants.rules_of(ctx, args, 1, args[6])), LOOKS_AT_MOST)
+  local rules = Tenants.rules_of(ctx, args, 1, args[6])
+  Wake.check_limits(ctx, rules, LOOKS_AT_MOST)
+  Permits.look_at_held(ctx, args, 7, rules)
   local answer = {requests = ctx.result.requests}
   Rings.add_bells(ctx, answer)
   return cjson.encode(answer)

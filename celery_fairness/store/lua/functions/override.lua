@@ -18,7 +18,8 @@
 register_json("override", {"allow-oom"}, function(ctx, wanted)
   local key, numbers, ends_ms = wanted.key, wanted.numbers, wanted.ends_ms
   local logical, now, _, flags = Clock.tick(ctx, wanted.lease_ms, wanted.frozen_ms)
-  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked}
+  local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked,
+    lease_ms = wanted.lease_ms, limited = flags.limited}
   if wanted.lasts_ms > 0 then ends_ms = now + wanted.lasts_ms end
   if ends_ms and ends_ms <= now then return {is_past = true} end
   if numbers ~= "" then
@@ -30,5 +31,6 @@ register_json("override", {"allow-oom"}, function(ctx, wanted)
     Events.write_event(ctx, "fairness.override_ended", "key", key)
   end
   Wake.key_changed(ctx, key, rules)
+  Grants.numbers_changed(ctx, key, rules)
   return {is_past = false}
 end)

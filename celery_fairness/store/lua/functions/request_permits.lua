@@ -13,6 +13,7 @@
   - need         the slots of the first task that waits
   - tenants      how many tenants wait
   - own, since   the concurrency of the key, and when it changed. `own` may be absent
+  - numbers      those that the key has in the partition by its queue and by people
   - settled      whether no older server of this partition goes on
 
   If the user may not run INFO, the result is an error.
