@@ -13,7 +13,8 @@ import pytest
 from celery.result import AsyncResult
 from redis import Redis
 
-from tests.integration.conftest import Shop, make_shop
+from celery_fairness.store.partitions import Partitions
+from tests.integration.conftest import RESULT_SECONDS, Shop, make_shop
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import at_most, eventually
 
@@ -73,10 +74,16 @@ def memory(redis_server: RedisServer, redis_url: str) -> Iterator[Redis]:
     client.close()
 
 
-def left(memory: Redis) -> dict[str, Any]:
+def left(memory: Redis, prefix: str = PREFIX) -> dict[str, Any]:
     """Return the keys that speak of tasks which wait or run."""
-    found = (key for name in OF_TASKS for key in memory.scan_iter(PREFIX + name))
+    found = (key for name in OF_TASKS for key in memory.scan_iter(prefix + name))
     return {key: memory.type(key) for key in found}
+
+
+def left_in(memory: Redis, partitions: Partitions) -> list[str]:
+    """Return the same of partitions. These keep the virtual times of their queues (ADR 27)."""
+    found = (key for names in partitions.names for key in left(memory, names.prefix))
+    return [key for key in found if not key.endswith(":virtual_times")]
 
 
 def states(memory: Redis) -> list[str]:
@@ -115,3 +122,17 @@ def send(shop: Shop, name: str, user: str | None, **kwargs: Any) -> AsyncResult[
     headers = {} if user is None else {"fairness": {"v": 1, "tenant": user}}
     options = kwargs.pop("options", {})
     return shop.app.send_task(name, kwargs=kwargs, headers=headers, **options)
+
+
+def run_again_after_a_death(shop: Shop, users: list[str]) -> None:
+    """Kill a worker that runs a late-acked task of each tenant, and expect that another runs it."""
+    first = shop.worker(app="tests.dispatch.kinds", pool="threads", concurrency=len(users))
+    gate = shop.gate_file()
+    results = [send(shop, "kinds.late", user, gate=str(gate)) for user in users]
+    eventually(lambda: len(shop.ledger("start")) == len(users), RESULT_SECONDS)
+    first.kill()
+    gate.touch()
+    shop.worker(app="tests.dispatch.kinds", pool="threads", concurrency=len(users))
+    for result in results:
+        assert result.get(timeout=RESULT_SECONDS) == "done"
+    assert set(shop.runs().values()) == {2}

@@ -11,7 +11,7 @@ from redis import Redis
 
 from celery_fairness import FairTask, PolicyInvalid, RateLimitPolicy, TaskDeclarationError
 from celery_fairness.store.partitions import Partitions
-from tests.dispatch.conftest import send
+from tests.dispatch.conftest import left_in, run_again_after_a_death
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.waiting import at_most, eventually
 
@@ -29,16 +29,6 @@ def shop(make_fair_shop: Callable[..., Shop]) -> Shop:
     return make_fair_shop(fairness=SEVERAL)
 
 
-def left(memory: Redis) -> list[str]:
-    """Return what partitions have of tasks that wait or run."""
-    return [
-        key
-        for names in PLACES.names
-        for kind in ("tasks", "messages", "running", "ends", "leases:*", "lane:*", "outcomes")
-        for key in memory.scan_iter(names.prefix.replace("*", "") + kind)
-    ]
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
 def test_limits_hold_and_every_task_runs_once(shop: Shop, memory: Redis, pool: str) -> None:
     for _ in range(2):
@@ -48,21 +38,12 @@ def test_limits_hold_and_every_task_runs_once(shop: Shop, memory: Redis, pool: s
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1 for result in results}
     assert {shop.most_at_once(user) for user in USERS} == {1}
-    eventually(lambda: left(memory) == [])
+    eventually(lambda: left_in(memory, PLACES) == [])
 
 
 def test_the_tasks_of_a_killed_worker_run_on_another(shop: Shop, memory: Redis) -> None:
-    first = shop.worker(app=KINDS, pool="threads", concurrency=12)
-    gate = shop.gate_file()
-    results = [send(shop, "kinds.late", user, gate=str(gate)) for user in USERS]
-    eventually(lambda: len(shop.ledger("start")) == len(USERS), RESULT_SECONDS)
-    first.kill()
-    gate.touch()
-    shop.worker(app=KINDS, pool="threads", concurrency=12)
-    for result in results:
-        assert result.get(timeout=RESULT_SECONDS) == "done"
-    assert set(shop.runs().values()) == {2}
-    eventually(lambda: left(memory) == [])
+    run_again_after_a_death(shop, USERS)
+    eventually(lambda: left_in(memory, PLACES) == [])
 
 
 def test_leases_are_registered_again_after_lost_memory(shop: Shop, memory: Redis) -> None:

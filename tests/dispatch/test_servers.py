@@ -10,7 +10,7 @@ import pytest
 from celery.exceptions import OperationalError
 
 from celery_fairness.store.partitions import Partitions
-from tests.dispatch.conftest import send
+from tests.dispatch.conftest import left_in, run_again_after_a_death, send
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.integration.test_exits import POOLS_AND_LATE
 from tests.support.redis_server import HOST, RedisServer
@@ -49,12 +49,7 @@ def left(servers: list[RedisServer]) -> list[str]:
     found = []
     for server in servers:
         with server.client(decode_responses=True) as client:
-            found += [
-                key
-                for names in PLACES.names
-                for kind in ("tasks", "messages", "running", "ends", "leases:*", "lane:*")
-                for key in client.scan_iter(names.prefix.replace("*", "") + kind)
-            ]
+            found += left_in(client, PLACES)
     return found
 
 
@@ -99,17 +94,7 @@ def test_a_frozen_server_stops_its_own_tenants_alone(
 def test_the_tasks_of_a_killed_worker_run_on_another(
     shop: Shop, several_servers: list[RedisServer]
 ) -> None:
-    first = shop.worker(app=KINDS, pool="threads", concurrency=12)
-    gate = shop.gate_file()
-    users = USERS[:12]
-    results = [send(shop, "kinds.late", user, gate=str(gate)) for user in users]
-    eventually(lambda: len(shop.ledger("start")) == len(users), RESULT_SECONDS)
-    first.kill()
-    gate.touch()
-    shop.worker(app=KINDS, pool="threads", concurrency=12)
-    for result in results:
-        assert result.get(timeout=RESULT_SECONDS) == "done"
-    assert set(shop.runs().values()) == {2}
+    run_again_after_a_death(shop, USERS[:12])
     eventually(lambda: left(several_servers) == [])
 
 

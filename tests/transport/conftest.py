@@ -6,6 +6,9 @@ made is forgotten, so the next test begins with an empty book.
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +17,7 @@ from kombu import Connection, Producer, Queue
 from redis import Redis
 
 from celery_fairness.config.settings import build_settings
+from celery_fairness.store.partitions import Partitions
 from celery_fairness.transport import register
 from celery_fairness.transport.options import SettingsOption
 from celery_fairness.transport.session import _sessions, sessions
@@ -136,6 +140,61 @@ def publish(connection: Connection, queue: str, *bodies: Any, **options: Any) ->
 def charged(tenant: Any, **fields: Any) -> dict[str, Any]:
     """Return the headers of a message that is charged to ``tenant``."""
     return {"fairness": {"v": 1, "tenant": tenant, **fields}}
+
+
+def tenants_of(places: Partitions, partition: int, count: int) -> list[str]:
+    """Return names of tenants that are in one partition."""
+    names = (f"t{number}" for number in range(100_000))
+    there = (name for name in names if places.of_tenant(name) == partition)
+    return [next(there) for _ in range(count)]
+
+
+def drain(inbox: Inbox, count: int) -> list[str]:
+    """Acknowledge each message as it comes, and return the tenants in the order of delivery."""
+    served: list[str] = []
+
+    def take() -> None:
+        inbox.turn()
+        while len(served) < len(inbox.messages):
+            message = inbox.messages[len(served)]
+            served.append(message.headers["fairness"]["tenant"])
+            message.ack()
+        assert len(served) >= count, len(served)
+
+    eventually(take, poll_seconds=0)
+    return served
+
+
+def spread_of(served: list[str], tenants: list[str]) -> int:
+    """Return by how many tasks one tenant was ahead of another at any time, while all had some."""
+    starts, worst, least = Counter(dict.fromkeys(tenants, 0)), 0, len(served) // len(tenants)
+    for tenant in served:
+        starts[tenant] += 1
+        if max(starts.values()) > least:
+            break
+        worst = max(worst, max(starts.values()) - min(starts.values()))
+    return worst
+
+
+def take(inbox: Inbox, count: int) -> list[str]:
+    """Acknowledge the next messages, and return their tenants."""
+    served = drain(inbox, count)
+    inbox.messages.clear()
+    return served
+
+
+def median_wait(connection: Connection) -> float:
+    """Return the median time, in seconds, until a task comes to a consumer that sleeps."""
+    inbox = Inbox(connection, "jobs")
+    waits = []
+    for number in range(12):
+        inbox.turn(0.01)
+        began = time.monotonic()
+        publish(connection, "jobs", number, headers=charged(f"tenant {number}"))
+        inbox.await_count(number + 1)
+        waits.append(time.monotonic() - began)
+        inbox.messages[-1].ack()
+    return statistics.median(waits)
 
 
 def leases(client: Redis, prefix: str = "") -> int:

@@ -18,9 +18,16 @@ from celery_fairness.store.partitions import Partitions
 from celery_fairness.transport.session import sessions
 from tests.support.redis_cluster import Node, RedisCluster
 from tests.support.waiting import at_most
-from tests.transport.conftest import BATCHES, Connect, Inbox, charged, publish
-from tests.transport.test_partitions import drain, spread_of
-from tests.transport.test_servers import take
+from tests.transport.conftest import (
+    BATCHES,
+    Connect,
+    Inbox,
+    charged,
+    drain,
+    publish,
+    spread_of,
+    take,
+)
 
 pytestmark = [pytest.mark.redis, pytest.mark.one_redis("partitions")]
 

@@ -17,8 +17,17 @@ from celery_fairness.store.servers import Server
 from celery_fairness.transport.session import sessions
 from tests.support.redis_server import HOST, RedisServer
 from tests.support.waiting import at_most, eventually
-from tests.transport.conftest import Connect, Inbox, charged, publish
-from tests.transport.test_partitions import drain, spread_of, tenants_of
+from tests.transport.conftest import (
+    Connect,
+    Inbox,
+    charged,
+    drain,
+    median_wait,
+    publish,
+    spread_of,
+    take,
+    tenants_of,
+)
 
 pytestmark = [pytest.mark.redis, pytest.mark.one_redis("servers")]
 
@@ -41,16 +50,9 @@ def open_there(connect: Connect, several_servers: list[RedisServer]) -> Any:
     return opened
 
 
-def take(inbox: Inbox, count: int) -> list[str]:
-    """Acknowledge the next messages, and return their tenants."""
-    served = drain(inbox, count)
-    inbox.messages.clear()
-    return served
-
-
 def tenant_on(server: int, number: int = 0) -> str:
     """Return a tenant of a server, whose first partition has its number."""
-    return tenants_of(server, number + 1)[number]
+    return tenants_of(PLACES, server, number + 1)[number]
 
 
 @pytest.mark.parametrize("prefetch", [1, 4, 20])
@@ -58,7 +60,9 @@ def test_tenants_of_all_servers_take_turns(
     open_there: Any, several_servers: list[RedisServer], prefetch: int
 ) -> None:
     connection = open_there()
-    tenants = tenants_of(0, 4) + [tenants_of(partition, 1)[0] for partition in range(1, 8)]
+    tenants = tenants_of(PLACES, 0, 4) + [
+        tenants_of(PLACES, partition, 1)[0] for partition in range(1, 8)
+    ]
     for tenant in tenants:
         publish(connection, "jobs", *range(20), headers=charged(tenant))
     for place, server in enumerate(several_servers):
@@ -73,17 +77,7 @@ def test_tenants_of_all_servers_take_turns(
 
 
 def test_a_task_wakes_a_worker_that_sleeps(open_there: Any) -> None:
-    connection = open_there()
-    inbox = Inbox(connection, "jobs")
-    waits = []
-    for number in range(12):
-        inbox.turn(0.01)
-        began = time.monotonic()
-        publish(connection, "jobs", number, headers=charged(f"tenant {number}"))
-        inbox.await_count(number + 1)
-        waits.append(time.monotonic() - began)
-        inbox.messages[-1].ack()
-    assert sorted(waits)[len(waits) // 2] < 0.2
+    assert median_wait(open_there()) < 0.2
 
 
 @pytest.mark.parametrize("frozen", [0, 1, 2])
