@@ -1,7 +1,7 @@
 """The Celery app of a run: tasks that take their time and write it into the ledger.
 
 CHAOS_ON is the broker and the path (``plan.On``). On stock it is plain Celery, without tenants.
-With CHAOS_PARTITIONS, limits that tenants share and bursts are left out, because they are errors.
+With CHAOS_PARTITIONS, rates that tenants share and bursts are left out, because they are errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from tests.chaos.plan import (
     ON_DUPLICATE,
     OUR_BROKERS,
     QUEUE,
-    QUEUE_SETTINGS,
     TIER_BURSTS,
     TIER_OF,
     TIER_PACES,
@@ -39,6 +38,7 @@ from tests.chaos.plan import (
     TOKENS,
     On,
     OnDuplicate,
+    queue_settings,
 )
 
 ON = cast("On", os.environ.get("CHAOS_ON", "fairredis"))
@@ -81,7 +81,7 @@ else:
         "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()}
         | {name: {"concurrency": most, "rate": rate} for name, (most, rate) in TIER_PACES.items()}
         | {name: lending(low, most) for name, (low, most) in TIER_BURSTS.items()},
-        "queues": {QUEUE: QUEUE_SETTINGS} if PARTITIONS == 1 else {},
+        "queues": {QUEUE: queue_settings(PARTITIONS)},
         "partitions": PARTITIONS,
         "tier_resolver": "tests.chaos.app:tier_of",
     }

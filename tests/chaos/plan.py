@@ -135,7 +135,7 @@ def kept_with(partitions: int, keys: Mapping[str, Key]) -> dict[str, Key]:
     """
 
     def is_kept(key: Key) -> bool:
-        return len(key.tenants) == 1 or bool(key.policy and key.policy.concurrency)
+        return len(key.tenants) == 1 or isinstance(key, Cap)
 
     return {name: key for name, key in keys.items() if partitions == 1 or is_kept(key)}
 
@@ -150,13 +150,18 @@ TIER_OF = {"paced0": "paced", "lent0": "lent"}
 #: their own, so that a heavy or a wide one would starve if its key did not save for it.
 QUEUE, LIGHT_QUEUE = "celery-parts", "celery-light"
 QUEUE_OF = {**dict.fromkeys((*LIGHT, *SLIM), LIGHT_QUEUE), **dict.fromkeys(PARTS, QUEUE)}
-#: The settings of the queue with a limit and partitions.
-QUEUE_SETTINGS: Mapping[str, Any] = {
-    "global_limit": CAPS["queue"].most,
-    "rate": "40/5s",
-    "by_args": ["part"],
-    "partition": {"concurrency": 1, "rate": "12/5s"},
-}
+
+
+def queue_settings(partitions: int) -> dict[str, Any]:
+    """Return the settings of the queue with a limit, in an installation with so many partitions."""
+    rates = partitions == 1
+    return {
+        "global_limit": CAPS["queue"].most,
+        "by_args": ["part"],
+        "partition": {"concurrency": 1} | ({"rate": "12/5s"} if rates else {}),
+    } | ({"rate": "40/5s"} if rates else {})
+
+
 #: A unique task waits so long for the next call, and at most so long after the first.
 DEBOUNCE_SECONDS = 1.0
 DEBOUNCE_AT_MOST_SECONDS = 3.0
