@@ -90,10 +90,17 @@ from celery_fairness.texts.keys import (
     overridden_lines,
 )
 from celery_fairness.texts.observed import observed_lines
-from celery_fairness.texts.queues import moved_lines, queue_limit_lines, queue_lines, queues_lines
+from celery_fairness.texts.queues import (
+    moved_here_lines,
+    moved_lines,
+    queue_limit_lines,
+    queue_lines,
+    queues_lines,
+)
 from celery_fairness.texts.status import status_lines
 from celery_fairness.texts.tasks import dead_lines, explanation_lines, list_lines
 from celery_fairness.transport.migration import Moved, migrate
+from celery_fairness.transport.other_installation import Move, MovedHere, open_other
 from celery_fairness.util.durations import parse_duration
 from celery_fairness.util.printable import printable
 from celery_fairness.wiring import wired
@@ -579,16 +586,67 @@ def queue_limit(
     return _shown(of.queues.set_limit(queue, **given), queue_limit_lines)
 
 
-@_command(queue_group, "migrate", "mail --to fairredis", "mail --to redis")
-@click.argument("queue", shell_complete=completion.queues)
-@click.option("--to", type=click.Choice(["redis", "fairredis"]), required=True, help="The broker.")
-def queue_migrate(_: Fairness, queue: str, to: str) -> Shown[Moved]:
-    """Move the waiting tasks of QUEUE between redis:// and fairredis://, while workers run."""
-    limiter = wired(click.get_current_context().obj.app).installation.limiter
+@_command(
+    queue_group,
+    "migrate",
+    "mail --to fairredis",
+    "mail --to redis",
+    "mail export --from fairredis://old:6379/0",
+    "--from fairredis://redis:6379/0 --from-namespace fairness",
+)
+@click.argument("queues", metavar="[QUEUE]...", nargs=-1, shell_complete=completion.queues)
+@click.option("--to", type=click.Choice(["redis", "fairredis"]), help="The broker, for one QUEUE.")
+@click.option("--from", "url", help="The broker URL of another installation.")
+@click.option("--from-namespace", "namespace", help="Its namespace; default: that of the app.")
+@click.option("--from-prefix", "prefix", help="Its global_keyprefix; default: that of the app.")
+@click.option("--follow", is_flag=True, help="With --from: go on until Ctrl-C.")
+def queue_migrate(
+    _: Fairness, queues: tuple[str, ...], to: str | None, **options: Any
+) -> Shown[Moved | MovedHere]:
+    """Move the waiting tasks of QUEUE, while workers run.
+
+    With --to they move between redis:// and fairredis:// on the Redis of the app. With --from they
+    come from another installation on fairredis://, fairservers:// or faircluster://, with their
+    delays, dead letters, pauses and overrides; without QUEUE from all its queues.
+    """
+    if to is None and options["url"] is None:
+        raise click.UsageError("expected --from, or one QUEUE and --to")
+    if to is not None and (any(options.values()) or len(queues) != 1):
+        raise click.UsageError("--to: expected one QUEUE, and no other option")
+    app = click.get_current_context().obj.app
+    if to is None:
+        return _moved_here(app, queues, **options)
+    limiter = wired(app).installation.limiter
     limiter.expect_one_partition("a move between redis:// and fairredis://")
     with _progress("moved") as progress:
-        moved = migrate(click.get_current_context().obj.app, queue, to, progress)
+        moved = migrate(app, queues[0], to, progress)
     return moved, moved_lines(moved), FOUND if moved.waiting else 0
+
+
+def _moved_here(
+    app: Any,
+    queues: tuple[str, ...],
+    url: str,
+    namespace: str | None,
+    prefix: str | None,
+    follow: bool,
+) -> Shown[MovedHere]:
+    here = wired(app).installation
+    other = open_other(here, url, namespace, prefix)
+    with _progress("moved") as progress:
+        move = Move(here, other, queues, progress)
+        try:
+            moved = move.run(follow)
+        except LimiterUnavailable:
+            _note(
+                f"{count(move.moved, 'task')} moved before; run the command again, and it goes on"
+            )
+            raise
+    _note(
+        "tiers of tenants and limits of queues that people have set are not copied: set them with "
+        "tenant tier and queue limit"
+    )
+    return moved, moved_here_lines(moved), FOUND if moved.waiting else 0
 
 
 @_command(task_group, "explain", "7f3c")

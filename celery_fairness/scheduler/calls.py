@@ -76,6 +76,9 @@ SCHEDULED = "scheduled"
 MOVE_TO_LIST = "move_to_list"
 HOLDERS = "holders"
 REROUTE = "reroute"
+#: Functions of a move from another installation.
+MOVE_OUT = "move_out"
+MOVE_IN = "move_in"
 TRACE = "trace"
 WAITING = "waiting"
 TRACE_PUT = "trace_put"
@@ -262,6 +265,43 @@ def move_to_list_args(
 ) -> list[str]:
     """Return the arguments of a move of one task to the list ``plain``, by lease or by tag."""
     return [*rules_args(rules), now_text, lease, tag, plain, entry]
+
+
+def move_out_args(
+    page: str,
+    queues: Sequence[str],
+    most: int,
+    lease_ms: int,
+    closed: str | None = None,
+    back: bool = False,
+    now_text: str = "",
+) -> list[str]:
+    """Return the arguments of a call for the next page of tasks that leave.
+
+    Args:
+        page: The name of the page that the call may open.
+        closed: The page that was brought in, if there is one.
+        back: Whether the tasks of ``closed`` go back to their places instead.
+    """
+    return json_args(
+        page=page,
+        queues=list(queues),
+        most=most,
+        lease_ms=lease_ms,
+        closed=closed,
+        back=back,
+        frozen_ms=now_text,
+    )
+
+
+def move_in_args(page: str, rows: Sequence[str], lease_ms: int, now_text: str = "") -> list[str]:
+    """Return the arguments of bringing in tasks.
+
+    Args:
+        page: The page that has them.
+        rows: Six texts of each task, as ``move_out`` returns them.
+    """
+    return [*json_args(page=page, lease_ms=lease_ms, frozen_ms=now_text), *rows]
 
 
 def renew_args(

@@ -209,19 +209,46 @@ def address_from_broker(app: Any) -> Address:
         raise SettingsError(NO_REDIS.format(broker=connection.as_uri()))
     configured = app.conf.broker_read_url
     text = configured if isinstance(configured, str) else ";".join(configured)
+    ssl = connection.ssl if isinstance(connection.ssl, Mapping) else None
+    return _address_of(connection, text, "broker_url", ssl)
+
+
+def address_of_other(app: Any, text: str, setting: str) -> Address:
+    """Read the broker URL of another installation.
+
+    It has the transport options of the app, such as the name of a Sentinel group. If its scheme has
+    TLS, it has those of the app too.
+
+    Args:
+        app: The app.
+        text: The broker URL.
+        setting: The option that has it, for messages.
+
+    Raises:
+        SettingsError: The URL cannot be read.
+    """
+    connection = app.connection_for_read()
+    scheme = text.partition("://")[0]
+    has_tls = scheme.removeprefix("fair") in ("rediss", "clusters", DIVIDED)
+    ssl = connection.ssl if has_tls and isinstance(connection.ssl, Mapping) else None
+    return _address_of(connection, text, setting, ssl)
+
+
+def _address_of(connection: Any, text: str, setting: str, ssl: Mapping[str, Any] | None) -> Address:
+    """Return the address of a broker URL, with the transport options of a connection of kombu."""
     # The names of our transports are those of the stock ones after "fair".
     text = ";".join(url.removeprefix("fair") for url in text.split(";"))
     transport = connection.transport_options or {}
     options: dict[str, Any] = {}
-    if isinstance(connection.ssl, Mapping):
-        options.update(connection.ssl)
+    if ssl is not None:
+        options.update(ssl)
         options.setdefault("ssl", True)
     provider = transport.get("credential_provider")
     if provider is not None:
         options["credential_provider"] = _loaded(provider)
     if text.startswith("sentinel://"):
         options["sentinel_kwargs"] = transport.get("sentinel_kwargs") or {}
-    return address_from_url(text, options, transport.get("master_name", ""), "broker_url")
+    return address_from_url(text, options, transport.get("master_name", ""), setting)
 
 
 def _split(url: str) -> SplitResult | None:

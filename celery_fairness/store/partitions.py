@@ -30,7 +30,7 @@ class Partitions:
 
     def __init__(self, namespace: str, before: str = "", count: int = 1) -> None:
         self.count = count
-        self._namespace, self._before = namespace, before
+        self.namespace, self._before = namespace, before
         self.home = Names(namespace, before)
         #: The names of each partition.
         self.names: tuple[Names, ...] = (self.home,)
@@ -50,7 +50,7 @@ class Partitions:
     def alone(self, partition: int | None) -> Partitions:
         """Return one partition of several, or their home (None), as an installation of its own."""
         tag = "" if partition is None else f"#{self._tags[partition]}"
-        return Partitions(self._namespace + tag, self._before)
+        return Partitions(self.namespace + tag, self._before)
 
     def prefix(self, partition: int) -> str:
         """Return the beginning of the keys of a partition."""
@@ -72,6 +72,10 @@ class Partitions:
     def tag_of(self, partition: int, tag: str) -> str:
         """Return the delivery tag of a task in a partition. Its leases begin with it too."""
         return f"{partition}-{tag}" if self.are_several else tag
+
+    def bare_tag(self, tag: str) -> str:
+        """Return the delivery tag of a task without its partition."""
+        return tag.partition("-")[2] if self.are_several else tag
 
     def of_prefix(self, prefix: str) -> int:
         """Return the partition whose keys begin with ``prefix``."""

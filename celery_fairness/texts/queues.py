@@ -14,6 +14,7 @@ from celery_fairness.control.queue.views import (
 )
 from celery_fairness.texts.format import PARKED, Cell, count, table, wait_text
 from celery_fairness.transport.migration import Moved
+from celery_fairness.transport.other_installation import MovedHere
 from celery_fairness.util.printable import printable
 
 _QUEUE = (
@@ -126,4 +127,22 @@ def moved_lines(moved: Moved) -> list[str]:
             "fairredis": "Redis rejects them, or they have just come",
         }[moved.to]
         lines.append(f"{count(moved.waiting, 'task')} did not move: {why}")
+    return lines
+
+
+def moved_here_lines(found: MovedHere) -> list[str]:
+    """Return the text of a move from another installation."""
+    source = printable(found.source)
+    lines = [
+        f"{printable(queue)}: {count(tasks, 'task')} moved from {source}"
+        for queue, tasks in found.moved.items()
+    ] or [f"no task moved from {source}"]
+    lines += [f"copied: {printable(change)}" for change in found.copied]
+    if found.running:
+        lines.append(
+            f"{count(found.running, 'task')} still running there: run the command again before you "
+            "stop its worker, because a retry waits there"
+        )
+    if found.waiting:
+        lines.append(f"{count(found.waiting, 'task')} left there: run the command again")
     return lines

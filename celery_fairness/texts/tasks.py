@@ -128,6 +128,9 @@ def sentences(found: Explanation) -> Iterator[Sentence]:
         again = f"celery -A APP fairness task requeue {quoted(found.task_id)}"
         yield Sentence(f"is a dead letter: {again}")
         return
+    if found.state == "moving":
+        yield Sentence("moves to another installation, where the move ends: queue migrate --from")
+        return
     yield from _may_pass(found)
     if found.taken_by == ():
         queue = printable(found.queue)

@@ -154,7 +154,7 @@ def test_a_redis_that_dies_meanwhile_is_one_clear_line(run, send, redis_server, 
     [
         (("", "--to", "redis"), "queue: expected text in valid UTF-8 that is not empty"),
         (("mail", "--to", "rabbitmq"), "'rabbitmq' is not one of 'redis', 'fairredis'"),
-        (("mail",), "Missing option '--to'"),
+        (("mail",), "expected --from, or one QUEUE and --to"),
     ],
 )
 def test_wrong_usage_is_named(run, words, problem):

@@ -37,7 +37,7 @@ def test_texts_are_read_as_the_functions_write_them():
     task = read_head("tag", HEAD)
     assert task == TaskHead(
         *("tag", 7, 1, 0, "42", "analysis", "pro", "shop.work"),
-        *("own:42|C1|wp,api|C2|w,tenant:42|C3|w", "-", "q 1", ""),
+        *("own:42|C1|wp,api|C2|w,tenant:42|C3|w", "-", "id-7", "q 1", ""),
     )
     parked = read_head("tag", HEAD.replace("q 1", "@parked:broker q 1"))
     assert (parked.queue, parked.route, parked.is_parked) == ("@parked:broker", "q 1", True)

@@ -17,7 +17,8 @@ ORDER_LENGTH = 17
 _WORD = "([^ ]*)"
 #: SEQ ATTEMPTS DEATHS COST RANK TENANT SERVICE TIER NAME LIMITS PUT BLOCKED ID QUEUE [ROUTE]
 _HEAD = re.compile(
-    rf"(\d+) (\d+) (\d+) [^ ]+ \d {_WORD} {_WORD} {_WORD} {_WORD} {_WORD} [^ ]* {_WORD} [^ ]* (.*)",
+    rf"(\d+) (\d+) (\d+) [^ ]+ \d {_WORD} {_WORD} {_WORD} {_WORD} {_WORD} [^ ]* {_WORD} "
+    rf"{_WORD} (.*)",
     re.DOTALL,
 )
 _ROW = re.compile(
@@ -42,6 +43,7 @@ class TaskHead(NamedTuple):
             ``-`` if the task has started since, and "" without such an event. It is
             ``STATE|OWNER`` if the task is a dead letter, or has ended in another way in which no
             worker could write its result.
+        task_id: Its id, in its form in keys. "" if its message has none.
         queue: Its queue, or the queue of the parked tasks of its broker.
         route: The routing key with which a parked task is published again. "" for other tasks.
     """
@@ -56,6 +58,7 @@ class TaskHead(NamedTuple):
     name: str
     limits: str
     rejected_by: str
+    task_id: str
     queue: str
     route: str
 

@@ -77,10 +77,14 @@ class SharedChanges:
         has = _changes(reader)
         differ = [each for each in {**has, **wanted} if has.get(each) != wanted.get(each)]
         for change in differ:
-            what, _, key = change.partition(" ")
-            function, args = self._call(what, key, wanted.get(change))
-            reader.call(function, args)
+            self.make(reader, change, wanted.get(change))
         return len(differ)
+
+    def make(self, reader: Reader, change: str, text: str | None) -> None:
+        """Make one change in one partition, or end it there if ``text`` is None."""
+        what, _, key = change.partition(" ")
+        function, args = self._call(what, key, text)
+        reader.call(function, args)
 
     def _call(self, what: str, key: str, text: str | None) -> tuple[str, list[str]]:
         """Return the function and its arguments that make a change, or end it if it is None."""
@@ -100,14 +104,21 @@ class SharedChanges:
 
 def _changes(reader: Reader) -> Changes:
     """Return the changes of keys of several tenants that have not ended."""
+    return {
+        change: text
+        for change, text in changes_of(reader).items()
+        if not change.partition(" ")[2].startswith("tenant:")
+    }
+
+
+def changes_of(reader: Reader) -> Changes:
+    """Return the pauses and overrides that have not ended."""
     rows = mapping_of(reader.read("HGETALL", reader.keys.changes))
     if not rows:
         return {}
     now = server_now(reader)
 
-    def is_wanted(change: str, text: str) -> bool:
-        ends = text.partition(" ")[0]
-        is_over = ends != "" and int(ends) <= now
-        return not is_over and not change.partition(" ")[2].startswith("tenant:")
-
-    return {change: text for change, text in rows.items() if is_wanted(change, text)}
+    ends = {change: text.partition(" ")[0] for change, text in rows.items()}
+    return {
+        change: text for change, text in rows.items() if not ends[change] or int(ends[change]) > now
+    }

@@ -42,7 +42,7 @@ _NOT_PARKED = (
     "logs; to cancel it where it is: celery -A APP control revoke ID"
 )
 #: The states that are shown, the most telling of several first.
-_STATES = ("delayed", "waiting", "running", "dead")
+_STATES = ("delayed", "waiting", "running", "moving", "dead")
 
 
 class TasksApi:
@@ -154,7 +154,7 @@ class TasksApi:
             found = found or self._explain(task_id)
         if found is None:
             raise NotFound("task", task_id, self._nowhere)
-        if found.state in ("running", "dead"):
+        if found.state in ("running", "moving", "dead"):
             return found
         workers = living(self._installation.reader)
         taken_by = tuple(each.name for each in workers if found.queue in each.queues)

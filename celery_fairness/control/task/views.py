@@ -258,8 +258,8 @@ class Explanation(Value):
         task: Name of the task, or "" if its message has no name.
         key: Key of the charged tenant's tier limit, or ``_system``.
         queue: Queue of the task.
-        state: ``waiting``, ``delayed`` (until its eta), ``running``, ``dead``, or ``parked`` (by a
-            gate).
+        state: ``waiting``, ``delayed`` (until its eta), ``running``, ``dead``, ``moving`` (to
+            another installation), or ``parked`` (by a gate).
         owner: Process that runs the task, or "" if none does.
         due_in_seconds: Time until its eta, or until a parked task is tried again. None if it waits
             for no time.

@@ -10,7 +10,8 @@ function Find.state_of(ctx, task)
   if due then return "delayed", "", due end
   local lane = Lanes.tags_name(task.key, Lanes.lane_of(task), task.queue)
   if redis.call("ZSCORE", ctx.prefix .. lane, task.tag) then return "waiting", "" end
-  return redis.call("ZSCORE", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) and "dead" or "ended", ""
+  if redis.call("ZSCORE", ctx.prefix .. Keys.DEAD .. task.queue, task.tag) then return "dead", "" end
+  return Moves.is_moving(ctx, task.tag) and "moving" or "ended", ""
 end
 
 -- Adds {tag, state, owner, head, message} of each tag that is known to `rows`.

@@ -345,6 +345,33 @@ function Lanes.remove_waiting(ctx, task)
   return due
 end
 
+-- Takes the first task of any tenant out of the lanes of a queue. Returns its tag. Returns nil if no task waits there, and
+-- false if the task or the order of the tenant's lanes is lost. Then the caller goes on.
+function Lanes.pop_any(ctx, queue)
+  local key = redis.call("ZRANGE", ctx.prefix .. Keys.ACTIVE .. queue, 0, 0)[1]
+    or redis.call("ZRANGE", ctx.prefix .. Keys.BLOCKED .. queue, 0, 0)[1]
+  if not key then return nil end
+  local group
+  local lane = Lanes.first_lane(ctx, queue, key)
+  if not lane then
+    -- Nothing of this tenant is ready, so the first lane of a blocked class is next.
+    group = Lanes.groups_of(ctx, queue, key, 0)[1]
+    lane = Lanes.first_lane(ctx, queue, key, group)
+  end
+  if not lane then
+    Stats.count_lost(ctx)
+    redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
+    redis.call("ZREM", ctx.prefix .. Keys.BLOCKED .. queue, key)
+    Active.note_place(ctx, queue, key)
+    return false
+  end
+  local turn = {queue = queue, key = key, lane = lane, group = group}
+  local tag, is_last = Lanes.pop(ctx, turn)
+  Lanes.task_left(ctx, turn)
+  if is_last or ctx.ranked then Lanes.leave_active(ctx, queue, key) end
+  return tag or false
+end
+
 --[[
   forget_waiting: delete a bounded part of the waiting tasks of a queue. Running tasks stay as they are.
 
@@ -371,30 +398,10 @@ function Lanes.forget_waiting(ctx, queue)
   end
   if #due > 0 then Queues.forget_empty(ctx, queue) end
   local gone = #due
-  for _ = gone + 1, Lanes.PURGED_AT_MOST do
-    local key = redis.call("ZRANGE", ctx.prefix .. Keys.ACTIVE .. queue, 0, 0)[1]
-      or redis.call("ZRANGE", ctx.prefix .. Keys.BLOCKED .. queue, 0, 0)[1]
-    if not key then break end
-    local group
-    local lane = Lanes.first_lane(ctx, queue, key)
-    if not lane then
-      -- Nothing of this tenant is ready, so the first lane of a blocked class is next.
-      group = Lanes.groups_of(ctx, queue, key, 0)[1]
-      lane = Lanes.first_lane(ctx, queue, key, group)
-    end
-    if lane then
-      local turn = {queue = queue, key = key, lane = lane, group = group}
-      local tag, is_last = Lanes.pop(ctx, turn)
-      if tag then Lanes.forget_task(ctx, queue, tag) end
-      Lanes.task_left(ctx, turn)
-      if is_last or ctx.ranked then Lanes.leave_active(ctx, queue, key) end
-    else
-      -- The order of its lanes is lost. The tenant counts as a task, so the caller goes on.
-      Stats.count_lost(ctx)
-      redis.call("ZREM", ctx.prefix .. Keys.ACTIVE .. queue, key)
-      redis.call("ZREM", ctx.prefix .. Keys.BLOCKED .. queue, key)
-      Active.note_place(ctx, queue, key)
-    end
+  while gone < Lanes.PURGED_AT_MOST do
+    local tag = Lanes.pop_any(ctx, queue)
+    if tag == nil then break end
+    if tag then Lanes.forget_task(ctx, queue, tag) end
     gone = gone + 1
   end
   if gone > 0 then Events.write_event(ctx, "fairness.purged", "queue", queue, "tasks", gone) end

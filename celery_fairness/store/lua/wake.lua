@@ -230,3 +230,12 @@ function Wake.change_ends_ms(ctx, now, longest)
   local first = redis.call("ZRANGE", ctx.prefix .. Keys.CHANGES_END, 0, 0, "WITHSCORES")[2]
   return math.min(longest, tonumber(first or math.huge) - now)
 end
+
+-- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
+function Wake.declare(ctx, limits, is_new, now)
+  local waiting = Config.check_again(ctx, Config.declare(ctx, limits, is_new, now))
+  for index = 1, #waiting do
+    local first = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. waiting[index], 0)
+    Active.wake_worker(ctx, string.match(first, "^%S+ (.*)$"))
+  end
+end

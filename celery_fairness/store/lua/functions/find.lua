@@ -6,7 +6,8 @@
 
   Returns {next, ROW, …}. `next` is where the page before ends, or "" if there is none. Pages go from the newest messages
   on (Tasks.tags_of). A row is that of one message, `{tag, state, owner, head, message}`.
-  - state is `waiting`, `delayed`, `running`, `dead` or `ended`. A task that ended waits until its result is written.
+  - state is `waiting`, `delayed`, `running`, `dead`, `moving` (moves.lua) or `ended`. A task that ended waits until its
+    result is written.
   - owner is the process that runs it, or "".
 ]]
 -- A producer may use one id for thousands of tasks, and each message may be large. Usually one task has an id.

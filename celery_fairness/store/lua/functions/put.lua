@@ -43,15 +43,6 @@
 ]]
 local WORDS = "^(%S+) (%S*) (%S*) (%S*) (%d) (%S+) (%S+) (%S+) (%S*) (%S*) (%S*) (%S*) (%d*) (%d*) (1?) (%S*)$"
 
--- If a new task changes the numbers of a key, the tasks that wait at this key are looked at again.
-local function declare(ctx, limits, is_new, now)
-  local waiting = Config.check_again(ctx, Config.declare(ctx, limits, is_new, now))
-  for index = 1, #waiting do
-    local first = redis.call("LINDEX", ctx.prefix .. Keys.WAITERS .. waiting[index], 0)
-    Active.wake_worker(ctx, string.match(first, "^%S+ (.*)$"))
-  end
-end
-
 -- Returns how many tasks of a tenant wait, and the tier of the last put that carried one. The tier is "" if
 -- none waits.
 local function waiting_of_tenant(ctx, key)
@@ -143,7 +134,7 @@ local function put(keys, args)
   end
   if replaces and not Unique.replace(ctx, held, task) then since = now end
   if unique and (replaces or is_same or not held) then Unique.take(ctx, unique.key, tag, since or now) end
-  if limits ~= "" then declare(ctx, limits, is_new ~= "", now) end
+  if limits ~= "" then Wake.declare(ctx, limits, is_new ~= "", now) end
   if limited then task.limits = Config.in_partition(ctx, queue, limits, "") end
   if task.limits ~= "" and not limited then redis.call("HSET", ctx.prefix .. Keys.CLOCK, "limited", 1) end
   if tenant == "_invalid" then
