@@ -16,9 +16,13 @@ from tests.support.numbers import unset
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+RATE = {"limit": 100, "period": "PT1H"}
 GOLD = {
     **unset("tier"),
     "concurrency": 9,
+    "burst": 20,
+    "rate": RATE,
+    "throttle": {"limit": 1, "period": "PT5S"},
     "weight": 2.5,
     "queue_class": "priority",
     "max_waiting": 100,
@@ -37,7 +41,10 @@ def test_tiers_are_listed_read_added_changed_and_deleted(api, claiming):
     assert added.json == {"name": "gold", **GOLD, "published": True}
     assert api("GET", "tiers/gold").json == added.json
     assert claiming.tenants.set_tier("acme", "gold").tier == "gold"
-    assert claiming.limits.inspect("tenant:acme").limit == 9
+    found = claiming.limits.inspect("tenant:acme")
+    assert (found.limit, found.burst, found.rate.limit, found.throttle.period) == (
+        *(9, 20, 100, "PT5S"),
+    )
     api("PUT", "tiers/gold", {**GOLD, "concurrency": None})
     assert claiming.limits.inspect("tenant:acme").limit is None
     gone = api("DELETE", "tiers/gold")
@@ -62,6 +69,9 @@ def test_a_tier_is_written_as_a_whole(api, field):
         ("weight", 1e7),
         ("queue_class", "fast"),
         ("max_waiting", 0),
+        ("burst", 0),
+        ("rate", "often"),
+        ("throttle", {"limit": 0, "period": "PT1H"}),
         ("description", "\x00"),
         ("description", "\ud800"),
         ("description", None),
@@ -92,8 +102,10 @@ def test_tenants_are_listed_read_added_changed_and_deleted(api, claiming):
     assert added.status == 200
     assert added.json == {"tenant": "acme", **ACME, **ALWAYS, "published": True}
     assert claiming.limits.inspect("tenant:acme").limit == 3
-    api("PUT", "tenants/acme", {**ACME, "tier": "free", "concurrency": 8, "note": "until May"})
-    assert claiming.limits.inspect("tenant:acme").limit == 8
+    own = {**ACME, "tier": "free", "concurrency": 8, "burst": 9, "rate": RATE, "note": "until May"}
+    assert api("PUT", "tenants/acme", own).json["rate"] == RATE
+    found = claiming.limits.inspect("tenant:acme")
+    assert (found.limit, found.burst, found.rate.period) == (8, 9, "PT1H")
     api("PUT", "tenants/beta", ACME)
     listed = api("GET", "tenants").json
     assert [each["tenant"] for each in listed["items"]] == ["acme", "beta"]
