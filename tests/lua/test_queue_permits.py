@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +50,15 @@ class Shop(Installation):
         assert len(self.claim(partition).tasks) == count
         self.requests.clear()
 
+    def serve_all(self) -> None:
+        """Do what the agent of a worker does with all keys that claims named."""
+        named = list(dict.fromkeys(self.requests))
+        for each in named:
+            self.key = each[1]
+            self.home = zlib.crc32(self.key.encode()) % self.count
+            self.requests = deque([each])
+            self.serve()
+
     def look(self, partition: int) -> list[str]:
         """Return the keys that a worker is to request for its running tasks."""
         keys = [key for each in self.running[partition] for key in each.key.split(",")[1:]]
@@ -77,6 +88,30 @@ def test_the_limit_of_a_queue_holds_over_all_partitions(make, key, numbers):
     started = turn(place)
     assert started.total() >= 0.9 * 3 * 5000 / 250
     assert min(started.values()) >= 8
+
+
+@pytest.mark.parametrize(("whole", "customers"), [("C1", 5), ("C3", 1), ("C3", 5)])
+def test_no_idle_permit_of_a_queue_keeps_its_customers_back_and_none_of_theirs_the_queue(
+    make, whole, customers
+):
+    place, task_ms = make(), 100
+    place.limit_queue(whole, "C1")
+    for number in range(60):
+        place.put(number % 4, customer=f"c{number % customers}")
+    ends: list[tuple[int, int]] = []
+    began, done = place.now, 0
+    while done < 60:
+        for _, partition in [each for each in ends if each[0] <= place.now]:
+            place.end(partition)
+            done += 1
+        ends = [each for each in ends if each[0] > place.now]
+        for partition in range(4):
+            place.serve_all()
+            ends += [(place.now + task_ms, partition) for _ in place.claim(partition).tasks]
+        assert sum(place.counts()) <= int(whole[1:])
+        place.now += 10
+    at_once = min(int(whole[1:]), customers)
+    assert place.now - began <= 1.6 * 60 * task_ms / at_once
 
 
 def test_a_whole_queue_asks_for_permits_by_its_tenants(make):

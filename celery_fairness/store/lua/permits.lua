@@ -69,19 +69,21 @@ function Permits.valid(ctx, its, rules)
 end
 
 -- Returns the logical time from which permits that the partition owes go back. Each has started a task before, unless no
--- worker was there.
-local function owed_at(its)
-  return its.ended and its.owed_at or its.owed_at + UNUSED_MS
+-- worker was there. If all tasks of a queue wait for other keys, they do not use its permits now.
+local function owed_at(ctx, key, its)
+  local queue = not its.ended and Config.queue_of_whole(ctx, key)
+  local is_used = not its.ended and not (queue and not Active.may_start(ctx, queue))
+  return its.owed_at + (is_used and UNUSED_MS or 0)
 end
 
 -- Returns how many permits go back, and start no task.
-local function owed_now(its, rules)
-  return (its.owed or 0) > 0 and owed_at(its) <= rules.logical and its.owed or 0
+local function owed_now(ctx, key, its, rules)
+  return (its.owed or 0) > 0 and owed_at(ctx, key, its) <= rules.logical and its.owed or 0
 end
 
--- Returns how many of the valid permits start tasks.
-function Permits.startable(ctx, its, rules)
-  return math.max(0, Permits.valid(ctx, its, rules) - owed_now(its, rules))
+-- Returns how many of the valid permits of a key start tasks.
+function Permits.startable(ctx, key, its, rules)
+  return math.max(0, Permits.valid(ctx, its, rules) - owed_now(ctx, key, its, rules))
 end
 
 -- Returns whether the slots of a limit are permits. Those of a private key are not, because its tenant is in this partition.
@@ -104,7 +106,7 @@ function Permits.set(ctx, limit, rules)
   if not Permits.bound(ctx, limit) then return end
   local its = Permits.read(ctx, limit.key)
   if limit.on_limit == "" and not its.most then return end
-  limit.permits, limit.its = Permits.startable(ctx, its, rules), its
+  limit.permits, limit.its = Permits.startable(ctx, limit.key, its, rules), its
 end
 
 -- Names a key to the caller, which requests permits of it.
@@ -115,12 +117,20 @@ local function name_key(ctx, key, its, rules)
   look_at(ctx, key, its.request_at)
 end
 
+-- A task waits for a partition of its queue. The queue may be left with permits that it does not use.
+local function look_at_whole(ctx, key)
+  local row = Config.row_of_key(ctx, key)
+  local its = row and Permits.read(ctx, row.key)
+  if its and (its.owed or 0) > 0 then look_at(ctx, row.key, its.owed_at) end
+end
+
 -- A claim has found too few permits for a task. Its slots are noted even before the time of the next request. Otherwise a
 -- partition that had enough for a smaller task would request no more.
 function Permits.note_short(ctx, limit, rules)
   local its, key, need = limit.its, limit.key, Slots.of_task(limit)
   local queue = Config.queue_of_whole(ctx, key)
   if queue and not Active.may_start(ctx, queue) then return end
+  if limit.of_queue then look_at_whole(ctx, key) end
   -- If all slots are taken here, no permit would help.
   if Slots.held(ctx, key) + need > limit.concurrency then return end
   local is_early = rules.logical < (its.request_at or 0)
@@ -161,9 +171,9 @@ end
 local function request_time(ctx, key, its, rules)
   local n, held, at = Permits.valid(ctx, its, rules), Slots.count(ctx, key), math.huge
   if n > 0 or held > 0 then at = its.renew_at or rules.logical end
-  if (its.owed or 0) > 0 and n > held then at = math.min(at, owed_at(its)) end
+  if (its.owed or 0) > 0 and n > held then at = math.min(at, owed_at(ctx, key, its)) end
   local wanted = held + (its.need or 1)
-  if wanted > Permits.startable(ctx, its, rules) and wanted <= (its.most or its.own or 0) and waits(ctx, key) then
+  if wanted > Permits.startable(ctx, key, its, rules) and wanted <= (its.most or its.own or 0) and waits(ctx, key) then
     at = math.min(at, its.request_at or 0)
   end
   return at < math.huge and at or nil
@@ -219,14 +229,15 @@ function Permits.request(ctx, key, rules, home)
   if waits(ctx, key) then
     waiting = math.max(its.need or 1, count_waiting(ctx, key))
   end
-  local returns = math.max(0, math.min(math.max(owed_now(its, rules), n - held - waiting), n - held))
+  local returns = math.max(0, math.min(math.max(owed_now(ctx, key, its, rules), n - held - waiting), n - held))
   its.n = n - returns
   its["until"], its.run, its.seen, its.stamp = its.n > 0 and its["until"] or 0, run, rules.now, rules.now
   -- The number grows although the object may be new.
   its.number = math.max((its.number or 0) + 1, rules.now)
   its.owed, its.owed_at = math.min(its.n, math.max(0, (its.owed or 0) - returns)), its.owed_at or logical
   its.renew_at = logical + math.floor(rules.lease_ms / 3)
-  if waiting > 0 then its.request_at = logical + REQUEST_AGAIN_MS end
+  -- The home sends no worker to a partition that has reported no task.
+  its.request_at = waiting > 0 and logical + REQUEST_AGAIN_MS or nil
   if home then
     its.home, its.home_until = math.max(home, its.home or 0), logical + Permits.margin_ms(rules.lease_ms)
   end
@@ -253,6 +264,6 @@ function Permits.accept(ctx, key, answer, rules)
   write(ctx, key, its)
   look_at(ctx, key, request_time(ctx, key, its, rules) or its.renew_at)
   -- Limits may have closed while permits were void, which are valid again although none was added.
-  if Permits.startable(ctx, its, rules) > Slots.count(ctx, key) then Wake.wake_waiters(ctx, key, rules) end
+  if Permits.startable(ctx, key, its, rules) > Slots.count(ctx, key) then Wake.wake_waiters(ctx, key, rules) end
   return true
 end
