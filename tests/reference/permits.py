@@ -1,25 +1,27 @@
-"""The permits of one key as a model, whose states are all visited.
+"""A model of the permits of one key, and a search that visits all of its states.
 
-A key has some permits. Its home grants them to partitions, and a partition starts tasks only with
-permits that it has. Servers do not call each other. A worker carries each message, so a message may
-come late, twice or never.
+A key has some permits. Its home grants them to partitions. A partition starts a task only with a
+permit. Servers do not call each other. A worker carries each message, so a message may come late,
+twice or never.
 
-    request at the partition: it stamps its clock and a new number, and stops using what it returns
-    grant   at the home: it notes the holder, the number of permits and their end, and may add some
-    accept  at the partition: it adds them, if no newer request was made; they last for LIFE
-            ticks from the stamp
+    request   The partition stamps its clock and takes a new number. It stops using what it returns.
 
-A *count* makes a request at all partitions in turn, and their reports replace the home's notes.
+    grant     The home notes the holder, its permits and their end. It may add some.
 
-Each server may be replaced by a copy with an older memory, while the old one goes on until the end
-of the tick. Clocks step. All times of a state are relative to now, so the states are finite.
+    accept    The partition adds them, if it has made no newer request. They last for LIFE ticks
+              from the stamp.
+
+A *count* makes a request at all partitions in turn. Their reports replace the home's notes.
+
+A server may be replaced by a copy with an older memory. The old server goes on until the end of the
+tick. Clocks step. All times of a state are relative to now, so the states are finite.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,7 +85,7 @@ class Part(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What the home has noted of one holder."""
+    """The home's note of one holder."""
 
     p: int
     run: int
@@ -370,7 +372,7 @@ class Search:
             )
 
     def _counted(self, home: Home, answers: tuple[Message, ...]) -> Home:
-        """Return a home that has noted the answers. Older ones than it knows change nothing."""
+        """Return a home that has noted the answers. Answers older than its notes change nothing."""
         noted = {(each.p, each.run): each for each in home.entries}
         for each in answers:
             known = noted.get((each.p, each.run))
@@ -563,7 +565,7 @@ def _with_least_numbers(world: World, rules: Rules) -> World:
                 if each.end > 0 or (each.p, each.run) in requested:
                     runs[each.p].add(each.run)
     run = {p: _ranks(each) for p, each in runs.items()}
-    # What was before all homes is 0.
+    # A run from before all homes is 0.
     known = {each.run for each in _homes(world)}
     known |= {each.home for each in world.messages if each.is_answer}
     known |= {each.home for each in _servers(world) if each.home >= min(known)}
@@ -601,15 +603,7 @@ def _with_least_numbers(world: World, rules: Rules) -> World:
         )
         return home._replace(run=home_run[home.run], entries=entries)
 
-    count = world.count
-    return world._replace(
-        parts=tuple(map(part, world.parts)),
-        home=noted(world.home),
-        old_parts=tuple(sorted(map(part, world.old_parts))),
-        old_home=noted(world.old_home) if world.old_home else None,
-        messages=tuple(sorted(map(message, world.messages))),
-        count=(home_run[count[0]], tuple(sorted(map(message, count[1])))) if count else None,
-    )
+    return _mapped(world, part, message, noted, home_run.__getitem__)
 
 
 def _swapped(world: World) -> World:
@@ -625,12 +619,23 @@ def _swapped(world: World) -> World:
         entries = tuple(sorted(entry._replace(p=1 - entry.p) for entry in each.entries))
         return each._replace(entries=entries)
 
+    return _mapped(world, part, message, home, lambda run: run)
+
+
+def _mapped(
+    world: World,
+    part: Callable[[Part], Part],
+    message: Callable[[Message], Message],
+    home: Callable[[Home], Home],
+    home_run: Callable[[int], int],
+) -> World:
+    """Return a world in which each server, message, home and run of a home is replaced."""
     count = world.count
     return world._replace(
-        parts=tuple(map(part, reversed(world.parts))),
+        parts=tuple(sorted(map(part, world.parts))),
         home=home(world.home),
         old_parts=tuple(sorted(map(part, world.old_parts))),
         old_home=home(world.old_home) if world.old_home else None,
         messages=tuple(sorted(map(message, world.messages))),
-        count=(count[0], tuple(sorted(map(message, count[1])))) if count else None,
+        count=(home_run(count[0]), tuple(sorted(map(message, count[1])))) if count else None,
     )
