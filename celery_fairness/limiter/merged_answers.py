@@ -99,7 +99,7 @@ def merge_totals(answers: Sequence[Answer]) -> Answer:
 
 
 def merge_keys(answers: Sequence[Answer]) -> Answer:
-    """Return one answer of ``inspect``: the facts of the partition that knows most, and sums."""
+    """Return one answer of ``inspect``: sums, and the facts of the partition with most tasks."""
     if len(answers) == 1:
         return answers[0]
     known = [each for each in answers if each["known"]]

@@ -87,7 +87,7 @@ def slot_of(key: str) -> int:
 
 
 class ClusterNodes:
-    """Asks the nodes of a cluster which primary has which slots.
+    """Reads from the nodes of a cluster which primary has which slots.
 
     Args:
         seeds: Host and port of some nodes. The first that answers is enough.
@@ -111,7 +111,7 @@ class ClusterNodes:
         Args:
             connect: Makes a connection of redis-py to a node.
             slots: The slots.
-            last: Nodes that did not answer lately. They are asked after the others.
+            last: Nodes that did not answer lately. They are tried after the others.
 
         Raises:
             ConnectionLost: No node names a primary. The text has the reason of the last one.

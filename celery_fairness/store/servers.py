@@ -4,9 +4,9 @@ A partition is on one server. With one Redis that is the same for all. In a list
 partition p is on server p mod n. In a cluster it is on the primary of its slot.
 
 No call waits for a server that has not answered lately: such a server is *away*, and each call of
-its partitions fails at once. A thread asks it again and again until it answers.
+its partitions fails at once. A thread probes it until it answers.
 
-    answers --no answer in time, or no connection--> away --it answers the thread--> answers
+    answers --no answer in time, or no connection--> away --it answers a probe--> answers
 
 A lone server is never away: each call tries it.
 """
@@ -43,8 +43,8 @@ from celery_fairness.util.throttled_log import Notices
 
 logger = logging.getLogger("celery_fairness")
 
-#: Pause before the thread asks a server again, in seconds.
-ASK_AGAIN_SECONDS = 0.1
+#: Pause before each probe of a server that is away, in seconds.
+PROBE_SECONDS = 0.1
 
 
 class ServerAway(ConnectionLost):
@@ -65,7 +65,7 @@ class Server:
     Attributes:
         node: Its host and port. None for the only server.
         number: Its position in a list, from 0.
-        is_late: Whether an answer to a worker's loop is late, so the loop asks it for nothing.
+        is_late: Whether an answer to a worker's loop is late, so the loop sends it nothing.
         place: Its position from 1 and the number of servers, as in ``1/3``. "" without a list.
     """
 
@@ -80,7 +80,7 @@ class Server:
     @property
     def problem(self) -> str:
         """Why it is away. "" if it answers."""
-        # The thread that asks it is in the process that missed the answer.
+        # The thread that probes it is in the process that missed the answer.
         return self._problem if self._problem and self._pid == os.getpid() else ""
 
     @problem.setter
@@ -140,21 +140,21 @@ class Servers:
     def _await_answer(self, server: Server) -> None:
         bell, notices = Bell(), Notices(logger)
         while server.problem:
-            bell.wait(ASK_AGAIN_SECONDS)
+            bell.wait(PROBE_SECONDS)
             try:
-                self._ask(server)
+                self._probe(server)
             except (RedisError, OSError):
                 continue
             except Exception as error:  # noqa: BLE001 - without this thread it would stay away for ever
                 text = str(error) or type(error).__name__
-                notices.error("ask", "%s cannot be asked, it is tried again: %s", server, text)
+                notices.error("probe", "%s cannot be probed, it is tried again: %s", server, text)
                 continue
             server.problem = ""
         for call in list(self.on_back):
             call()
 
-    def _ask(self, server: Server) -> None:
-        """Ask a server that is away for an answer. Raise if there is none."""
+    def _probe(self, server: Server) -> None:
+        """Send a ping to a server that is away. Raise if it does not answer."""
         connection = self.connect(server)
         try:
             connection.client().ping()
@@ -235,7 +235,7 @@ class ClusterServers(Servers):
         client = self.connect(Server((host, port))).client()
         return client.connection_pool.make_connection()
 
-    def _ask(self, server: Server) -> None:
+    def _probe(self, server: Server) -> None:
         # Another node may have become the primary of its slots.
         self._read_owners()
         owners = set(self._owners.values())
@@ -244,7 +244,7 @@ class ClusterServers(Servers):
             if missing:
                 raise ServerNotReady(f"slot {min(missing)} has no primary")
         elif server.node in owners:
-            super()._ask(server)
+            super()._probe(server)
 
 
 class PartedConnection(Connection):
@@ -355,7 +355,7 @@ class PartedConnection(Connection):
                     pipe.execute_command("FCALL", name, 1, prefix, *args)
                 found: Sequence[Any] = pipe.execute(raise_on_error=False)
             except NotServed:
-                # Each goes to the node that has its slot by now. What ran has the same answer.
+                # Each goes to the node that has its slot by now. One that ran has the same answer.
                 found = [self._or_error(function, *given[index]) for index in indexes]
             except (ConnectionLost, AnswerLate, OSError) as error:
                 self.servers.lost(server, error)

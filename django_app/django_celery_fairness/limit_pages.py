@@ -92,7 +92,7 @@ class KeyRow:
 
     @property
     def saves(self) -> str:
-        """What the key saves for a task; "" if it saves nothing."""
+        """The slots and units that the key saves for a task, as a text. "" if it saves nothing."""
         return "" if self.found.saving is None else saving_text(self.found.saving)
 
     @property

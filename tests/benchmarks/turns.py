@@ -47,7 +47,7 @@ class Contender:
         node: The node of a cluster that has its tasks; None: a database of the server.
         idle: The address of a broker that takes no time; None: Redis.
         partitions: The number of partitions of its installation.
-        servers: The servers of its partitions; none: the server of the others.
+        servers: The servers of its partitions. Without any, it is on the server of the others.
     """
 
     task: str

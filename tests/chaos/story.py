@@ -370,7 +370,7 @@ class Story:
         return lost, gone, unheld
 
     def lines_of(self, task_id: str) -> list[Event]:
-        """Return what the ledger says of one task, of its processes' deaths, and of outages."""
+        """Return the events of one task, of the deaths of its processes, and of outages."""
         own = [event for event in self.events if event.get("id") == task_id]
         first, last = own[0]["at"] - self.lease_seconds, own[-1]["at"]
         workers = {event["worker"] for event in own if "worker" in event}

@@ -177,7 +177,7 @@ class Installation:
                 self.run(calls.RENEW, calls.renew_args(held, RULES, None, self.time), partition)
 
     def valid(self) -> list[int]:
-        """Return how many permits each partition says that it has."""
+        """Return the permits of each partition, by its own table."""
         found = []
         for partition in range(self.count):
             args = calls.request_permits_args(self.key, self.rules, None, self.time)

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Demand:
-    """What one partition wants.
+    """The slots that one partition could use.
 
     Attributes:
         slots: The slots that it could use.

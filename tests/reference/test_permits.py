@@ -9,7 +9,7 @@ import pytest
 
 from tests.reference.permits import Rules, Search
 
-#: ``REFERENCE_PERMITS=1`` visits the states with one trouble too, for an hour or less.
+#: ``REFERENCE_PERMITS=1`` also visits the states with one trouble, in up to an hour.
 LONG = bool(os.environ.get("REFERENCE_PERMITS"))
 ABOVE = "above the limit"
 
@@ -30,7 +30,7 @@ def test_no_state_violates_the_rules(permits: int, states: int) -> None:
     assert found.states > states
 
 
-@pytest.mark.skipif(not LONG, reason="takes minutes: set REFERENCE_PERMITS=1")
+@pytest.mark.skipif(not LONG, reason="takes up to an hour: set REFERENCE_PERMITS=1")
 @pytest.mark.parametrize("has_counts", [False, True])
 @pytest.mark.parametrize("trouble", ["home", "clock", "partition", "twice"])
 def test_no_state_with_a_trouble_violates_the_rules(trouble: str, has_counts: bool) -> None:

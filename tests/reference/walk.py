@@ -476,7 +476,7 @@ class Walk:
         for _ in range(len(self.reference.outcomes) + 2):
             self.now += self.scene.rules.lease_ms // 3 + 1
             self.run(("next_outcome", "on", True))
-        # Each worker renews. Where nothing has a limit, that alone forgets the report of an API.
+        # Each worker renews. If nothing has a limit, that alone forgets the report of an API.
         self.run(("renew", (), "now"))
         self.lift()
         self.check_kept()

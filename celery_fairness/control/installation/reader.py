@@ -27,8 +27,8 @@ WALK_COUNT = 100
 class Reader:
     """Reads one installation.
 
-    Of several partitions it reads the tables of the home. What the partitions have is read by a
-    reader of each (:attr:`parts`), or summed (:meth:`sums`).
+    With several partitions it reads the tables of the home. Each partition has a reader of its own
+    (:attr:`parts`), and :meth:`sums` adds up the tables of all.
     """
 
     def __init__(self, limiter: Limiter) -> None:
@@ -80,7 +80,7 @@ class Reader:
             return self._limiter.connection.run(function, prefix, args)
 
     def read(self, command: str, *args: Any) -> Any:
-        """Run one plain command. Of several partitions it reads a table of the home.
+        """Run one plain command. With several partitions it reads a table of the home.
 
         Raises:
             NotWithPartitions: Each partition has this table.

@@ -30,7 +30,7 @@ class SharedChanges:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        #: What the home had when all partitions were repaired last.
+        #: The changes of the home when all partitions were repaired last.
         self._repaired: Any = None
 
     def repair(self, *, again: bool = False) -> int:

@@ -106,7 +106,7 @@ class Override(values_of("override", Value)):  # type: ignore[misc]  # mypy cann
 
 
 class SavedForTask(Value):
-    """What a key saves for the first task that waits there and takes several slots or units.
+    """The slots and units that a key saves for a task that takes several, the first that waits.
 
     Attributes:
         slots: Slots that no other task gets. 0 if the key saves none.

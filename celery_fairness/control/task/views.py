@@ -228,8 +228,8 @@ class Blocker:
             window is full.
         amount: What the task takes of the number that blocks it. None if it takes 1 and the key
             saves nothing.
-        burst: Of a tenant that may run more tasks than its concurrency while a worker has nothing
-            else: how many in all. None is no more.
+        burst: The tasks that a tenant may run in all while a worker has nothing else. None if it
+            may run no more than its concurrency.
         permits: Of a key that tenants of several partitions share: how many of its slots the
             partition of the task may take now. None for any other key.
     """

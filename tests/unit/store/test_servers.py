@@ -1,4 +1,4 @@
-"""The thread that asks a server which is away."""
+"""The thread that probes a server which is away."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def test_any_error_lets_the_thread_ask_again(caplog: pytest.LogCaptureFixture) -
         eventually(lambda: backs == [True])
     assert server.problem == ""
     (line,) = caplog.messages
-    assert line == "two:2 cannot be asked, it is tried again: a wrong option"
+    assert line == "two:2 cannot be probed, it is tried again: a wrong option"

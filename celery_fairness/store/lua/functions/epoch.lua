@@ -1,5 +1,5 @@
 --[[
-  epoch: the epoch of the memory. A process that connects to its broker asks for it, before it may claim anything. The
+  epoch: the epoch of the memory. A process that connects to its broker reads it, before it may claim anything. The
   function writes only the clock, so a user who may only put can call it.
 
   args[1]  lease_ms   int  how long a lease lives without a renewal
@@ -9,8 +9,8 @@
   args[4]  place      str  the position of this server in a list of servers, as in "2/3", may be absent. The first caller
                            fixes it, under the prefix of the home on each server
 
-  Returns the epoch in ms, or an error with the word PARTITIONS and the number that the installation has, or with the word
-  SERVERS and the place that this server has.
+  Returns the epoch in ms. If the number or the place is another one, returns an error. That has the word PARTITIONS and the
+  number that the installation has, or the word SERVERS and the place that this server has.
 ]]
 register("epoch", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1], memo = {}, result = {}}
