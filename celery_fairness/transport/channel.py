@@ -23,7 +23,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
@@ -531,6 +531,31 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
         return {}
 
     # -- a home that is away ----------------------------------------------------------------------
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        client = super()._create_client(asynchronous)
+        # kombu pings the home for each new channel.
+        client.ping = partial(self.at_home, client.ping)
+        return client
+
+    def meet_home(self) -> None:
+        """Check the number of partitions and the place of the home, unless it is away."""
+        session = self.session
+        self.at_home(lambda: session.renewals.meet_home(session.call))
+        session.has_met_home = True
+
+    def at_home(self, call: Callable[[], Any]) -> Any:
+        """Make a call to the home and return its answer.
+
+        A process that has met the home before goes on without it, with None.
+        """
+        session = self.session
+        if not session.has_met_home:
+            return call()
+        if not self.home_is_away:
+            with self.may_lose_home():
+                return call()
+        return None
 
     @property
     def home_is_away(self) -> bool:

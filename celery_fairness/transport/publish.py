@@ -16,6 +16,7 @@ retry, uses the same delivery tag, so the task waits once.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -251,10 +252,17 @@ class PublishMixin(_Channel):
     def _next_delivery_tag(self) -> str:
         return self._tag or new_id(16)
 
-    def _queue_bind(self, exchange: str, *args: Any) -> Any:
+    def _queue_bind(self, exchange: str, *args: Any) -> None:
         self._tables.pop(exchange, None)
-        return super()._queue_bind(exchange, *args)
+        bind, bound = partial(super()._queue_bind, exchange, *args), self.session.bound
+        if (exchange, *args) in bound:
+            # kombu binds anew on each connection.
+            self.at_home(bind)
+        else:
+            bind()
+            bound.add((exchange, *args))
 
     def _delete(self, queue: str, exchange: str, *args: Any, **kwargs: Any) -> Any:
         self._tables.pop(exchange, None)
+        self.session.bound.discard((exchange, *args[:2], queue))
         return super()._delete(queue, exchange, *args, **kwargs)

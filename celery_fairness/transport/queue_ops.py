@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from queue import Empty
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -176,7 +177,7 @@ class QueueOperationsMixin(_Channel):
     # -- queues -----------------------------------------------------------------------------------
 
     def _size(self, queue: str) -> int:
-        plain = int(super()._size(queue))
+        plain = int(self.at_home(partial(super()._size, queue)) or 0)
         if not self.is_fair(queue):
             return plain
         return plain + self._waiting(queue)

@@ -68,7 +68,7 @@ class Transport(redis_transport.Transport):
             session = channel.session
             if session.partitions.are_several:
                 # A producer does not ask for the epochs of all partitions.
-                session.renewals.meet_home(session.call)
+                channel.meet_home()
             else:
                 session.renewals.sync_epoch(session.call)
         except BaseException:

@@ -117,6 +117,10 @@ class Session:
         self._client, self._client_of_thread = make(), make()
         self._client_of_agent = make() if partitions.are_several else None
         self._make_servers, self._client_of = make_servers, client_of
+        #: Whether the home has answered to a channel of this process, or of its parent.
+        self.has_met_home = False
+        #: The bindings that it has stored there: exchange, routing key, pattern and queue.
+        self.bound = set[tuple[str, ...]]()
         self.forget()
 
     def forget(self) -> None:

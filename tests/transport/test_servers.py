@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from celery_fairness.errors import SettingsError
@@ -163,6 +163,42 @@ def test_a_publish_waits_for_its_server_by_its_policy(
     waits.join(at_most(10.0))
     inbox = Inbox(connection, "jobs")
     assert sorted(inbox.await_count(2)) == [2, 3]
+
+
+def test_a_process_that_has_met_its_home_sends_without_it(
+    open_there: Any, several_servers: list[RedisServer]
+) -> None:
+    declared = [Queue("jobs", Exchange("direct jobs"), routing_key="jobs")]
+
+    def send(connection: Connection, server: int) -> None:
+        policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+        headers = charged(tenant_on(server))
+        publish(
+            *(connection, "jobs", server),
+            declare=declared,
+            headers=headers,
+            retry=True,
+            retry_policy=policy,
+        )
+
+    connection = open_there()
+    for server in range(3):
+        send(connection, server)
+    several_servers[0].pause()
+    with pytest.raises(OperationalError):
+        send(connection, 0)
+    began = time.monotonic()
+    for server in (1, 2):
+        # Its connection to the home was closed after that error.
+        send(connection, server)
+        send(open_there(), server)
+    assert time.monotonic() - began < at_most(1.0)
+    several_servers[0].resume()
+    eventually(lambda: not sessions()[0].servers.any_away)
+    send(connection, 0)
+    inbox = Inbox(connection, "jobs")
+    # The put that raised was in the socket of the frozen server.
+    assert sorted(inbox.await_count(9)) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_a_producer_that_begins_while_a_server_is_away_declares_and_sends(
