@@ -276,3 +276,20 @@ def test_a_server_that_goes_away_ends_the_move_and_the_next_completes_it(
     assert migrate(new).exit_code == 0
     assert ids(new) == dict.fromkeys(all_ids(), 1)
     assert ids(fairness) == {}
+
+
+@pytest.mark.one_redis("a cluster beside it")
+def test_one_redis_moves_to_a_cluster_and_back(
+    old, make_new, migrate, run, cluster, fairness, redis_url
+):
+    new = make_new(cluster.url("faircluster"), partitions=4)
+    assert migrate(new).exit_code == 0
+    assert ids(new) == dict.fromkeys(all_ids(), 1)
+    assert ids(fairness) == {}
+    url = cluster.url("faircluster")
+    done = run("queue", "migrate", "--from", url, "--from-namespace", "new", of=fairness)
+    assert done.exit_code == 0, done.stderr
+    assert ids(fairness) == dict.fromkeys(all_ids(), 1)
+    for tenant in TENANTS[1:]:
+        waiting = [each.task_id for each in fairness.tasks.list(tenant=tenant).items]
+        assert waiting == [f"{tenant}-{number}" for number in range(3)]
