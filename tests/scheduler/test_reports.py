@@ -67,6 +67,7 @@ def test_ends_that_are_at_most_two_seconds_apart_are_of_one_window(shop):
     report(shop, 3)
     assert report(shop, 9, 12)[1] == [3, START_MS + 10 * SECOND]
     assert report(shop, 1, 8)[1] == [1, START_MS + 10 * SECOND]
+    assert report(shop, 5, 12.001)[1] == [5, START_MS + 12_001]
 
 
 def test_a_report_that_is_over_lowers_no_later_one(shop):
@@ -94,6 +95,49 @@ def test_a_start_from_before_the_report_gives_nothing_back(shop):
     shop.end_one(0, Verdict.HEAD, begun=False)
     assert shop.claim()[0] == [1]
     assert shop.claim()[0] == []
+
+
+@pytest.mark.parametrize("cool", [15, 9.999])
+def test_a_start_that_is_given_back_ends_no_other_cool_down(shop, cool):
+    """Another cool-down may end when the report does."""
+    left = 1 if cool == 15 else 2
+    shop.put("a", API, times=3)
+    report(shop, left)
+    shop.at(1)
+    assert shop.claim(1)[0] == [1]
+    report(shop, cool=cool)
+    shop.end_one(0, Verdict.HEAD, begun=False)
+    assert shop.claim()[0] == []
+    shop.at(1 + round(cool * SECOND))
+    assert shop.claim()[0] == [1, 2, 3]
+
+
+def test_a_report_ends_at_its_time(shop):
+    shop.put("a", API)
+    report(shop, 1)
+    assert shown(shop) == [1, START_MS + 10 * SECOND]
+    shop.at(10 * SECOND)
+    assert shown(shop) is None
+    assert shop.claim()[0] == [1]
+    # The start is none of those that were free, so the key does not cool down.
+    assert not [kind for kind, _ in shop.events() if kind == "rate_limit.dynamic_adjusted"]
+    assert not shop.client.hexists(f"{shop.prefix}window:api", "left")
+
+
+def shown(shop):
+    """Return the free starts of the report, and until when, as people see them."""
+    rules = {"lease_ms": 60 * SECOND, "default_tier": "free", "tiers": {}, "enforcement": "on"}
+    wanted = {"key": "api", "tenant_key": "", "tier": "", "app": "", "first": 0}
+    args = calls.json_args(**rules, **wanted, frozen_ms=str(shop.now))
+    return json.loads(shop.run(calls.INSPECT, args)).get("reported")
+
+
+def test_a_cool_down_that_is_over_is_deleted_though_no_task_has_a_limit(shop):
+    report(shop, 0)
+    shop.at(10 * SECOND)
+    shop.put("a")
+    assert shop.claim()[0] == [1]
+    assert not shop.client.keys(f"{shop.prefix}cool_downs")
 
 
 def test_the_end_of_a_cool_down_by_a_person_ends_the_report(shop):
@@ -127,6 +171,11 @@ def test_a_retry_after_beside_it_holds_for_its_own_time(shop):
     assert shop.claim()[0] == []
     shop.at(3 * SECOND)
     assert shop.claim()[0] == [1]
+
+
+def test_a_report_shortens_no_cool_down(shop):
+    report(shop, cool=15)
+    assert report(shop, 0, 10) == (15 * SECOND, [0, START_MS + 10 * SECOND])
 
 
 def test_a_report_leaves_nothing_behind(shop):
