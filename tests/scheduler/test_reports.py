@@ -146,6 +146,8 @@ def test_the_end_of_a_cool_down_by_a_person_ends_the_report(shop):
     assert shop.claim()[0] == [1]
     shop.stop("clear", "api")
     assert shop.claim()[0] == [2, 3]
+    # So it lowers no later report of its window.
+    assert report(shop, 5) == (0, [5, START_MS + 10 * SECOND])
 
 
 def test_an_override_does_not_lift_a_report(shop):
