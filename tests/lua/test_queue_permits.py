@@ -148,6 +148,8 @@ def test_a_queue_in_which_no_tenant_may_start_asks_for_nothing(make):
 def test_tasks_from_before_a_limit_count_in_all_partitions(make, how):
     place = make(PART)
     place.limit_queue("", "L9")
+    # The home is quiet after this change too.
+    place.wait(LIFE + MARGIN)
     place.started(1, 2)
     place.started(2, 2)
     place.now += 1
@@ -170,11 +172,13 @@ def test_tasks_from_before_a_limit_count_in_all_partitions(make, how):
 def test_tasks_count_that_started_while_an_override_lifted_the_limit(make):
     place = make(PART)
     place.limit_queue("", "C3")
-    place.override(PART, "C-", place.now + 1000)
+    lasts = 2 * (LIFE + MARGIN)
+    place.override(PART, "C-", place.now + lasts)
+    place.wait(lasts - 1)
     one, other = (each for each in range(3) if each != place.home)
     place.started(one, 3)
     # No call of the home has ended the override yet.
-    place.now += 1000
+    place.now += 1
     place.put(other, 5, customer="c1")
     place.claim(other)
     place.serve()
