@@ -346,7 +346,7 @@ def check_partitions(task: FairTask, fairness: Any) -> None:
     if count == 1:
         return
     sources = (
-        ("limits", task.limit_source, ", or a limit with a concurrency alone whose tasks wait"),
+        ("limits", task.limit_source, ", or a limit whose tasks wait"),
         ("unique", task.unique_source, ""),
     )
     for option, source, others in sources:

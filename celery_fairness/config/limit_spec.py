@@ -23,6 +23,8 @@ from celery_fairness.config.numbers import (
 
 #: Values of ``Limit.of``: a limit with its queue's numbers, and the limit of the whole queue.
 OF_QUEUE, WHOLE = "q", "g"
+#: The numbers that hold for several partitions together.
+_OF_SHARED_KEYS = frozenset({"concurrency", "slots", "rate", "throttle", "units"})
 OnLimit = Literal["wait", "reschedule", "drop"]
 #: The actions for a task over a limit, the mildest first.
 ACTIONS: tuple[OnLimit, ...] = ("wait", "reschedule", "drop")
@@ -75,18 +77,18 @@ class Limit:
 
     @property
     def spans_partitions(self) -> bool:
-        """Whether it holds for several partitions together, because each slot is a permit (ADR 30).
+        """Whether it holds for several partitions together, by permits and lots (ADR 30, ADR 32).
 
-        Starts are counted in one partition. A task that must not wait would be dropped or put off
-        in a partition without permits, although others have some. The key of a queue has the
-        queue's numbers alone, and that of a tenant also counts tasks that need no permit.
+        A task that must not wait would be dropped or put off in a partition that has none, although
+        others have some. The key of a queue has the queue's numbers alone, and that of a tenant
+        also counts tasks that need no permit.
         """
         if self.of == OF_QUEUE:
             return True
         if self.key.startswith(("queue:", "tenant:")):
             return False
-        counts_slots = {"concurrency", "slots"}.issuperset(name for name, _ in self.numbers)
-        return counts_slots and self.on_limit == "wait" and not self.of
+        counted = _OF_SHARED_KEYS.issuperset(name for name, _ in self.numbers)
+        return counted and self.on_limit == "wait" and not self.of
 
     @property
     def name(self) -> str:

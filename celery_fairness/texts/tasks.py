@@ -192,6 +192,8 @@ def _blocked(by: Blocker) -> Iterator[Sentence]:
     if by.permits is not None and by.limit is not None and by.held < by.limit:
         has = f"its partition has {by.permits} and uses {by.held}"
         held = f"waits for a permit: the home of the key grants {by.limit}, {has}"
+    if by.lends:
+        held = f"waits for its partition's turn: the home of the key lends {by.lends}"
     reasons = by.in_force.reasons if by.in_force is not None else ()
     is_shown = reasons and (
         reasons[0].by_people or (reasons[0].kind == "tier" and (by.counted or by.burst))

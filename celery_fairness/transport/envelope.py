@@ -130,8 +130,8 @@ def _expect_no_key_of_one_partition(waiting: Waiting, count: int) -> None:
     shared = [key for key in keys if not (waiting.tenant and own.search(key))]
     if shared:
         raise PolicyInvalid(
-            "key: expected one with {tenant} as a word of its own, or a limit with a concurrency "
-            f"alone whose tasks wait, because fairness.partitions is {count} and this key would "
+            "key: expected one with {tenant} as a word of its own, or a limit whose tasks "
+            f"wait, because fairness.partitions is {count} and this key would "
             f"count in each partition alone, got: {shared[0]!r}"
         )
 

@@ -1,18 +1,19 @@
-"""The agent of a worker that carries permits between partitions (ADR 30).
+"""The agent of a worker that carries permits and lots between partitions (ADR 30, ADR 32).
 
-The concurrency of a key that tenants of several partitions have holds for all partitions together.
-Its home grants permits, and a partition starts tasks only with permits that it has. Servers do not
-call each other, so a worker carries the three messages:
+The numbers of a key that tenants of several partitions have hold for all partitions together. Its
+home grants permits for its concurrency, and lends lots of starts for its rates. A partition starts
+tasks only with what it has. Servers do not call each other, so a worker carries the three messages:
 
     request (partition) --> grant (home of the key) --> accept (partition)
 
 Claims name the keys of these requests. An agent may die or be slow at any point. Then permits
 idle until the next request, and no limit is exceeded. An agent has a thread and a connection of its
-own, so no loop waits for it.
+own, so no loop waits for it. It comes back when the next turn of a partition comes.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import logging
 from collections import defaultdict, deque
@@ -62,6 +63,8 @@ class PermitAgent:
         self._lease_table = lease_table
         #: The keys whose requests wait, each once: claims name a key again and again until then.
         self._named: dict[tuple[int, str], None] = {}
+        #: When a partition has its next turn at a key, the earliest first (monotonic seconds).
+        self._turns: list[tuple[float, int, str]] = []
         self._notices = Notices(logger)
         self._bell, self._lock = Bell(), native_lock()
         self._runs = self._closed = False
@@ -92,7 +95,8 @@ class PermitAgent:
         every = self._rules.lease_ms / 3000
         look_at = monotonic() + every
         while not self._closed:
-            self._bell.wait(look_at - monotonic())
+            wakes_at = min([look_at, *(turn[0] for turn in self._turns[:1])])
+            self._bell.wait(max(0.0, wakes_at - monotonic()))
             if monotonic() >= look_at:
                 look_at = monotonic() + every
                 self._try(self._look)
@@ -108,6 +112,9 @@ class PermitAgent:
 
     def _next(self) -> tuple[int, str] | None:
         """Take the key that waits longest; return None without one."""
+        while self._turns and self._turns[0][0] <= monotonic():
+            _, partition, key = heapq.heappop(self._turns)
+            self._name(partition, [key])
         with self._lock:
             named = next(iter(self._named), None)
             if named is not None:
@@ -148,7 +155,11 @@ class PermitAgent:
             partition = todo.popleft()
             report = self._request(key, partition)
             granted = self._grant(key, [report])
-            self._accept(key, report, granted, granted["answers"][0])
+            answer = granted["answers"][0]
+            self._accept(key, report, granted, answer)
+            if "again_ms" in answer:
+                turn = (monotonic() + answer["again_ms"] / 1000, partition, key)
+                heapq.heappush(self._turns, turn)
             todo += (each for each in granted.get("visits", ()) if each not in todo)
             if counts := granted.get("counts"):
                 self._count(key, granted["home"], counts)
@@ -177,8 +188,15 @@ class PermitAgent:
     def _accept(
         self, key: str, report: dict[str, Any], granted: dict[str, Any], answer: dict[str, Any]
     ) -> None:
-        """Bring the answer of the home to a partition, if it has permits by that answer."""
-        if answer["added"] < 0 or answer["n"] == 0:
+        """Bring the answer of the home to a partition, unless it changes nothing there."""
+        # With reported starts, too, the partition learns that the home has counted them.
+        news = (
+            answer["n"]
+            or "lot" in answer
+            or "again_ms" in answer
+            or "number" in report.get("lot", ())
+        )
+        if answer["added"] < 0 or not news:
             return
         args = calls.accept_permits_args(key, report["run"], granted["home"], answer, self._rules)
         partition = report["partition"]

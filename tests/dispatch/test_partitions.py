@@ -75,10 +75,10 @@ def test_a_tier_is_in_force_in_the_partition_of_its_tenant(shop: Shop) -> None:
 
 
 def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
-    shared = RateLimitPolicy("api:stripe", rate="1/s")
+    shared = RateLimitPolicy("api:stripe", rate="1/s", on_limit="drop")
     with pytest.raises(PolicyInvalid, match=r"expected one with {tenant}.* got: 'api:stripe'"):
         shop.send("work", user="42", options={"limits": [shared]})
-    inside = RateLimitPolicy("api{tenant}", rate="1/s")
+    inside = RateLimitPolicy("api{tenant}", rate="1/s", on_limit="drop")
     with pytest.raises(PolicyInvalid, match=r"{tenant} as a word of its own,.* got: 'api42'"):
         shop.send("work", user="42", options={"limits": [inside]})
     own = RateLimitPolicy("api_{tenant}", concurrency=1)
@@ -90,7 +90,7 @@ def test_a_limit_of_several_tenants_is_an_error(shop: Shop) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"limits": [RateLimitPolicy("api:stripe", rate="1/s")]},
+        {"limits": [RateLimitPolicy("api:stripe", rate="1/s", on_limit="reschedule")]},
         {"limits": [RateLimitPolicy("api:stripe", concurrency=1, on_limit="drop")]},
         {"limits": [RateLimitPolicy("queue:api", concurrency=1)]},
         {"limits": [RateLimitPolicy("tenant:acme", concurrency=1)]},

@@ -709,7 +709,7 @@ def test_shares_are_those_of_the_reference(make, seed):
             "n": 0,
             "held": 0,
             "since": 1,
-            "own": place.limit,
+            "own": f"C{place.limit}",
             "settled": True,
             "numbers": "|",
             **dict(zip(fields, (each.slots, each.piece, each.tenants), strict=True)),

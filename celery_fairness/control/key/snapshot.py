@@ -71,6 +71,8 @@ class KeyState(NamedTuple):
             anything. Only ``explain`` returns it.
         saving: What the key saves for a task, or None.
         permits: How many permits its partition has, if tenants of several partitions share it.
+        lacks_lot: Whether its home has lent its partition too few starts of the rate or the
+            throttle that they share.
     """
 
     key: str
@@ -86,6 +88,7 @@ class KeyState(NamedTuple):
     ideal_ms: float | None = None
     saving: Saving | None = None
     permits: int | None = None
+    lacks_lot: bool = False
 
 
 def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> KeyState:
@@ -118,6 +121,7 @@ def read_state(answer: Mapping[str, Any], now_ms: int, unknown: str = "") -> Key
         ideal_ms=answer.get("ideal"),
         saving=Saving(**answer["saving"]) if "saving" in answer else None,
         permits=answer.get("permits"),
+        lacks_lot="lacks_lot" in answer,
     )
 
 

@@ -49,21 +49,31 @@ class CheckedLimit(NamedTuple):
         state, holders = self.state, self.state.leases
         if blocked_by := state.blocked_by:
             numbers = (state.held, state.limit["concurrency"])
+            lends = self._lends() if blocked_by in ("rate", "throttle") else ""
             yield Blocker(
                 *(state.key, blocked_by, *numbers, state.opens_in_seconds, holders),
                 starts_in_seconds=starts_in,
                 in_force=state.in_force,
                 opens_at=self._opens_at(),
-                counted=self._counted() if blocked_by == "rate" else "",
+                counted=self._counted() if blocked_by == "rate" and not lends else "",
                 amount=_AMOUNTS.get(blocked_by, _nothing)(state),
                 burst=state.limit["burst"] if blocked_by == "concurrency" else None,
                 permits=state.permits if blocked_by == "concurrency" else None,
+                lends=lends,
             )
         if self.local_held is not None:
             yield Blocker(
                 *(state.key, "local", self.local_held, state.limit["local_limit"], None, holders),
                 starts_in_seconds=in_turn if state.limit["local_limit"] else None,
             )
+
+    def _lends(self) -> str:
+        """Return the number of which the home lends starts, if too few are lent."""
+        state = self.state
+        if not state.lacks_lot:
+            return ""
+        name = state.blocked_by
+        return NUMBERS[name].kind.show(state.limit[name])
 
     def _opens_at(self) -> datetime | None:
         opens = self.state.opens_in_seconds

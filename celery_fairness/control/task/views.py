@@ -232,6 +232,8 @@ class Blocker:
             may run no more than its concurrency.
         permits: Of a key that tenants of several partitions share: how many of its slots the
             partition of the task may take now. None for any other key.
+        lends: The rate or the throttle that tenants of several partitions share, if the home of
+            the key has lent the partition too few starts. "" otherwise.
     """
 
     key: str
@@ -248,6 +250,7 @@ class Blocker:
     amount: Amount | None = None
     burst: int | None = None
     permits: int | None = None
+    lends: str = ""
 
 
 class Explanation(Value):

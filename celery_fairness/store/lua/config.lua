@@ -402,10 +402,10 @@ local DECLARED_MS = 3600000
 -- key has the newest concurrency of all partitions (grants.lua).
 local SINCE = ";@(%d+)$"
 
--- Returns the concurrency of the newest numbers of a key, or nil, and since when it has them.
+-- Returns the newest numbers of a key as a text, "" if none are known, and since when it has them.
 function Config.declared_of(ctx, key)
   local text = redis.call("GET", ctx.prefix .. Keys.DECLARED .. key) or ""
-  return Numbers.read(text).concurrency, tonumber(string.match(text, SINCE) or 0)
+  return (string.gsub(text, SINCE, "")), tonumber(string.match(text, SINCE) or 0)
 end
 
 -- Notes the limits of a task that comes, at most one per key. Returns the keys whose numbers changed or were not known.

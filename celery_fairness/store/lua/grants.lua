@@ -5,12 +5,13 @@
   permits.lua.
 
   `virtual_times` of the home has by `grants KEY` a JSON object with these fields:
-  - own, since   the newest concurrency of the key, and when a partition got it
+  - own, since   the newest numbers of the key as a text, and when a partition got them
   - at           the logical time of the last grant
   - counted      the run_id of the server that has counted the permits of all partitions, and until when it would have been
                  quiet without that
   - count_at     the logical time from which another worker may count
   - entries      by `PARTITION RUN_ID`, what a server of a partition has
+  - lots and others  what it counts and lends of a rate (lot_grants.lua)
 
   An entry has these fields:
   - n, held              its permits, and the slots that it had taken. The larger of them counts
@@ -131,6 +132,7 @@ function Grants.read(ctx, key, rules)
   for holder, entry in pairs(ledger.entries) do
     if entry.ends <= rules.logical then ledger.entries[holder] = nil end
   end
+  LotGrants.sweep(ledger, rules)
   return ledger
 end
 
@@ -193,12 +195,13 @@ local function is_count(ledger, wanted, numbers)
   return true
 end
 
--- Returns the concurrency of a key by which its home grants: the newest one, that of its queue, or an override.
-local function most_of(ctx, key, ledger, rules)
-  local limit = Numbers.set({key = key}, "")
-  if Config.is_of_queue(key) then Config.use_queue_numbers(ctx, limit) else limit.concurrency = ledger.own end
+-- Returns the numbers of a key by which its home grants: the newest ones, those of its queue, or an override.
+local function limit_of(ctx, key, ledger, rules)
+  local is_of_queue = Config.is_of_queue(key)
+  local limit = Numbers.set({key = key}, not is_of_queue and ledger.own or "")
+  if is_of_queue then Config.use_queue_numbers(ctx, limit) end
   if Config.has_overrides(ctx) then Config.replace(limit, Config.override_of_limit(ctx, limit, rules)) end
-  return limit.concurrency or 0
+  return limit
 end
 
 -- Entries that need more permits than they have gain credit, and those that have more than their quota lose it.
@@ -285,8 +288,15 @@ local function visits(entries, free, is_contested, rules)
   return found
 end
 
+local function contains(list, item)
+  for index = 1, #list do
+    if list[index] == item then return true end
+  end
+  return false
+end
+
 local function write(ctx, key, ledger, rules)
-  local last = 0
+  local last = LotGrants.last(ledger)
   for _, entry in pairs(ledger.entries) do
     entry.share, entry.kept = nil, nil
     last = math.max(last, entry.ends)
@@ -298,7 +308,8 @@ end
 
 -- All entries of a key have ended.
 function Grants.forget(ctx, key, rules)
-  if next(Grants.read(ctx, key, rules).entries) then return end
+  local ledger = Grants.read(ctx, key, rules)
+  if next(ledger.entries) or next(ledger.lots) or next(ledger.texts) then return write(ctx, key, ledger, rules) end
   redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "grants " .. key)
 end
 
@@ -309,30 +320,43 @@ function Grants.grant(ctx, wanted, rules, home)
   local ledger, ends, run, longest = Grants.read(ctx, key, rules), quiet_until(ctx, key, rules)
   local counted = run .. " " .. Rates.int_text(ends)
   local is_quiet = rules.logical < ends and ledger.counted ~= counted
-  if is_quiet and wanted.counts == ends and is_count(ledger, wanted, Permits.numbers_here(ctx, key, rules)) then
-    ledger.counted, is_quiet = counted, false
-  end
+  local is_counted = is_quiet and wanted.counts == ends and is_count(ledger, wanted, Permits.numbers_here(ctx, key, rules))
+  if is_counted then ledger.counted, is_quiet = counted, false end
   for _, report in ipairs(wanted.reports) do
     if report.own and report.since >= ledger.since then ledger.own, ledger.since = report.own, report.since end
   end
-  local most = most_of(ctx, key, ledger, rules)
+  local limit = limit_of(ctx, key, ledger, rules)
+  local most = limit.concurrency or 0
+  ledger.longest = 0
+  for period_ms in pairs(Rates.counted_windows(limit)) do ledger.longest = math.max(ledger.longest, period_ms) end
+  if is_counted then LotGrants.recount(ledger, wanted.reports, limit, rules) end
   move_credits(ledger, most, rules)
   for index, report in ipairs(wanted.reports) do
     local entry = ledger.entries[holder_of(report)]
+    if report.lot then LotGrants.note(ledger, holder_of(report), report, limit, is_counted, rules) end
     if not entry or entry.number < report.number then
       requested[#requested + 1] = note(ledger, report, most, rules, longest)
     end
     answers[index] = {partition = report.partition, number = report.number}
   end
   local entries, free, is_contested = divide(ledger, most)
+  local visit
   for _, entry in ipairs(is_quiet and {} or requested) do free = free - add(entry, free, rules) end
   for index, report in ipairs(wanted.reports) do
     local entry = ledger.entries[holder_of(report)]
     local is_last = entry.number == report.number
     answers[index].added, answers[index].owed = is_last and entry.added or -1, is_last and entry.owed or 0
     answers[index].n, answers[index].turn_ms = entry.n, math.max(0, entry.added_at + TURN_MS - rules.logical)
+    local lot = ledger.lots[holder_of(report)]
+    if lot and lot.number == report.number then
+      if lot.units == 0 and not is_quiet then
+        visit = LotGrants.lend(ledger, lot, limit, most > 0 and entry.n - entry.held or math.huge, rules)
+      end
+      LotGrants.answer(answers[index], lot, rules)
+    end
   end
   local goes_to, counts = is_quiet and {} or visits(entries, free, is_contested, rules), is_quiet and rules.logical >= ledger.count_at
+  if visit and not contains(goes_to, visit) then goes_to[#goes_to + 1] = visit end
   if counts then ledger.count_at = rules.logical + COUNT_AGAIN_MS end
   write(ctx, key, ledger, rules)
   return {home = home, answers = answers, visits = #goes_to > 0 and goes_to or nil, counts = counts and ends or nil,

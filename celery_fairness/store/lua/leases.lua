@@ -198,6 +198,7 @@ local function count_starts(ctx, limits, lease, rules)
       Promotions.reserve(ctx, limits[index], lease, rules)
     else
       Rates.count_start(ctx, limits[index], rules)
+      Lots.take(ctx, limits[index], rules)
     end
   end
 end

@@ -83,10 +83,14 @@ function Limits.wait_ms(ctx, limit, rules, place)
   end
   if rules.enforcement ~= "on" then return 0 end
   local wait, why, number, is_by_units = Limits.pace_ms(ctx, limit, rules, place)
+  local lacks, of, is_by_lot = Lots.lacking(ctx, limit, rules, place)
+  limit.lacks_lot = lacks ~= nil
   local is_full, is_by_slots = lacks_slots(ctx, limit, rules, place)
   if is_full then
-    return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), "full", limit.concurrency, is_by_slots and (wait == 0 or is_by_units)
+    return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), "full", limit.concurrency,
+      is_by_slots and (wait == 0 or is_by_units) and (not lacks or is_by_lot)
   end
+  if lacks then return math.huge, math.max(Backoff.TRY_AGAIN_MS, wait), lacks, of, is_by_lot and (wait == 0 or is_by_units) end
   return wait, wait, why, number, is_by_units
 end
 
@@ -117,6 +121,7 @@ function Limits.check(ctx, specs, rules, place)
     local wait, again, closes, number, is_by_amount = Limits.wait_ms(ctx, limit, rules, place)
     if wait > 0 then
       if closes == "full" and limit.permits then Permits.note_short(ctx, limit, rules) end
+      if limit.lacks_lot then Lots.note_short(ctx, limit, rules) end
       limit.closes, limit.number, limit.opens_ms, limit.by_amount = closes, number, wait, is_by_amount
       if is_by_amount then
         by_amount = by_amount or limit
@@ -190,6 +195,7 @@ function Limits.set_numbers(ctx, limit, rules)
   Limits.set_own_numbers(ctx, limit)
   Config.replace(limit, Config.has_overrides(ctx) and Config.override_of_limit(ctx, limit, rules))
   Permits.set(ctx, limit, rules)
+  Lots.set(ctx, limit, rules)
   local known = ctx.memo.limits
   if known then known[limit.spec] = limit end
   return limit

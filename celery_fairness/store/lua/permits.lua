@@ -9,10 +9,12 @@
   - n, until, run         the permits. They are valid until the time `until` of the server whose run_id is `run`
   - seen                  the time of the last request or answer. If the clock is behind it, the permits are void
   - number, stamp         of the last request. The stamp is its time, and goes when its answer comes
+  - stamped               the logical time of the last request
   - owed, owed_at         permits that go back to the home, and the logical time from which they do
   - ended                 true if a task has ended since the last permits came
   - request_at, renew_at  logical times of the next request: not before request_at if tasks wait, and at renew_at otherwise
   - need, most            the slots of the last task that found too few permits, and the concurrency that it found
+  - lot and others        what the partition may start of a rate (lots.lua)
   - home, home_until      the epoch of a home that has counted the permits. No older home is accepted until `home_until`
 
   `timers` has `permits KEY` with the logical time at which a call looks whether permits are to be requested.
@@ -41,12 +43,18 @@ function Permits.margin_ms(lease_ms)
 end
 
 -- Returns the object of a key, an empty one if there is none.
+-- One call reads it once.
 function Permits.read(ctx, key)
-  local text = redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key)
-  return text and cjson.decode(text) or {}
+  local known = ctx.memo.of_partition or {}
+  ctx.memo.of_partition = known
+  if not known[key] then
+    local text = redis.call("HGET", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key)
+    known[key] = text and cjson.decode(text) or {}
+  end
+  return known[key]
 end
 
-local function write(ctx, key, its)
+function Permits.write(ctx, key, its)
   redis.call("HSET", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key, cjson.encode(its))
 end
 
@@ -56,14 +64,14 @@ local function look_at(ctx, key, at)
 end
 
 -- Returns the run_id of this server, which a call reads once.
-local function run_of(ctx)
+function Permits.run_of(ctx)
   ctx.memo.run = ctx.memo.run or Clock.server_id()
   return ctx.memo.run
 end
 
 -- Returns how many permits are valid now.
 function Permits.valid(ctx, its, rules)
-  local is_valid = its.run and its.run == run_of(ctx) and (its.seen or 0) <= rules.now
+  local is_valid = its.run and its.run == Permits.run_of(ctx) and (its.seen or 0) <= rules.now
     and rules.now < (its["until"] or 0)
   return is_valid and its.n or 0
 end
@@ -105,16 +113,19 @@ end
 function Permits.set(ctx, limit, rules)
   if not Permits.bound(ctx, limit) then return end
   local its = Permits.read(ctx, limit.key)
-  if limit.on_limit == "" and not its.most then return end
+  if limit.on_limit == "" and not its.request_at then return end
   limit.permits, limit.its = Permits.startable(ctx, limit.key, its, rules), its
 end
 
--- Names a key to the caller, which requests permits of it.
-local function name_key(ctx, key, its, rules)
-  its.request_at = rules.logical + NAME_AGAIN_MS
-  ctx.result.requests = ctx.result.requests or {}
-  table.insert(ctx.result.requests, key)
+-- Names a key to the caller, which requests permits of it. If it is too early for that, a look comes at its time.
+function Permits.name_key(ctx, key, its, rules, is_early)
+  if not is_early then
+    its.request_at = rules.logical + NAME_AGAIN_MS
+    ctx.result.requests = ctx.result.requests or {}
+    table.insert(ctx.result.requests, key)
+  end
   look_at(ctx, key, its.request_at)
+  Permits.write(ctx, key, its)
 end
 
 -- A task waits for a partition of its queue. The queue may be left with permits that it does not use.
@@ -136,8 +147,13 @@ function Permits.note_short(ctx, limit, rules)
   local is_early = rules.logical < (its.request_at or 0)
   if is_early and its.need == need and its.most == limit.concurrency then return end
   its.need, its.most = need, limit.concurrency
-  if is_early then look_at(ctx, key, its.request_at) else name_key(ctx, key, its, rules) end
-  write(ctx, key, its)
+  Permits.name_key(ctx, key, its, rules, is_early)
+end
+
+-- A call looks at a key that it has changed as soon as one comes.
+function Permits.look_soon(ctx, key, its, rules)
+  Permits.write(ctx, key, its)
+  look_at(ctx, key, rules.logical)
 end
 
 -- Leases of these keys have ended, so permits that the partition owes may go back.
@@ -146,8 +162,7 @@ function Permits.note_freed(ctx, keys, rules)
     local its = Permits.read(ctx, keys[index])
     if (its.owed or 0) > 0 then
       its.ended = true
-      write(ctx, keys[index], its)
-      look_at(ctx, keys[index], rules.logical)
+      Permits.look_soon(ctx, keys[index], its, rules)
     end
   end
 end
@@ -170,12 +185,13 @@ end
 -- Returns the logical time of the next request for a key, or nil if it has neither permits nor tasks.
 local function request_time(ctx, key, its, rules)
   local n, held, at = Permits.valid(ctx, its, rules), Slots.count(ctx, key), math.huge
-  if n > 0 or held > 0 then at = its.renew_at or rules.logical end
+  if n > 0 or held > 0 and (its.most or not its.asked) then at = its.renew_at or rules.logical end
   if (its.owed or 0) > 0 and n > held then at = math.min(at, owed_at(ctx, key, its)) end
   local wanted = held + (its.need or 1)
   if wanted > Permits.startable(ctx, key, its, rules) and wanted <= (its.most or its.own or 0) and waits(ctx, key) then
     at = math.min(at, its.request_at or 0)
   end
+  at = math.min(at, Lots.request_time(ctx, its, rules, waits(ctx, key)) or at)
   return at < math.huge and at or nil
 end
 
@@ -187,8 +203,7 @@ function Permits.look_at_held(ctx, keys, first, rules)
     if Config.is_of_queue(key) and not next(Permits.read(ctx, key)) then
       local limit = Limits.limit_now(ctx, key .. "|q|w", rules)
       if Permits.bound(ctx, limit) and Slots.count(ctx, key) > 0 then
-        name_key(ctx, key, limit.its, rules)
-        write(ctx, key, limit.its)
+        Permits.name_key(ctx, key, limit.its, rules)
       end
     end
   end
@@ -199,12 +214,12 @@ function Permits.look(ctx, key, rules)
   local its = Permits.read(ctx, key)
   local at = request_time(ctx, key, its, rules)
   if at and at <= rules.logical then
-    name_key(ctx, key, its, rules)
-    write(ctx, key, its)
+    Permits.name_key(ctx, key, its, rules)
   elseif at or (its.home_until or 0) > rules.logical then
     look_at(ctx, key, at or its.home_until)
   else
     redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key)
+    ctx.memo.of_partition[key] = nil
   end
 end
 
@@ -224,14 +239,15 @@ end
 -- Requests permits of a key. Returns the report for the home. A permit that goes back starts no task from now on. A counted
 -- partition gets the epoch of the home that counts (`home`).
 function Permits.request(ctx, key, rules, home)
-  local its, run, logical = Permits.read(ctx, key), run_of(ctx), rules.logical
-  local n, held, waiting = Permits.valid(ctx, its, rules), Slots.count(ctx, key), 0
-  if waits(ctx, key) then
-    waiting = math.max(its.need or 1, count_waiting(ctx, key))
-  end
+  local its, run, logical = Permits.read(ctx, key), Permits.run_of(ctx), rules.logical
+  local n, held = Permits.valid(ctx, its, rules), Slots.count(ctx, key)
+  local tasks = waits(ctx, key) and count_waiting(ctx, key) or 0
+  local waiting = tasks > 0 and math.max(its.need or 1, tasks) or 0
   local returns = math.max(0, math.min(math.max(owed_now(ctx, key, its, rules), n - held - waiting), n - held))
+  if its.run ~= run then Lots.forget(its) end
   its.n = n - returns
   its["until"], its.run, its.seen, its.stamp = its.n > 0 and its["until"] or 0, run, rules.now, rules.now
+  its.stamped = logical
   -- The number grows although the object may be new.
   its.number = math.max((its.number or 0) + 1, rules.now)
   its.owed, its.owed_at = math.min(its.n, math.max(0, (its.owed or 0) - returns)), its.owed_at or logical
@@ -241,29 +257,32 @@ function Permits.request(ctx, key, rules, home)
   if home then
     its.home, its.home_until = math.max(home, its.home or 0), logical + Permits.margin_ms(rules.lease_ms)
   end
-  write(ctx, key, its)
+  local lot = Lots.report(ctx, key, its, rules, tasks, home)
+  Permits.write(ctx, key, its)
   look_at(ctx, key, logical + REQUEST_AGAIN_MS)
   -- A counted partition may have no limit. Without this it would keep the object of each counted key for ever.
   Clock.note_limited(ctx, rules)
   local own, since = Config.declared_of(ctx, key)
+  if own == "" then own = its.asked or its.most and "C" .. Rates.int_text(its.most) or nil end
   return {run = run, number = its.number, n = its.n, held = held, demand = held + waiting, need = its.need or 1,
-    tenants = waiting > 0 and tenants_waiting(ctx, key) or 1, own = own or its.most, since = since,
-    numbers = Permits.numbers_here(ctx, key, rules)}
+    tenants = waiting > 0 and tenants_waiting(ctx, key) or 1, own = own, since = since,
+    numbers = Permits.numbers_here(ctx, key, rules), lot = lot}
 end
 
 -- Accepts the answer of a home to the last request. Returns whether it was accepted.
 function Permits.accept(ctx, key, answer, rules)
   local its, logical = Permits.read(ctx, key), rules.logical
-  local is_last = its.run == answer.run and its.run == run_of(ctx) and its.number == answer.number and its.stamp
+  local is_last = its.run == answer.run and its.run == Permits.run_of(ctx) and its.number == answer.number and its.stamp
   if not is_last or rules.now < its.stamp then return false end
   if its.home and answer.home < its.home and logical < its.home_until then return false end
-  local n = its.n + answer.added
-  its.n, its["until"], its.seen, its.stamp = n, its.stamp + rules.lease_ms, rules.now, nil
+  local n, stamp = its.n + answer.added, its.stamp
+  its.n, its["until"], its.seen, its.stamp = n, stamp + rules.lease_ms, rules.now, nil
   its.owed, its.owed_at = math.min(n, answer.owed), logical + answer.turn_ms
   if answer.added > 0 then its.ended = nil end
-  write(ctx, key, its)
+  Lots.accept(its, answer, rules, stamp)
+  Permits.write(ctx, key, its)
   look_at(ctx, key, request_time(ctx, key, its, rules) or its.renew_at)
   -- Limits may have closed while permits were void, which are valid again although none was added.
-  if Permits.startable(ctx, key, its, rules) > Slots.count(ctx, key) then Wake.wake_waiters(ctx, key, rules) end
+  if answer.lot or Permits.startable(ctx, key, its, rules) > Slots.count(ctx, key) then Wake.wake_waiters(ctx, key, rules) end
   return true
 end

@@ -102,7 +102,7 @@ function Rates.count_in(window, starts, period_ms, logical)
 end
 
 -- Returns the entries of a text as {AT, UNITS}, the oldest first.
-local function entries_of(text)
+function Rates.entries_of(text)
   local at, units, older = string.match(text, "^%d+ (%d+) (%d+)|(.*)$")
   local entries = {}
   for its_at, its_units in string.gmatch(at and older .. at .. ":" .. units .. "," or "", "(%d+):(%d+),") do
@@ -112,7 +112,7 @@ local function entries_of(text)
 end
 
 -- Returns the text of entries, or nil if there are none.
-local function text_of(entries)
+function Rates.text_of(entries)
   if #entries == 0 then return nil end
   local older, sum, newest = {}, 0, entries[#entries]
   for index = 1, #entries do
@@ -125,7 +125,7 @@ end
 
 -- Returns the entries of a period that are in the window now.
 function Rates.entries_in(window, period_ms, logical)
-  local entries, found = entries_of(Rates.text_for(window, period_ms) or ""), {}
+  local entries, found = Rates.entries_of(Rates.text_for(window, period_ms) or ""), {}
   for index = 1, #entries do
     if entries[index][1] + period_ms + 1 > logical then found[#found + 1] = entries[index] end
   end
@@ -134,7 +134,7 @@ end
 
 -- Returns a text with the sum of its entries, or nil if it has none.
 function Rates.add_up(text)
-  return text_of(entries_of(text))
+  return Rates.text_of(Rates.entries_of(text))
 end
 
 local function is_same_part(one, other, period_ms)
@@ -144,15 +144,15 @@ end
 -- Returns a text with a start before its newest entry. The clock of the server may go back, and the logical time with it
 -- (clock.lua).
 local function add_earlier_start(text, logical, more)
-  local entries = entries_of(text)
+  local entries = Rates.entries_of(text)
   local place = #entries
   while place > 1 and entries[place - 1][1] > logical do place = place - 1 end
   table.insert(entries, place, {logical, more})
-  return text_of(entries)
+  return Rates.text_of(entries)
 end
 
 -- Returns a text with one more start, which counts `more` units. `starts` is the rate, nil if it is not known.
-local function add_start(text, starts, period_ms, logical, more)
+function Rates.add_start(text, starts, period_ms, logical, more)
   local sum, at, units, from = entries_now(text, period_ms, logical)
   if at and at > logical then return add_earlier_start(text, logical, more) end
   if not at then return more .. " " .. Rates.int_text(logical) .. " " .. more .. "|" end
@@ -167,7 +167,7 @@ end
 -- an entry each, and it does not matter which of them changes. Returns the text, and whether an entry counts the start. An
 -- entry without units stays if `stays`. The text is nil if no entry is left.
 local function change_start(text, starts, period_ms, start, more, stays)
-  local entries, left, found = entries_of(text), {}, nil
+  local entries, left, found = Rates.entries_of(text), {}, nil
   for index = 1, #entries do
     local at, units = entries[index][1], entries[index][2]
     local is_its = at == start
@@ -182,7 +182,7 @@ local function change_start(text, starts, period_ms, start, more, stays)
     end
     if units > 0 or stays then left[#left + 1] = {at, units} end
   end
-  return text_of(left), found
+  return Rates.text_of(left), found
 end
 
 function Rates.interval_of(throttle)
@@ -214,7 +214,7 @@ end
 -- Returns the rate by period of each window that a limit counts. If two limits of a key have the same period, the
 -- smaller rate counts. To give a start back, a throttle needs the time of the start before it. So it counts the starts
 -- of at most its last EXACT intervals, if no rate has an entry for each of them.
-local function counted_windows(limit)
+function Rates.counted_windows(limit)
   local counted, starts, period_ms = {}, Rates.windows_of(limit.throttle)()
   local last = math.min(starts or 0, EXACT)
   local throttle_ms = starts and math.ceil(period_ms * last / starts)
@@ -238,7 +238,7 @@ function Rates.count_start(ctx, limit, rules)
     -- If nothing is enforced, many tasks start at once, and they leave no debt.
     next_ideal = math.min(logical, next_ideal)
   end
-  local counted, texts, longest = counted_windows(limit), window.texts, window.longest or 0
+  local counted, texts, longest = Rates.counted_windows(limit), window.texts, window.longest or 0
   for period_ms in pairs(counted) do
     texts[period_ms], longest = Rates.text_for(window, period_ms) or "", math.max(longest, period_ms)
   end
@@ -249,7 +249,7 @@ function Rates.count_start(ctx, limit, rules)
   for period_ms, text in pairs(texts) do
     -- A limit without a rate may have the key of one that has a rate.
     if counted[period_ms] or limit.rate == "" or period_ms == longest then
-      texts[period_ms] = add_start(text, counted[period_ms], period_ms, logical, limit.units or 1)
+      texts[period_ms] = Rates.add_start(text, counted[period_ms], period_ms, logical, limit.units or 1)
       fields[#fields + 1] = Rates.int_text(period_ms)
       fields[#fields + 1] = texts[period_ms]
     else
@@ -304,9 +304,10 @@ end
 ]]
 
 -- Gives back the start of a key at a logical time.
-function Rates.give_start_back(ctx, limit, start)
-  local window, counted, fields, gone = Rates.read(ctx, limit.key), counted_windows(limit), {}, {}
+function Rates.give_start_back(ctx, limit, start, rules)
+  local window, counted, fields, gone = Rates.read(ctx, limit.key), Rates.counted_windows(limit), {}, {}
   Reports.give_back(ctx, limit.key, window, start)
+  if Lots.bound(ctx, limit) then Lots.correct(ctx, limit.key, start, -(limit.units or 1), -1, rules) end
   local is_known = false
   for period_ms, text in pairs(window.texts) do
     local left, found = change_start(text, counted[period_ms], period_ms, start, -(limit.units or 1))
@@ -348,7 +349,7 @@ function Rates.give_starts_back(ctx, task, row, rules)
   end
   local tenant = rules.paced and Tenants.state_of(ctx, task, rules) or {}
   local limits = Tenants.counting(tenant, Limits.limits_now(ctx, specs, rules))
-  for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at) end
+  for index = 1, #limits do Rates.give_start_back(ctx, limits[index], at, rules) end
 end
 
 --[[
@@ -360,12 +361,13 @@ end
 function Rates.correct(ctx, key, start, more, rules)
   local window, window_key = Rates.read(ctx, key), ctx.prefix .. Keys.WINDOW .. key
   local longest = window.longest
+  Lots.correct(ctx, key, start, more, 0, rules)
   for period_ms, text in pairs(window.texts) do
     local new, found = text, false
     if start + period_ms + 1 > rules.logical then
       new, found = change_start(text, nil, period_ms, start, more, true)
     end
-    if not found and more > 0 then new = add_start(text, nil, period_ms, rules.logical, more) end
+    if not found and more > 0 then new = Rates.add_start(text, nil, period_ms, rules.logical, more) end
     redis.call("HSET", window_key, Rates.int_text(period_ms), new)
   end
   if longest and more > 0 then

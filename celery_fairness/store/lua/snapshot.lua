@@ -138,6 +138,8 @@ local function blocked_by(ctx, limit, own, found, rules)
   if cool_ms > 0 then return "cool-down", cool_ms end
   local wait, _, why = Limits.wait_ms(ctx, limit, rules, limit.place)
   if why == "full" then return "concurrency", nil end
+  -- The last answer of the home has the time of the next turn of the partition.
+  if limit.lacks_lot then return why, limit.its.turn_at and math.max(0, limit.its.turn_at - rules.logical) end
   return why, why and wait
 end
 
@@ -151,14 +153,17 @@ local function saving_of(ctx, limit, rules)
 end
 
 -- Adds the numbers of a limit of the key, the reason for its concurrency, why it lets no task start, and what the key
--- saves. An override replaces its numbers. `permits` is how many permits of a shared key start tasks here (permits.lua). `limit.place` is the place at which the task waits, or nil.
+-- saves. An override replaces its numbers. `permits` is how many permits of a shared key start tasks here (permits.lua), and
+-- `lacks_lot` whether its rate has lent too few starts (lots.lua). `limit.place` is the place at which the task waits, or nil.
 function Snapshot.check(ctx, found, limit, reason, rules)
   local own = limit.concurrency
   found.override = found.override or Config.override_of_limit(ctx, limit, rules)
   Config.replace(limit, found.override)
   Permits.set(ctx, limit, rules)
+  Lots.set(ctx, limit, rules)
   found.permits = limit.permits
   found.blocked_by, found.opens_ms = blocked_by(ctx, limit, own, found, rules)
+  found.lacks_lot = limit.lacks_lot or nil
   found.local_limit, found.on_limit = limit.local_limit, limit.on_limit
   found.numbers, found.reason, found.saving = Numbers.write(limit), reason, saving_of(ctx, limit, rules)
 end

@@ -12,7 +12,7 @@
 
   Returns JSON:
   - home      the epoch of this server's memory
-  - answers   for each report, {partition, number, n, added, owed, turn_ms}. If `added` is -1, the report is too old. `n` is
+  - answers   for each report, {partition, number, n, added, owed, turn_ms}, with what LotGrants.answer adds. If `added` is -1, the report is too old. `n` is
               how many permits the partition has with these, and `owed` how many of them it owes after turn_ms
   - visits    partitions to which the caller goes next, may be absent
   - counts    a number if the caller counts the permits of all partitions, because this server may lack what they have

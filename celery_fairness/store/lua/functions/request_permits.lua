@@ -12,8 +12,9 @@
   - demand       the slots that tasks take or wait for
   - need         the slots of the first task that waits
   - tenants      how many tenants wait
-  - own, since   the concurrency of the key, and when it changed. `own` may be absent
+  - own, since   the numbers of the key as a text, and when they changed. `own` may be absent
   - numbers      those that the key has in the partition by its queue and by people
+  - lot          what a rate needs (Lots.report), may be absent
   - settled      whether no older server of this partition goes on
 
   If the user may not run INFO, the result is an error.

@@ -1,0 +1,300 @@
+--[[
+  lot_grants: the starts of a key that its home has counted, and the lots that it has lent to partitions (ADR 32).
+
+  The ledger `grants KEY` (grants.lua) has these fields too:
+  - texts, ideal  the starts that partitions have reported, as a window has them (rates.lua)
+  - turn          the least turn when a lot was lent last. A partition that comes begins with it
+  - lots          by `PARTITION RUN_ID`, the lot of a server of a partition
+
+  A lot has these fields:
+  - number                 of its last request
+  - units, starts, life_ms  of the lot, and how long it lives
+  - at, given_at           when its starts count unless they are reported before, and when it was lent
+  - tasks, need, tenants   the tasks that wait there, the units of the first one, and the tenants
+  - turn                   the units that it was lent, for each tenant. The least turn is next
+  - opens_at, comes_at     when its next turn comes, and when a worker comes again
+  - known_until            until when its tasks count without a further request
+
+  Rules, each of which the search in tests/reference/lots.py leaves out:
+  1. A lot counts as if its starts came at its end and a margin, which is as long as its life.
+  2. A report counts the starts of a lot at its own time, because they came before.
+  3. A home whose memory another server wrote lends nothing until it has counted the windows of all partitions.
+]]
+
+-- A lot lives for a twentieth of the period, in this range.
+local LIFE_PART, SHORTEST_MS, LONGEST_MS = 1 / 20, 100, 1000
+-- A lot of a throttle has the starts of this time. Each change of hands costs the time of some messages.
+local PIECE_MS = 300
+-- A worker comes again after this time at the latest, and not before.
+local AGAIN_MS, SOONEST_MS = 900, 5
+-- The tasks of a partition count without a further request for so long.
+local KNOWN_MS = 1500
+-- A late request finds the number of the last one for this time.
+local KEPT_MS = 60000
+
+-- Returns how long a lot of one start lives.
+local function life_of(limit)
+  local shortest = limit.throttle ~= "" and Rates.interval_of(limit.throttle) or math.huge
+  for _, period_ms in Rates.windows_of(limit.rate) do shortest = math.min(shortest, period_ms) end
+  return math.ceil(math.max(SHORTEST_MS, math.min(shortest * LIFE_PART, LONGEST_MS)))
+end
+
+-- Returns the window of a ledger, as Rates.read returns it.
+local function window_of(ledger)
+  local window = {texts = {}, ideal = ledger.ideal}
+  for period, text in pairs(ledger.texts or {}) do
+    local period_ms = tonumber(period)
+    window.texts[period_ms], window.longest = text, math.max(window.longest or 0, period_ms)
+  end
+  return window
+end
+
+-- Writes the texts of a window into a ledger.
+local function keep_texts(ledger, texts)
+  ledger.texts = {}
+  for period_ms, text in pairs(texts) do
+    if text and text ~= "" then ledger.texts[Rates.int_text(period_ms)] = text end
+  end
+end
+
+-- Counts units that started at a logical time at the latest.
+local function count(ledger, limit, at, units, starts)
+  if units <= 0 and starts <= 0 then return end
+  local window, texts = window_of(ledger), {}
+  for period_ms, most in pairs(Rates.counted_windows(limit)) do
+    local text = Rates.text_for(window, period_ms) or ""
+    texts[period_ms] = units > 0 and Rates.add_start(text, most, period_ms, at, units) or text
+  end
+  -- A longer period may come back with the next override.
+  if window.longest and not texts[window.longest] then
+    local text = window.texts[window.longest]
+    texts[window.longest] = units > 0 and Rates.add_start(text, nil, window.longest, at, units) or text
+  end
+  keep_texts(ledger, texts)
+  if starts > 0 then ledger.ideal = math.max(ledger.ideal or at, at) end
+end
+
+-- Takes units out of the entry of a start of this age. The clock of its partition has gone on while its body ran, so the newest
+-- entry that is at least as old is that of the start, or an older one. If there is none, the oldest one is.
+local function take_out(ledger, limit, age, units, starts, rules)
+  local latest = -math.huge
+  for period, text in pairs(ledger.texts or {}) do
+    local entries, place, left = Rates.entries_of(text), 1, units
+    for index = 1, #entries do
+      if entries[index][1] <= rules.logical - age then place = index end
+    end
+    while place >= 1 and left > 0 do
+      local part = math.min(left, entries[place][2])
+      entries[place][2], left, place = entries[place][2] - part, left - part, place - 1
+    end
+    local kept = {}
+    for index = 1, #entries do
+      if entries[index][2] > 0 then kept[#kept + 1] = entries[index] end
+    end
+    ledger.texts[period] = Rates.text_of(kept)
+    if #kept > 0 then latest = math.max(latest, kept[#kept][1]) end
+  end
+  if starts > 0 and ledger.ideal and limit.throttle ~= "" then
+    ledger.ideal = math.max(ledger.ideal - starts * Rates.interval_of(limit.throttle), latest)
+  end
+end
+
+-- Notes the request of a holder: what its last lot has started, and what waits there. A request that comes again changes
+-- nothing. A count (`is_counted`) has the starts already.
+function LotGrants.note(ledger, holder, report, limit, is_counted, rules)
+  local its, was = report.lot, ledger.lots[holder]
+  if was and was.number >= report.number then return end
+  if its.number and not is_counted and not (was and its.number < was.number) then
+    -- Without `was`, or with an older one, this home has forgotten the lot.
+    count(ledger, limit, rules.logical, its.units, its.starts)
+  end
+  if was and not is_counted and its.number and its.number > was.number then count(ledger, limit, was.at, was.units, was.starts) end
+  for _, each in ipairs(its.corrections or {}) do
+    if was and not is_counted and was.number <= each[1] then
+      count(ledger, limit, rules.logical, each[3], each[4])
+      take_out(ledger, limit, each[2], -each[3], -each[4], rules)
+    end
+  end
+  for _, other in pairs(ledger.lots) do
+    if other.partition == report.partition then other.tasks = 0 end
+  end
+  local turn = was and was.turn or 0
+  local used = was and its.number == was.number and its.units or 0
+  if was then turn = turn - math.max(0, was.units - used) / was.tenants end
+  ledger.lots[holder] = {partition = report.partition, number = report.number, units = 0, starts = 0, at = 0, given_at = 0,
+    life_ms = 0, tasks = its.tasks, need = its.need, tenants = report.tenants, turn = math.max(turn, ledger.turn or 0),
+    known_until = rules.logical + KNOWN_MS, comes_at = rules.logical + AGAIN_MS, opens_at = rules.logical + AGAIN_MS}
+end
+
+-- Counts the windows that all partitions report. The home may have starts that a partition has lost, so the count with more
+-- starts holds.
+function LotGrants.recount(ledger, reports, limit, rules)
+  local entries = {}
+  for _, report in ipairs(reports) do
+    for _, each in ipairs(report.lot and report.lot.window or {}) do entries[#entries + 1] = {rules.logical - each[1], each[2]} end
+  end
+  table.sort(entries, function(one, other) return one[1] < other[1] end)
+  local window, texts = window_of(ledger), {}
+  for period_ms, most in pairs(Rates.counted_windows(limit)) do
+    local text = ""
+    for index = 1, #entries do
+      local at, units = unpack(entries[index])
+      if at + period_ms + 1 > rules.logical then text = Rates.add_start(text, most, period_ms, at, units) end
+    end
+    local known = {texts = {[period_ms] = Rates.text_for(window, period_ms)}, longest = period_ms}
+    local new = {texts = {[period_ms] = text}, longest = period_ms}
+    local before, now = Rates.count_in(known, most, period_ms, rules.logical), Rates.count_in(new, most, period_ms, rules.logical)
+    texts[period_ms] = now >= before and text or known.texts[period_ms]
+  end
+  keep_texts(ledger, texts)
+  if #entries > 0 then ledger.ideal = math.max(ledger.ideal or 0, entries[#entries][1]) end
+  for _, lot in pairs(ledger.lots) do lot.units, lot.starts = 0, 0 end
+end
+
+-- Returns the text of a period with the lots that are lent. `field` is the time at which they count.
+local function with_lots(ledger, window, most, period_ms, field)
+  local text = Rates.text_for(window, period_ms) or ""
+  for _, lot in pairs(ledger.lots) do
+    if lot.units > 0 then text = Rates.add_start(text, most, period_ms, lot[field], lot.units) end
+  end
+  return text
+end
+
+-- Returns how many units are free now.
+local function free_units(ledger, window, limit, rules)
+  local free = math.huge
+  for most, period_ms in Rates.windows_of(limit.rate) do
+    local text = with_lots(ledger, window, most, period_ms, "at")
+    free = math.min(free, most - Rates.count_in({texts = {[period_ms] = text}, longest = period_ms}, most, period_ms, rules.logical))
+  end
+  return free
+end
+
+-- Returns the time until `units` are free, if all lots that are lent are reported now. Before them `starts` of a throttle begin.
+local function wait_ms(ledger, window, limit, units, starts, rules)
+  local wait = 0
+  for most, period_ms in Rates.windows_of(limit.rate) do
+    local text = with_lots(ledger, window, most, period_ms, "given_at")
+    wait = math.max(wait, Rates.rate_wait_ms(text, most, period_ms, rules.logical, math.min(units, most)) or period_ms)
+  end
+  if limit.throttle ~= "" then
+    local interval, last = Rates.interval_of(limit.throttle), ledger.ideal or 0
+    for _, lot in pairs(ledger.lots) do
+      if lot.starts > 0 then last = math.max(last, lot.given_at + (lot.starts - 1) * interval) end
+    end
+    wait = math.max(wait, last + (starts + 1) * interval - rules.logical)
+  end
+  return wait
+end
+
+-- Returns whether the throttle of a limit lets a lot begin now.
+local function is_line_free(ledger, limit, rules)
+  if limit.throttle == "" then return true end
+  local last = ledger.ideal or 0
+  for _, lot in pairs(ledger.lots) do
+    if lot.starts > 0 then last = math.max(last, lot.at) end
+  end
+  return last + Rates.interval_of(limit.throttle) <= rules.logical
+end
+
+-- Returns the lots of the partitions in which tasks wait, the one with the least turn first. Each gets the units that are its
+-- next piece: its share of those that are free, at least those of one life, and no fewer than its first task takes.
+local function in_turn(ledger, limit, free, rules)
+  local order, a_life, life = {}, math.huge, life_of(limit)
+  for _, lot in pairs(ledger.lots) do
+    if lot.tasks > 0 and rules.logical < lot.known_until then
+      lot.demand = lot.tasks * lot.need
+      order[#order + 1] = lot
+    end
+  end
+  for most, period_ms in Rates.windows_of(limit.rate) do a_life = math.min(a_life, most * life / period_ms / #order) end
+  if a_life == math.huge then a_life = 1 end
+  local quotas = Grants.quotas(math.max(0, free), order)
+  for index, lot in ipairs(order) do
+    lot.piece = math.max(lot.need, math.min(lot.demand, math.floor(math.max(quotas[index], a_life))))
+  end
+  table.sort(order, function(one, other)
+    if one.turn ~= other.turn then return one.turn < other.turn end
+    return one.partition < other.partition
+  end)
+  return order
+end
+
+-- Lends a lot to the holder of a request, if it is its turn. Otherwise notes when its turn comes. `room` is how many tasks have
+-- the permits to start. Returns a partition to which the caller goes next, or nil.
+function LotGrants.lend(ledger, lot, limit, room, rules)
+  if limit.rate == "" and limit.throttle == "" then return nil end
+  lot.tasks = math.min(lot.tasks, room)
+  local window = window_of(ledger)
+  local free = free_units(ledger, window, limit, rules)
+  local order, interval = in_turn(ledger, limit, free, rules), Rates.interval_of(limit.throttle)
+  local starts_each = limit.throttle ~= "" and math.max(1, math.floor(PIECE_MS / interval)) or math.huge
+  local left, before, starts, is_before = free, 0, 0, true
+  for _, each in ipairs(order) do
+    if each == lot then break end
+    left, before, starts = left - each.piece, before + each.piece, starts + math.min(each.tasks, starts_each)
+  end
+  if lot.tasks > 0 and left >= lot.need and is_line_free(ledger, limit, rules) and (limit.throttle == "" or order[1] == lot) then
+    lot.units = math.min(lot.piece, math.floor(left))
+    lot.starts = math.min(lot.units, starts_each)
+    -- A throttle counts starts, and its task may take several units.
+    if limit.rate == "" then lot.units = lot.starts end
+    lot.life_ms = life_of(limit) + math.ceil(limit.throttle ~= "" and (lot.starts - 1) * interval or 0)
+    lot.given_at, lot.at = rules.logical, rules.logical + lot.life_ms + life_of(limit)
+    -- The least turn of those that wait. A turn that goes before it would move theirs on.
+    ledger.turn = math.max(ledger.turn or 0, order[1].turn)
+    lot.turn = lot.turn + lot.units / lot.tenants
+    free = free - lot.units
+  elseif lot.tasks > 0 then
+    local wait = wait_ms(ledger, window, limit, before + lot.piece, starts, rules)
+    lot.opens_at = rules.logical + math.ceil(wait)
+    lot.comes_at = rules.logical + math.max(SOONEST_MS, math.min(math.ceil(wait), AGAIN_MS))
+  end
+  for _, each in ipairs(order) do
+    if each ~= lot then
+      -- An answer may have named a later time.
+      local gets = free >= each.need and rules.logical + SOONEST_MS < each.comes_at and is_line_free(ledger, limit, rules)
+      if gets then each.comes_at = rules.logical end
+      return gets and each.partition or nil
+    end
+  end
+end
+
+-- Adds the lot to the answer to a request. If there is none, adds when the turn of the partition comes (opens_ms), and after
+-- which time the caller comes again (again_ms).
+function LotGrants.answer(answer, lot, rules)
+  if lot.units > 0 then
+    answer.lot = {units = lot.units, starts = lot.starts, life_ms = lot.life_ms}
+  elseif lot.tasks > 0 then
+    answer.opens_ms = math.max(0, lot.opens_at - rules.logical)
+    answer.again_ms = math.max(SOONEST_MS, math.min(lot.comes_at - rules.logical, AGAIN_MS))
+  end
+end
+
+-- Removes from a ledger what counts no more.
+function LotGrants.sweep(ledger, rules)
+  ledger.lots, ledger.texts = ledger.lots or {}, ledger.texts or {}
+  local longest = 0
+  for period, text in pairs(ledger.texts) do
+    local period_ms = tonumber(period)
+    longest = math.max(longest, period_ms)
+    if tonumber(string.match(text, "^%d+ (%d+)")) + period_ms + 1 <= rules.logical then ledger.texts[period] = nil end
+  end
+  for holder, lot in pairs(ledger.lots) do
+    local until_ms = math.max(lot.known_until + KEPT_MS, lot.units > 0 and lot.at + (ledger.longest or longest) + 1 or 0)
+    if until_ms <= rules.logical then ledger.lots[holder] = nil end
+  end
+end
+
+-- Returns the logical time until which a ledger has something of lots, or 0.
+function LotGrants.last(ledger)
+  local last = 0
+  for _, lot in pairs(ledger.lots) do
+    lot.demand, lot.piece = nil, nil
+    last = math.max(last, lot.known_until + KEPT_MS, lot.units > 0 and lot.at + (ledger.longest or 0) + 1 or 0)
+  end
+  for period, text in pairs(ledger.texts) do
+    last = math.max(last, tonumber(string.match(text, "^%d+ (%d+)")) + tonumber(period) + 1)
+  end
+  return last
+end
