@@ -1,7 +1,7 @@
 """The Celery app of a run: tasks that take their time and write it into the ledger.
 
 CHAOS_ON is the broker and the path (``plan.On``). On stock it is plain Celery, without tenants.
-With CHAOS_PARTITIONS, rates that tenants share and bursts are left out, because they are errors.
+With CHAOS_PARTITIONS, rates of the queue and bursts are left out, because they are errors.
 """
 
 from __future__ import annotations

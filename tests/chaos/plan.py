@@ -131,11 +131,12 @@ Key = TypeVar("Key", Pace, Cap)
 def kept_with(partitions: int, keys: Mapping[str, Key]) -> dict[str, Key]:
     """Return the keys that an installation with so many partitions takes.
 
-    They are those of one tenant, and a concurrency, whose slots are permits that a home grants.
+    The rate of a queue would hold in each partition alone, so it is an error. All other keys are
+    exact, by permits and lots.
     """
 
     def is_kept(key: Key) -> bool:
-        return len(key.tenants) == 1 or isinstance(key, Cap)
+        return bool(key.policy) or len(key.tenants) == 1 or isinstance(key, Cap)
 
     return {name: key for name, key in keys.items() if partitions == 1 or is_kept(key)}
 
