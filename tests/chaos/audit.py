@@ -76,7 +76,7 @@ def leftovers(client: Redis, prefix: str = PREFIX, *, stock: bool = False) -> di
         if name.startswith("same_id:"):
             others = set(client.zrange(key, 0, -1)) - letters
         elif name == "timers":
-            # The home of a rate forgets a lot a minute after it (ADR 31).
+            # The home of a rate forgets a lot a minute after it (ADR 32).
             others = {each for each in client.zrange(key, 0, -1) if not each.startswith("grants ")}
         else:
             others = set(client.hkeys(key)) - letters if name in OF_LETTERS else {key}
