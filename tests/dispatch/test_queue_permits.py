@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_fairness.scheduler import calls
-from tests.dispatch.test_permits import most_at_once, several
+from tests.dispatch.test_permits import several
 from tests.integration.conftest import RESULT_SECONDS, Shop
 from tests.support.parts import parts_of
 from tests.support.waiting import eventually
@@ -49,7 +49,7 @@ def test_a_queue_and_its_customers_have_their_limits_over_all_partitions(
     for result in results:
         assert result.get(timeout=RESULT_SECONDS) == "done"
     assert shop.runs() == {result.id: 1 for result in results}
-    assert most_at_once(shop) <= 3
+    assert shop.most_at_once() <= 3
     assert most_of_each(shop, of) == 1
 
 
