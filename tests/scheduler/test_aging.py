@@ -113,6 +113,16 @@ def test_waiting_that_is_shorter_than_the_time_since_the_last_start_counts(aged,
     assert worker.takes(2) == [3, 5]
 
 
+def test_a_task_that_came_after_the_first_request_hides_no_older_one(aged, worker):
+    aged.put("slow")
+    assert aged.claim(1, ["other"], scope="queue")[0] == []
+    aged.at(AGING_MS // 2)
+    aged.put("slow")
+    aged.at(AGING_MS)
+    aged.put("urgent", rank=8)
+    assert worker.takes(2) == [1, 3]
+
+
 def test_a_delayed_task_waits_from_its_time_on(aged, worker):
     aged.put("slow", later=LONG_MS)
     aged.put("urgent", rank=8, times=9)

@@ -21,10 +21,15 @@ function Aging.is_on(ctx)
   return ctx.ranked and ctx.ranked ~= "1"
 end
 
+-- Notes since when a rank of a tenant waits. `option` is one of ZADD.
+local function note_since(ctx, queue, key, rank, since, option)
+  if not Aging.is_on(ctx) or rank == Lanes.HIGHEST or Promotions.is_parked(queue) then return end
+  redis.call("ZADD", ctx.prefix .. Keys.AGES .. queue, option, since, rank .. " " .. key)
+end
+
 -- A task waits in a lane. `since` is the server time from which it does, as a text.
 function Aging.note_waiting(ctx, queue, key, rank, since)
-  if not Aging.is_on(ctx) or rank == Lanes.HIGHEST or Promotions.is_parked(queue) then return end
-  redis.call("ZADD", ctx.prefix .. Keys.AGES .. queue, "NX", since, rank .. " " .. key)
+  note_since(ctx, queue, key, rank, since, "NX")
 end
 
 -- A task of a tenant has started. `is_last` is true if nothing of the tenant is left in the queue.
@@ -71,7 +76,8 @@ function Aging.note_tenant(ctx, queue, key, now)
   local lanes = Lanes.all_of(ctx, key, queue, LANES_AT_MOST)
   for index = 1, #lanes do
     local tag = Lanes.first_of(ctx, queue, key, lanes[index])
-    if tag then Aging.note_waiting(ctx, queue, key, string.sub(lanes[index], 1, 1), put_of(ctx, tag, now)) end
+    -- A task that came after the first request may be noted before those that waited then.
+    if tag then note_since(ctx, queue, key, string.sub(lanes[index], 1, 1), put_of(ctx, tag, now), "LT") end
   end
 end
 
