@@ -164,6 +164,23 @@ def test_a_lot_counts_although_its_answer_is_lost_until_the_next_request(place):
     assert place.start(1) == 2
 
 
+def test_a_start_counts_until_its_period_is_over_beside_a_lot_that_counts_later(make):
+    place = make("R4/1000")
+    place.want(1, 2)
+    place.lot(1)
+    place.start(1)
+    place.visit(1)
+    place.now += 900
+    place.want(1, 2)
+    assert place.lot(1)["units"] == 2
+    # This lot counts until later than the first starts do, but those still count.
+    place.now += 50
+    place.want(2, 2)
+    assert place.lot(2) is None
+    place.now += 51
+    assert place.lot(2) is not None
+
+
 def test_a_late_answer_shortens_the_life_of_a_lot(place):
     place.want(1, 5)
     report = place.request(1)

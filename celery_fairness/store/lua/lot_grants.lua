@@ -108,7 +108,7 @@ function LotGrants.note(ledger, holder, report, limit, is_counted, rules)
     -- Without `was`, or with an older one, this home has forgotten the lot.
     count(ledger, limit, rules.logical, its.units, its.starts)
   end
-  if was and not is_counted and its.number and its.number > was.number then count(ledger, limit, was.at, was.units, was.starts) end
+  if was and not is_counted and its.number and its.number > was.number then count(ledger, limit, math.min(was.at, rules.logical), was.units, was.starts) end
   for _, each in ipairs(its.corrections or {}) do
     if was and not is_counted and was.number <= each[1] then
       count(ledger, limit, rules.logical, each[3], each[4])
@@ -151,21 +151,16 @@ function LotGrants.recount(ledger, reports, limit, rules)
   for _, lot in pairs(ledger.lots) do lot.units, lot.starts = 0, 0 end
 end
 
--- Returns the text of a period with the lots that are lent. `field` is the time at which they count.
-local function with_lots(ledger, window, most, period_ms, field)
-  local text = Rates.text_for(window, period_ms) or ""
-  for _, lot in pairs(ledger.lots) do
-    if lot.units > 0 then text = Rates.add_start(text, most, period_ms, lot[field], lot.units) end
-  end
-  return text
-end
-
--- Returns how many units are free now.
+-- Returns how many units are free now. The lots that are lent are beside the text of a period, because a start that is added
+-- to it at a later time removes what has left the window by then.
 local function free_units(ledger, window, limit, rules)
   local free = math.huge
   for most, period_ms in Rates.windows_of(limit.rate) do
-    local text = with_lots(ledger, window, most, period_ms, "at")
-    free = math.min(free, most - Rates.count_in({texts = {[period_ms] = text}, longest = period_ms}, most, period_ms, rules.logical))
+    local left = most - Rates.count_in(window, most, period_ms, rules.logical)
+    for _, lot in pairs(ledger.lots) do
+      if lot.units > 0 and lot.at + period_ms + 1 > rules.logical then left = left - lot.units end
+    end
+    free = math.min(free, left)
   end
   return free
 end
@@ -174,7 +169,10 @@ end
 local function wait_ms(ledger, window, limit, units, starts, rules)
   local wait = 0
   for most, period_ms in Rates.windows_of(limit.rate) do
-    local text = with_lots(ledger, window, most, period_ms, "given_at")
+    local text = Rates.text_for(window, period_ms) or ""
+    for _, lot in pairs(ledger.lots) do
+      if lot.units > 0 then text = Rates.add_start(text, most, period_ms, lot.given_at, lot.units) end
+    end
     wait = math.max(wait, Rates.rate_wait_ms(text, most, period_ms, rules.logical, math.min(units, most)) or period_ms)
   end
   if limit.throttle ~= "" then
