@@ -208,7 +208,7 @@ def test_a_task_that_runs_stays_and_is_named(old, make_new, migrate):
 
 
 def test_a_key_that_is_an_error_here_keeps_its_task_there(old, make_new, migrate, fairness):
-    limits = write_limits([Limit("api", rate=((5, 60_000),))])
+    limits = write_limits([Limit("api", concurrency=5, on_limit="drop")])
     send(old, "t3", "shared", queue="mail", limits=limits)
     new = make_new()
     done = migrate(new, "mail")
