@@ -185,7 +185,7 @@ class Walk:
             if self.chance.random() < 0.8:
                 del self.answers[at]
 
-    def wait(self, ms: int) -> None:
+    def advance(self, ms: int) -> None:
         """Let time pass. Workers renew leases, and permits before they end."""
         self.now += ms
         for partition in range(PARTITIONS):
@@ -202,7 +202,7 @@ class Walk:
                 self.carry(*place)
 
     def wait_any(self) -> None:
-        self.wait(self.chance.choice([1, 50, 150, 1000, LIFE // 8]))
+        self.advance(self.chance.choice([1, 50, 150, 1000, LIFE // 8]))
 
     # -- the walk
 
@@ -230,7 +230,7 @@ class Walk:
                 self.carry(*place)
             if self.ran == self.slots.keys():
                 return
-            self.wait(50)
+            self.advance(50)
         waiting = {tag: slots for tag, slots in self.slots.items() if tag not in self.ran}
         raise AssertionError(f"never run, with the limits {self.limits}: {waiting}")
 
