@@ -76,8 +76,10 @@ def leftovers(client: Redis, prefix: str = PREFIX, *, stock: bool = False) -> di
         if name.startswith("same_id:"):
             others = set(client.zrange(key, 0, -1)) - letters
         elif name == "timers":
-            # The home of a rate forgets a lot a minute after it (ADR 32).
-            others = {each for each in client.zrange(key, 0, -1) if not each.startswith("grants ")}
+            # A home forgets a lot a minute after it, and an idle partition reports its last lot
+            # with its next claim (ADR 32).
+            names = client.zrange(key, 0, -1)
+            others = {each for each in names if not each.startswith(("grants ", "permits "))}
         else:
             others = set(client.hkeys(key)) - letters if name in OF_LETTERS else {key}
         if others:
