@@ -181,6 +181,22 @@ def test_a_start_counts_until_its_period_is_over_beside_a_lot_that_counts_later(
     assert place.lot(2) is not None
 
 
+def test_a_lot_that_nobody_reports_counts_for_its_whole_period(make):
+    place = make("R4/3600000")
+    place.want(1, 2)
+    place.lot(1)
+    assert place.start(1, 1) == 1
+    # Nobody calls this partition again. Two minutes later the home still counts its lot.
+    for _ in range(40):
+        place.now += 3_000
+        place.visit(3)
+        place.claim(2)
+    place.want(2, 4)
+    lent = place.lot(2)
+    assert lent
+    assert lent["units"] == 2
+
+
 def test_a_late_answer_shortens_the_life_of_a_lot(place):
     place.want(1, 5)
     report = place.request(1)

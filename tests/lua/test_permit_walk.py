@@ -152,7 +152,7 @@ class Walk:
             self.count(key, grant)
 
     def count(self, key: str, grant: dict[str, Any]) -> None:
-        """Count the permits of all partitions if a home says so."""
+        """Count the permits of all partitions if a home requests it."""
         if counts := grant.get("counts"):
             reports = [self.request(each, key, grant["home"]) for each in range(PARTITIONS)]
             counted = self.grant(key, *reports, counts=counts)

@@ -1,6 +1,6 @@
 """The lots of a rate as a model, whose states are all visited up to a number of requests.
 
-A key with a rate has a home, which lends *lots*: some starts, for a short life. Workers carry the
+A key with a rate has a home, which lends *lots*: some starts with a short life. Workers carry the
 messages, which come late, twice or never.
 
     request at the partition: it stamps its clock and a new number, and its lot ends
@@ -45,7 +45,7 @@ class Rules:
     life_from_stamp: bool = True
     #: A lot starts nothing from the next request on.
     request_ends_the_lot: bool = True
-    #: The home counts what a report says of the lot that it lent last.
+    #: The home counts the starts of a report of the lot that it lent last.
     report_counts_starts: bool = True
     #: The home rejects a request that is older than the last one.
     home_rejects_old: bool = True
@@ -53,7 +53,7 @@ class Rules:
     accepts_last_only: bool = True
     #: A home with the memory of another server lends nothing until it has counted.
     new_home_counts: bool = True
-    #: The count has the starts of the last period, not only those that no home has heard of.
+    #: The count has the starts of the last period, not only those that were never reported.
     count_has_all_starts: bool = True
     #: A partition with the memory of another server has no lot.
     new_server_has_none: bool = True

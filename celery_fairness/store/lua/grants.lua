@@ -327,7 +327,8 @@ function Grants.grant(ctx, wanted, rules, home)
   end
   local limit = limit_of(ctx, key, ledger, rules)
   local most = limit.concurrency or 0
-  ledger.longest = 0
+  -- An override may have a shorter period for a while.
+  ledger.longest = next(ledger.lots) and ledger.longest or 0
   for period_ms in pairs(Rates.counted_windows(limit)) do ledger.longest = math.max(ledger.longest, period_ms) end
   if is_counted then LotGrants.recount(ledger, wanted.reports, limit, rules) end
   move_credits(ledger, most, rules)

@@ -74,8 +74,8 @@ local function count(ledger, limit, at, units, starts)
   if starts > 0 then ledger.ideal = math.max(ledger.ideal or at, at) end
 end
 
--- Takes units out of the entry of a start of this age. The clock of its partition has gone on while its body ran, so the newest
--- entry that is at least as old is that of the start, or an older one. If there is none, the oldest one is.
+-- Takes units out of the entry of a start of this age. That is the newest entry of this age or more, and otherwise the oldest.
+-- Several starts may have one entry, so an older entry may have a part of the units.
 local function take_out(ledger, limit, age, units, starts, rules)
   local latest = -math.huge
   for period, text in pairs(ledger.texts or {}) do
@@ -151,8 +151,8 @@ function LotGrants.recount(ledger, reports, limit, rules)
   for _, lot in pairs(ledger.lots) do lot.units, lot.starts = 0, 0 end
 end
 
--- Returns how many units are free now. The lots that are lent are beside the text of a period, because a start that is added
--- to it at a later time removes what has left the window by then.
+-- Returns how many units are free now. The lots that are lent are counted beside the text of a period. A text to which a start
+-- with a later time is added loses the starts that leave the window before that time.
 local function free_units(ledger, window, limit, rules)
   local free = math.huge
   for most, period_ms in Rates.windows_of(limit.rate) do
@@ -195,8 +195,8 @@ local function is_line_free(ledger, limit, rules)
   return last + Rates.interval_of(limit.throttle) <= rules.logical
 end
 
--- Returns the lots of the partitions in which tasks wait, the one with the least turn first. Each gets the units that are its
--- next piece: its share of those that are free, at least those of one life, and no fewer than its first task takes.
+-- Returns the lots of the partitions in which tasks wait, the one with the least turn first. The field `piece` becomes the units
+-- that each gets next. They are its share of the free units, at least those of one life, and enough for its first task.
 local function in_turn(ledger, limit, free, rules)
   local order, a_life, life = {}, math.huge, life_of(limit)
   for _, lot in pairs(ledger.lots) do
@@ -227,7 +227,7 @@ function LotGrants.lend(ledger, lot, limit, room, rules)
   local free = free_units(ledger, window, limit, rules)
   local order, interval = in_turn(ledger, limit, free, rules), Rates.interval_of(limit.throttle)
   local starts_each = limit.throttle ~= "" and math.max(1, math.floor(PIECE_MS / interval)) or math.huge
-  local left, before, starts, is_before = free, 0, 0, true
+  local left, before, starts = free, 0, 0
   for _, each in ipairs(order) do
     if each == lot then break end
     left, before, starts = left - each.piece, before + each.piece, starts + math.min(each.tasks, starts_each)
@@ -239,7 +239,7 @@ function LotGrants.lend(ledger, lot, limit, room, rules)
     if limit.rate == "" then lot.units = lot.starts end
     lot.life_ms = life_of(limit) + math.ceil(limit.throttle ~= "" and (lot.starts - 1) * interval or 0)
     lot.given_at, lot.at = rules.logical, rules.logical + lot.life_ms + life_of(limit)
-    -- The least turn of those that wait. A turn that goes before it would move theirs on.
+    -- A partition that comes later begins with the least turn of those that wait. With a larger one it would wait too long.
     ledger.turn = math.max(ledger.turn or 0, order[1].turn)
     lot.turn = lot.turn + lot.units / lot.tenants
     free = free - lot.units
