@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tests.benchmarks.harness import Row
 from tests.benchmarks.idle_broker import BLOCKING, EVENTED
-from tests.benchmarks.turns import Contender, rates, rates_and_calls
+from tests.benchmarks.turns import Contender, Pace, paces, rates
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
@@ -30,6 +30,8 @@ IDLE = {
     "threads -c 8": (BLOCKING, 0.65),
     "gevent -c 8": (BLOCKING, 0.85),
 }
+#: The largest CPU time for a task with partitions, by that without.
+COST_OF_PARTITIONS = 1.4
 #: What makes stock fastest: nothing is asked for while something is here.
 BEST = ("--prefetch-multiplier=64",)
 
@@ -101,16 +103,33 @@ def partition_rows(server: RedisServer, rounds: int, seconds: float, pools: int)
                 Contender("fair", args, ours=True, partitions=count, servers=servers)
                 for count, servers, _, _ in places
             ]
-            (one, calls_of_one), *others = rates_and_calls(server, contenders, rounds, seconds)
-            for (count, _, where, asked), (seen, calls) in zip(places, others, strict=True):
+            one, *others = paces(server, contenders, rounds, seconds)
+            for (count, _, where, asked), seen in zip(places, others, strict=True):
+                what = f"with {count} partitions on {where}, {name}"
                 yield Row(
                     "P1",
-                    f"no-op tasks a second with {count} partitions on {where}, {name}",
+                    f"no-op tasks a second {what}",
                     f">= {asked:g} x one partition",
-                    f"{seen:,.0f} against {one:,.0f}: {seen / one:.2f} x; "
-                    f"{calls:.2f} calls a task against {calls_of_one:.2f}",
-                    seen / one >= asked,
+                    f"{seen.rate:,.0f} against {one.rate:,.0f}: {seen.rate / one.rate:.2f} x",
+                    seen.rate / one.rate >= asked,
                 )
+                cost = _cpu(seen) / _cpu(one)
+                yield Row(
+                    "P1",
+                    f"CPU time of worker and servers for a task {what}",
+                    f"<= {COST_OF_PARTITIONS:g} x one partition",
+                    f"{_causes(seen)} against {_causes(one)}: {cost:.2f} x",
+                    cost <= COST_OF_PARTITIONS,
+                )
+
+
+def _cpu(pace: Pace) -> float:
+    return pace.a_task(pace.worker_us + pace.server_us)
+
+
+def _causes(pace: Pace) -> str:
+    worker, server = pace.a_task(pace.worker_us), pace.a_task(pace.server_us)
+    return f"{worker:.0f} us worker + {server:.0f} us in {pace.a_task(pace.calls):.2f} calls"
 
 
 def idle_rows(server: RedisServer, rounds: int, seconds: float) -> Iterator[Row]:

@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import redis
 
 from tests.benchmarks import idle_broker
 from tests.benchmarks.harness import backlog, publish, wait_until, worker
+from tests.benchmarks.server_cpu import cpu_us
 from tests.support.redis_cluster import Node
 from tests.support.redis_server import RedisServer
 
@@ -66,11 +68,39 @@ class Contender:
         return {"BENCH_FAIRNESS": json.dumps({"partitions": self.partitions})}
 
 
+@dataclass
+class Pace:
+    """The work of a worker and its servers in all turns.
+
+    Attributes:
+        tasks: How many tasks the worker began.
+        seconds: The time of the turns.
+        calls: How many functions the servers ran.
+        worker_us: The CPU time of the worker's processes, in microseconds.
+        server_us: That of the servers.
+    """
+
+    tasks: int = 0
+    seconds: float = 0.0
+    calls: int = 0
+    worker_us: float = 0.0
+    server_us: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tasks a second."""
+        return self.tasks / self.seconds
+
+    def a_task(self, count: float) -> float:
+        """Return one of the counts for a task."""
+        return count / max(1, self.tasks)
+
+
 class _Run:
     """A worker that is stopped between its turns."""
 
     def __init__(self) -> None:
-        self.tasks, self.calls, self.seconds = 0, 0, 0.0
+        self.pace = Pace()
         self._process: subprocess.Popen[bytes] | None = None
 
     def done(self) -> int:
@@ -80,6 +110,10 @@ class _Run:
     def called(self) -> int:
         """Return how many functions its servers have run."""
         return 0
+
+    def server_us(self) -> float:
+        """Return the CPU time that its servers have used."""
+        return 0.0
 
     def fill(self, least: int, full: int) -> None:
         """Let ``full`` tasks wait, if fewer than ``least`` do."""
@@ -97,14 +131,22 @@ class _Run:
     def turn(self, seconds: float) -> None:
         self._signal(signal.SIGCONT)
         time.sleep(PAUSE_SECONDS)
-        called = self.called()
+        called, worker_us, server_us = self.called(), self._worker_us(), self.server_us()
         before, begun = self.done(), time.monotonic()
         time.sleep(seconds)
         after, ended = self.done(), time.monotonic()
         self._signal(signal.SIGSTOP)
-        self.calls += self.called() - called
-        self.tasks += after - before
-        self.seconds += ended - begun
+        self.pace.server_us += self.server_us() - server_us
+        self.pace.worker_us += self._worker_us() - worker_us
+        self.pace.calls += self.called() - called
+        self.pace.tasks += after - before
+        self.pace.seconds += ended - begun
+
+    def _worker_us(self) -> float:
+        assert self._process is not None
+        parent = psutil.Process(self._process.pid)
+        times = [each.cpu_times() for each in (parent, *parent.children(recursive=True))]
+        return 1e6 * sum(each.user + each.system for each in times)
 
     def _signal(self, number: int) -> None:
         assert self._process is not None
@@ -140,6 +182,9 @@ class _RedisRun(_Run):
     def called(self) -> int:
         stats = [each.info("commandstats") for each in self._clients]
         return sum(each.get("cmdstat_fcall", {}).get("calls", 0) for each in stats)
+
+    def server_us(self) -> float:
+        return sum(cpu_us(each) for each in self._clients)
 
     def done(self) -> int:
         waiting = self._backlog()
@@ -180,13 +225,13 @@ def rates(
     server: RedisServer, contenders: Sequence[Contender], rounds: int, seconds: float
 ) -> list[float]:
     """Return the tasks a second of each contender, in all of its turns."""
-    return [rate for rate, _ in rates_and_calls(server, contenders, rounds, seconds)]
+    return [each.rate for each in paces(server, contenders, rounds, seconds)]
 
 
-def rates_and_calls(
+def paces(
     server: RedisServer, contenders: Sequence[Contender], rounds: int, seconds: float
-) -> list[tuple[float, float]]:
-    """Return the tasks a second of each contender, and the functions that Redis ran for a task.
+) -> list[Pace]:
+    """Return what each contender did in its turns.
 
     Every second round goes backwards: stock, ours, ours, stock.
 
@@ -210,4 +255,4 @@ def rates_and_calls(
             for run in runs[:: 1 if each_round % 2 == 0 else -1]:
                 run.fill(least, least * min(TURNS_AT_ONCE, rounds - each_round))
                 run.turn(seconds)
-    return [(run.tasks / run.seconds, run.calls / max(1, run.tasks)) for run in runs]
+    return [run.pace for run in runs]
