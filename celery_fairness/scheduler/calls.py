@@ -335,14 +335,19 @@ def ring_args(partition: int, new: Sequence[str], left: Sequence[str] = ()) -> l
 
 
 def request_permits_args(
-    key: str, rules: Rules, home: int | None = None, now_text: str = ""
+    key: str,
+    rules: Rules,
+    home: int | None = None,
+    after: int | None = None,
+    now_text: str = "",
 ) -> list[str]:
     """Return the arguments of a request for permits of ``key``.
 
     Args:
         home: The epoch of a home that counts the permits of all partitions. None without a count.
+        after: The number of the request whose turn has come. None if there is another reason.
     """
-    return [*rules_args(rules), now_text, key, _or_empty(home)]
+    return [*rules_args(rules), now_text, key, _or_empty(home), _or_empty(after)]
 
 
 def grant_permits_args(

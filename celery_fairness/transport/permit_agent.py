@@ -62,9 +62,11 @@ class PermitAgent:
         self._partitions, self._rules = partitions, rules
         self._lease_table = lease_table
         #: The keys whose requests wait, each once: claims name a key again and again until then.
-        self._named: dict[tuple[int, str], None] = {}
-        #: When a partition has its next turn at a key, the earliest first (monotonic seconds).
-        self._turns: list[tuple[float, int, str]] = []
+        #: The value of a turn is the number of the request whose answer had its time.
+        self._named: dict[tuple[int, str], int | None] = {}
+        #: When a partition has its next turn at a key, the earliest first (monotonic seconds), and
+        #: the number of the request.
+        self._turns: list[tuple[float, int, str, int]] = []
         self._notices = Notices(logger)
         self._bell, self._lock = Bell(), native_lock()
         self._runs = self._closed = False
@@ -105,21 +107,20 @@ class PermitAgent:
 
     def _name(self, partition: int, keys: Iterable[str]) -> bool:
         """Let the thread request keys in a partition; return whether there is one."""
-        named = dict.fromkeys((partition, key) for key in keys)
+        named = dict[tuple[int, str], int | None].fromkeys((partition, key) for key in keys)
         with self._lock:
             self._named |= named
         return bool(named)
 
-    def _next(self) -> tuple[int, str] | None:
+    def _next(self) -> tuple[int, str, int | None] | None:
         """Take the key that waits longest; return None without one."""
-        while self._turns and self._turns[0][0] <= monotonic():
-            _, partition, key = heapq.heappop(self._turns)
-            self._name(partition, [key])
         with self._lock:
-            named = next(iter(self._named), None)
-            if named is not None:
-                del self._named[named]
-            return named
+            while self._turns and self._turns[0][0] <= monotonic():
+                _, partition, key, number = heapq.heappop(self._turns)
+                self._named.setdefault((partition, key), number)
+            for partition, key in self._named:
+                return partition, key, self._named.pop((partition, key))
+        return None
 
     def _try(self, act: Callable[..., None], *args: Any) -> None:
         try:
@@ -146,20 +147,26 @@ class PermitAgent:
             self._name(partition, due.get("requests", ()))
             self._ring_bells(partition, due)
 
-    def _borrow(self, partition: int, key: str) -> None:
-        """Request for one partition, and then for those to which the home sends this worker."""
+    def _borrow(self, partition: int, key: str, after: int | None) -> None:
+        """Request for one partition, and then for those to which the home sends this worker.
+
+        ``after`` is the request whose turn has come. If a later one was made, this makes none.
+        """
         todo = deque([partition])
         for _ in range(VISITS_AT_MOST):
             if not todo:
                 return
             partition = todo.popleft()
-            report = self._request(key, partition)
+            report = self._request(key, partition, after=after)
+            after = None
+            if not report:
+                continue
             granted = self._grant(key, [report])
             answer = granted["answers"][0]
             self._accept(key, report, granted, answer)
             if "again_ms" in answer:
-                turn = (monotonic() + answer["again_ms"] / 1000, partition, key)
-                heapq.heappush(self._turns, turn)
+                at = monotonic() + answer["again_ms"] / 1000
+                heapq.heappush(self._turns, (at, partition, key, report["number"]))
             todo += (each for each in granted.get("visits", ()) if each not in todo)
             if counts := granted.get("counts"):
                 self._count(key, granted["home"], counts)
@@ -171,10 +178,12 @@ class PermitAgent:
         for report, answer in zip(reports, granted["answers"], strict=True):
             self._accept(key, report, granted, answer)
 
-    def _request(self, key: str, partition: int, home: int | None = None) -> dict[str, Any]:
-        args = calls.request_permits_args(key, self._rules, home)
+    def _request(
+        self, key: str, partition: int, home: int | None = None, after: int | None = None
+    ) -> dict[str, Any]:
+        args = calls.request_permits_args(key, self._rules, home, after)
         report = json.loads(self._call(calls.REQUEST_PERMITS, args, partition))
-        return {**report, "partition": partition}
+        return report and {**report, "partition": partition}
 
     def _grant(
         self, key: str, reports: Sequence[dict[str, Any]], counts: int | None = None

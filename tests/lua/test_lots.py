@@ -31,9 +31,11 @@ class Rated(Installation):
     def __init__(self, client: Redis, count: int, numbers: str) -> None:
         super().__init__(client, count)
         self.numbers_text = numbers
-        self.turns: list[tuple[int, int]] = []
+        #: The time, partition and request of each turn.
+        self.turns: list[tuple[int, int, int]] = []
         #: The time and the partition of each start, with its units.
         self.starts: list[tuple[int, int, int]] = []
+        self.visits = 0
 
     def put(  # type: ignore[override]
         self, partition: int, count: int = 1, tenant: str = "", units: int = 1
@@ -59,15 +61,19 @@ class Rated(Installation):
         self.end(partition, len(tasks))
         return len(tasks)
 
-    def visit(self, partition: int) -> list[int]:
+    def visit(self, partition: int, after: int | None = None) -> list[int]:
         """Carry the messages for one partition; return where the worker goes next."""
-        report = self.request(partition)
+        self.visits += 1
+        report = self.request(partition, after=after)
+        if not report:
+            return []
         grant = self.grant(report)
         answer = grant["answers"][0]
         if "lot" in answer or "again_ms" in answer or "number" in report.get("lot", ()):
             self.accept(report, grant)
         if "again_ms" in answer:
-            heapq.heappush(self.turns, (self.now + answer["again_ms"], partition))
+            turn = (self.now + answer["again_ms"], partition, report["number"])
+            heapq.heappush(self.turns, turn)
         return list(grant.get("visits", ()))
 
     def lot(self, partition: int) -> dict[str, Any] | None:
@@ -80,7 +86,8 @@ class Rated(Installation):
         until, looks = self.now + ms, Counter[int]()
         while self.now < until:
             while self.turns and self.turns[0][0] <= self.now:
-                self.requests.append((heapq.heappop(self.turns)[1], KEY))
+                _, partition, number = heapq.heappop(self.turns)
+                self.requests += [(each, KEY) for each in self.visit(partition, number)]
             served = set[int]()
             for _ in range(4 * self.count):
                 if not self.requests:
@@ -114,24 +121,27 @@ def make(client: Redis) -> Callable[..., Rated]:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "period", "count", "seconds"),
+    ("numbers", "count", "seconds", "visits"),
     [
-        ("R1/1000", 1000, 4, 6),
-        ("R10/1000", 1000, 4, 4),
-        ("R10/1000", 1000, 16, 6),
-        ("R100/1000", 1000, 4, 2),
+        ("R1/1000", 4, 6, 5),
+        ("R1/1000", 16, 20, 9),
+        ("R10/1000", 4, 4, 5),
+        ("R10/1000", 16, 6, 5),
+        ("R100/1000", 4, 2, 0.6),
+        ("R100/1000", 16, 2, 0.6),
     ],
 )
-def test_a_rate_is_used_and_never_exceeded(make, numbers, period, count, seconds):
-    place = make(numbers, count)
+def test_a_rate_is_used_and_never_exceeded_in_few_visits(make, numbers, count, seconds, visits):
+    period, place = 1000, make(numbers, count)
     rate = int(numbers[1:].partition("/")[0])
     for partition in range(count):
-        place.put(partition, 2 * rate * seconds * 1000 // period // count + 20)
+        place.put(partition, 2 * rate * seconds // count + 20)
     place.go_on(seconds * 1000)
     assert place.most_in(period) <= rate
     # The first window may begin at once.
-    due = rate * (1 + (seconds * 1000 - 1) // period)
+    due = rate * seconds
     assert len(place.starts) >= 0.9 * due
+    assert place.visits <= visits * len(place.starts)
     assert len({partition for _, partition, _ in place.starts}) >= min(count, due)
 
 
@@ -236,6 +246,31 @@ def test_a_lot_whose_end_comes_goes_back_by_itself(place):
     place.now += 1000
     args = calls.due_permits_args(RULES, place.time)
     assert json.loads(place.run(calls.DUE_PERMITS, args, 1))["requests"] == [KEY]
+
+
+def test_a_turn_ends_if_another_worker_has_made_a_request_since(place):
+    place.want(1, 5)
+    place.lot(1)
+    place.want(2, 1)
+    told = place.request(2)
+    assert place.grant(told)["answers"][0]["again_ms"] > 0
+    assert place.request(2, after=told["number"])["number"] > told["number"]
+    assert place.request(2, after=told["number"]) == {}
+
+
+def test_a_claim_names_a_key_again_if_its_worker_does_not_come(place):
+    place.want(1, 5)
+    place.lot(1)
+    place.want(2, 1)
+    again = place.grant(report := place.request(2))
+    place.accept(report, again)
+    place.requests.clear()
+    place.now += again["answers"][0]["again_ms"]
+    place.claim(2)
+    assert not place.requests
+    place.now += 500
+    place.claim(2)
+    assert list(place.requests) == [(2, KEY)]
 
 
 def test_a_request_that_comes_twice_counts_its_starts_once(place):

@@ -117,7 +117,7 @@ class Walk:
         self.named += [each for each in places if each not in self.named]
 
     def request(self, partition: int, key: str, home: int | None = None) -> dict[str, Any]:
-        args = calls.request_permits_args(key, RULES, home, str(self.now))
+        args = calls.request_permits_args(key, RULES, home, now_text=str(self.now))
         report = json.loads(self.run(calls.REQUEST_PERMITS, args, partition))
         return {"partition": partition, "asked_at": self.now, **report}
 

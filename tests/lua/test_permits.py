@@ -109,11 +109,13 @@ class Installation:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def request(self, partition: int, home: int | None = None) -> dict[str, Any]:
+    def request(
+        self, partition: int, home: int | None = None, after: int | None = None
+    ) -> dict[str, Any]:
         self.calls += 1
-        args = calls.request_permits_args(self.key, self.rules, home, self.time)
+        args = calls.request_permits_args(self.key, self.rules, home, after, self.time)
         report = json.loads(self.run(calls.REQUEST_PERMITS, args, partition))
-        return {"partition": partition, **report}
+        return report and {"partition": partition, **report}
 
     def grant(self, *reports: dict[str, Any], counts: int | None = None) -> dict[str, Any]:
         self.calls += 1
@@ -180,7 +182,7 @@ class Installation:
         """Return the permits of each partition, by its own table."""
         found = []
         for partition in range(self.count):
-            args = calls.request_permits_args(self.key, self.rules, None, self.time)
+            args = calls.request_permits_args(self.key, self.rules, now_text=self.time)
             found.append(json.loads(self.run(calls.REQUEST_PERMITS, args, partition))["n"])
         return found
 

@@ -26,8 +26,8 @@ local LIFE_PART, SHORTEST_MS, LONGEST_MS = 1 / 20, 100, 1000
 -- A lot of a throttle has the starts of this time. Each change of hands costs the time of some messages.
 local PIECE_MS = 300
 -- A worker comes again after this time at the latest, and not before.
-local AGAIN_MS, SOONEST_MS = 900, 5
--- The tasks of a partition count without a further request for so long.
+local AGAIN_MS, SOONEST_MS = 5000, 5
+-- The tasks of a partition count without a further request for so long, or for so long after a worker was to come again.
 local KNOWN_MS = 1500
 -- A late request finds the number of the last one for this time.
 local KEPT_MS = 60000
@@ -173,7 +173,9 @@ local function wait_ms(ledger, window, limit, units, starts, rules)
     for _, lot in pairs(ledger.lots) do
       if lot.units > 0 then text = Rates.add_start(text, most, period_ms, lot.given_at, lot.units) end
     end
-    wait = math.max(wait, Rates.rate_wait_ms(text, most, period_ms, rules.logical, math.min(units, most)) or period_ms)
+    local rounds = math.max(0, math.ceil(units / most) - 1)
+    local last = Rates.rate_wait_ms(text, most, period_ms, rules.logical, units - rounds * most) or period_ms
+    wait = math.max(wait, rounds * period_ms + last)
   end
   if limit.throttle ~= "" then
     local interval, last = Rates.interval_of(limit.throttle), ledger.ideal or 0
@@ -195,6 +197,14 @@ local function is_line_free(ledger, limit, rules)
   return last + Rates.interval_of(limit.throttle) <= rules.logical
 end
 
+-- Returns whether a partition gets a lot of `left` units now. A lot for a whole life costs the same messages as one of a unit. So
+-- a partition waits for it, but only for a life. `before` are the units of the partitions whose turn is earlier.
+local function may_lend(ledger, window, limit, its, left, before, rules)
+  if not is_line_free(ledger, limit, rules) then return false end
+  if left >= its.least then return true end
+  return left >= its.need and wait_ms(ledger, window, limit, before + its.least, 0, rules) > life_of(limit)
+end
+
 -- Returns the lots of the partitions in which tasks wait, the one with the least turn first. The field `piece` becomes the units
 -- that each gets next. They are its share of the free units, at least those of one life, and enough for its first task.
 local function in_turn(ledger, limit, free, rules)
@@ -205,11 +215,12 @@ local function in_turn(ledger, limit, free, rules)
       order[#order + 1] = lot
     end
   end
-  for most, period_ms in Rates.windows_of(limit.rate) do a_life = math.min(a_life, most * life / period_ms / #order) end
+  for most, period_ms in Rates.windows_of(limit.rate) do a_life = math.min(a_life, most * life / period_ms) end
   if a_life == math.huge then a_life = 1 end
   local quotas = Grants.quotas(math.max(0, free), order)
   for index, lot in ipairs(order) do
-    lot.piece = math.max(lot.need, math.min(lot.demand, math.floor(math.max(quotas[index], a_life))))
+    lot.least = math.max(lot.need, math.min(lot.demand, math.floor(a_life)))
+    lot.piece = math.max(lot.least, math.min(lot.demand, math.floor(quotas[index])))
   end
   table.sort(order, function(one, other)
     if one.turn ~= other.turn then return one.turn < other.turn end
@@ -232,7 +243,8 @@ function LotGrants.lend(ledger, lot, limit, room, rules)
     if each == lot then break end
     left, before, starts = left - each.piece, before + each.piece, starts + math.min(each.tasks, starts_each)
   end
-  if lot.tasks > 0 and left >= lot.need and is_line_free(ledger, limit, rules) and (limit.throttle == "" or order[1] == lot) then
+  local is_next = lot.tasks > 0 and (limit.throttle == "" or order[1] == lot)
+  if is_next and may_lend(ledger, window, limit, lot, left, before, rules) then
     lot.units = math.min(lot.piece, math.floor(left))
     lot.starts = math.min(lot.units, starts_each)
     -- A throttle counts starts, and its task may take several units.
@@ -247,11 +259,12 @@ function LotGrants.lend(ledger, lot, limit, room, rules)
     local wait = wait_ms(ledger, window, limit, before + lot.piece, starts, rules)
     lot.opens_at = rules.logical + math.ceil(wait)
     lot.comes_at = rules.logical + math.max(SOONEST_MS, math.min(math.ceil(wait), AGAIN_MS))
+    lot.known_until = lot.comes_at + KNOWN_MS
   end
   for _, each in ipairs(order) do
     if each ~= lot then
       -- An answer may have named a later time.
-      local gets = free >= each.need and rules.logical + SOONEST_MS < each.comes_at and is_line_free(ledger, limit, rules)
+      local gets = rules.logical + SOONEST_MS < each.comes_at and may_lend(ledger, window, limit, each, free, 0, rules)
       if gets then each.comes_at = rules.logical end
       return gets and each.partition or nil
     end
@@ -288,7 +301,7 @@ end
 function LotGrants.last(ledger)
   local last = 0
   for _, lot in pairs(ledger.lots) do
-    lot.demand, lot.piece = nil, nil
+    lot.demand, lot.least, lot.piece = nil, nil, nil
     last = math.max(last, lot.known_until + KEPT_MS, lot.units > 0 and lot.at + (ledger.longest or 0) + 1 or 0)
   end
   for period, text in pairs(ledger.texts) do

@@ -21,6 +21,9 @@
   3. A server has no lot that another server was lent.
 ]]
 
+-- If the worker that was to come again does not, a claim names the key to another one after this time.
+local LATE_MS = 500
+
 -- Returns whether the starts of a limit need a lot. Those of a private key do not, because its tenant is in this partition.
 function Lots.bound(ctx, limit)
   return (limit.rate ~= "" or limit.throttle ~= "") and not limit.private and not limit.of_queue and Rings.is_partition(ctx)
@@ -128,6 +131,8 @@ end
 function Lots.accept(its, answer, rules, stamp)
   local left, lent = {}, answer.lot
   its.turn_at = answer.opens_ms and rules.logical + answer.opens_ms
+  -- The worker comes again by itself. A key with a concurrency may get a permit before.
+  if answer.again_ms and not its.most then its.request_at = rules.logical + answer.again_ms + LATE_MS end
   for _, each in ipairs(its.corrections or {}) do
     if each[1] >= its.number then left[#left + 1] = each end
   end

@@ -5,6 +5,7 @@
   args[6]  frozen_ms   str  "" in production (server TIME); set only by tests
   args[7]  key         str  the key
   args[8]  home        str  the epoch of a home that counts the permits of all partitions, otherwise ""
+  args[9]  after       str  the number of the request whose turn has come, otherwise ""
 
   Returns JSON, a report that grant_permits takes. Its fields `partition` and `name` are those of the caller:
   - run, number  the run_id of this server, and the number of the request
@@ -17,12 +18,15 @@
   - lot          what a rate needs (Lots.report), may be absent
   - settled      whether no older server of this partition goes on
 
+  It is an empty object if another worker has made a request since the one whose turn has come. That worker comes again.
   If the user may not run INFO, the result is an error.
 ]]
 register("request_permits", {"allow-oom"}, function(keys, args)
   local ctx = {prefix = keys[1], memo = {}, result = {}}
   local rules, _, epoch = Tenants.rules_of(ctx, args, 1, args[6])
   epoch = Clock.meet_server(ctx, epoch, rules.now)
+  local after = tonumber(args[9])
+  if after and Permits.read(ctx, args[7]).number ~= after then return "{}" end
   local report = Permits.request(ctx, args[7], rules, tonumber(args[8]))
   if report.run == "" then
     return redis.error_reply("NOPERM permits name the server by its run_id: grant the right +info")
