@@ -882,7 +882,7 @@ class FairChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[m
     """A channel of one Redis."""
 
 
-class FairSentinelChannel(_Timed, FairMixin, redis_transport.SentinelChannel):  # type: ignore[misc]  # so too
+class FairSentinelChannel(_Timed, FairMixin, redis_transport.SentinelChannel):  # type: ignore[misc]  # as above
     """A channel of a Sentinel group. All of its hosts lead to the same master."""
 
     connection: Any
@@ -903,7 +903,7 @@ class FairSentinelChannel(_Timed, FairMixin, redis_transport.SentinelChannel):  
             client.alt = given
 
 
-class FairServersChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # so too
+class FairServersChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # as above
     """A channel of a list of servers, of which each has its own partitions.
 
     kombu's own keys and the home are on the first server.
@@ -941,7 +941,7 @@ class FairServersChannel(_Timed, FairMixin, redis_transport.Channel):  # type: i
         return self._address.params(server.number)
 
 
-class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # so too
+class FairClusterChannel(_Timed, FairMixin, redis_transport.Channel):  # type: ignore[misc]  # as above
     """A channel of one slot of a cluster: all its connections lead to the slot's primary."""
 
     connection: Any

@@ -32,6 +32,6 @@ class Repairer(LookingThread):
         except Exception as error:  # noqa: BLE001 - Redis does not answer, and will later
             self._notices.error(
                 "repair",
-                "pauses and overrides could not be compared in all partitions: %s",
+                "partitions could not be compared for limits of queues, pauses and overrides: %s",
                 error or type(error).__name__,
             )
