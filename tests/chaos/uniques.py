@@ -100,8 +100,9 @@ def _judged(story: Story, call: _Call, others: list[_Call]) -> Iterator[Broken]:
             if other.sure and other.taken < call.at and call.taken < _has_key_until(story, other):
                 yield Broken("began while another task had its key", (call.id, other.id))
     how = end and end["how"]
-    had = any(_may_have_key(story, each, call.at, call.taken) for each in others)
-    if how == "dropped" and not had:
+    if how == "dropped" and not any(
+        _may_have_key(story, each, call.at, call.taken) for each in others
+    ):
         yield Broken("dropped while no task had its key", (call.id,))
     newer = any(each.taken >= call.at and (not end or each.at <= end["at"]) for each in others)
     if how == "replaced" and not newer:
@@ -183,4 +184,6 @@ def _may_have_key(story: Story, call: _Call, since: float, until: float) -> bool
         # It may have begun elsewhere, and died there.
         over = inf
     kept = story.lease_seconds + SLACK_SECONDS
+    if since <= over + kept:
+        return True
     return since <= over + kept + outage_after(story, over, over + kept)
