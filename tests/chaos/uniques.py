@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -152,6 +153,7 @@ def _clock_was_set(story: Story, begun: float, over: float) -> bool:
     return any(each.what == "clock" and each.meets(begun, over) for each in story.outages)
 
 
+@cache
 def _has_key_until(story: Story, call: _Call) -> float:
     """Return until when a task has its key for sure; minus infinity if that is not known."""
     end = story.ended_as_duplicates.get(call.id)
