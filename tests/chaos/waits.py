@@ -4,7 +4,8 @@ Nobody starves: each task that waits for something slow (``plan.STARVABLE``) mus
 It may wait longer by the time that these took of its wait, together:
 
 - An outage, and a second.
-- The lease of a process that died with a task of the same tenants.
+- The lease of a process that died with a task of the same tenants, and the time until that task
+  begins again. It is the first of its lane, and a worker starts such tasks one by one.
 - A freeze and a lease, in which the frozen worker may have the task.
 - A lease of a worker that had a task of the same tenants, until its begin or the worker's death.
 
@@ -183,13 +184,13 @@ def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]
 
     Tasks that another one has replaced are left out, and so are those that died with their process.
     """
+    kept = story.lease_seconds + SLACK_SECONDS
     died = [
-        each.over
+        (each.over, max(each.over + kept, _begins_again(story, each)))
         for tenant in tenants
         for each in story.of_tenant.get(tenant, ())
         if each.outcome is None
     ]
-    kept = story.lease_seconds + SLACK_SECONDS
     faults = [(each.begun, each.over + AWAKE_SECONDS) for each in story.outages]
     faults += [(each.begun, each.over + kept) for each in story.freezes]
     faults += [(begun, over) for begun, over in story.unbegun(tenants, kept)]
@@ -203,12 +204,18 @@ def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]
             continue
         due = submit["due"]
         begins = min((each.begun for each in attempts), default=inf)
-        spans = [*faults, *((at, at + kept) for at in died)]
+        spans = [*faults, *died]
         # One worker at most had this task.
         killed = any(due <= kill["at"] <= begins for kill in story.kills)
         more = _length(spans, due, begins) + kept * killed
         found.append(Wait(submit["tenant"], due, begins - due, bound, more))
     return found
+
+
+def _begins_again(story: Story, attempt: Attempt) -> float:
+    """Return when the task of an attempt that died began again, or when it died if it never did."""
+    begins = [each.begun for each in story.attempts_of[attempt.id] if each.begun > attempt.over]
+    return min(begins, default=attempt.over)
 
 
 def _length(spans: list[tuple[float, float]], begun: float, over: float) -> float:
