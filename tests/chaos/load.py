@@ -94,7 +94,7 @@ class Replica:
             client = self._cluster.get_redis_connection(node)
             client.set(self._prefix + MARK, 1)
             copies = client.wait(1, WAIT_MS)
-            server = client.info("server")["run_id"]
+            server = client.info("replication")["master_replid"]
         except MovedError:
             self._cluster.nodes_manager.initialize()
         except (RedisError, OSError):

@@ -303,7 +303,7 @@ def test_a_memory_that_another_server_wrote_is_a_new_epoch(make_limiter, client)
     kept, lost = Lease("l1", "tenant:42"), Lease("l2", "tenant:43")
     limiter.acquire(ask("l1"))
     epoch = limiter.renew([kept]).epoch
-    assert client.hget(NAMES.clock, "server") == client.info("server")["run_id"]
+    assert client.hget(NAMES.clock, "server") == client.info("replication")["master_replid"]
     client.hset(NAMES.clock, "server", "another")
     answer = limiter.renew([kept, lost], epoch)
     # The server's time stands still.

@@ -36,10 +36,12 @@ class Installation:
         now: The time of the server, in ms.
         running: The tasks that run, by partition.
         calls: How many messages it has carried.
+        clients: By partition, a client of its server if that is another one.
     """
 
     def __init__(self, client: Redis, count: int = 4, limit: int = 5, key: str = KEY) -> None:
         self.client, self.count, self.limit, self.key = client, count, limit, key
+        self.clients: dict[int, Redis] = {}
         self.now = NOW
         self.numbers: Counter[int] = Counter()
         self.tags: Counter[str] = Counter()
@@ -56,7 +58,8 @@ class Installation:
         return f"{{fairness#{partition}}}:"
 
     def run(self, verb: str, args: list[Any], partition: int) -> Any:
-        return called(self.client, verb, self.prefix(partition), args)
+        client = self.clients.get(partition, self.client)
+        return called(client, verb, self.prefix(partition), args)
 
     @property
     def time(self) -> str:

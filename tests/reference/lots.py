@@ -27,8 +27,9 @@ from typing import NamedTuple
 PERIOD, LIFE = 2, 2
 #: The most messages under way.
 MESSAGES = 2
-#: A message comes twice, the clock of a partition steps back, a server is replaced.
-TROUBLES = frozenset({"twice", "clock", "home", "partition"})
+#: A message comes twice, the clock of a partition steps back, a server is replaced, or is replaced
+#: and comes back as itself.
+TROUBLES = frozenset({"twice", "clock", "home", "partition", "same-home", "same-partition"})
 #: A time that matters no more.
 _GONE = -9
 
@@ -57,6 +58,8 @@ class Rules:
     count_has_all_starts: bool = True
     #: A partition with the memory of another server has no lot.
     new_server_has_none: bool = True
+    #: A server that was replaced and comes back is another server.
+    back_is_another: bool = True
     #: The home notes the server of a partition, not the partition alone.
     holder_names_server: bool = True
 
@@ -246,6 +249,9 @@ class Search:
         if "home" in self.kinds:
             new = world.older._replace(is_new=self.rules.new_home_counts)
             yield "the home is replaced", world._replace(home=new, older=new)
+        if "same-home" in self.kinds:
+            new = world.older._replace(is_new=self.rules.back_is_another)
+            yield "the home comes back", world._replace(home=new, older=new)
         for part in world.parts:
             if "clock" in self.kinds:
                 back = part._replace(
@@ -253,6 +259,13 @@ class Search:
                     stamp=part.stamp + 1 if part.stamp != _GONE else _GONE,
                 )
                 yield f"the clock of {part.p} steps back", _with(world, back)
+            if "same-partition" in self.kinds:
+                # Its memory lacks all starts of the last lot.
+                back = part._replace(left=part.left + part.spent, spent=0, stamp=_GONE)
+                if self.rules.back_is_another:
+                    back = Part(part.p, part.run + 1)
+                parts = tuple(back if each is part else each for each in world.parts)
+                yield f"partition {part.p} comes back", world._replace(parts=parts)
             if "partition" in self.kinds:
                 new_part = Part(part.p, part.run + 1)
                 if not self.rules.new_server_has_none:

@@ -14,7 +14,8 @@ twice or never.
 A *count* makes a request at all partitions in turn. Their reports replace the home's notes.
 
 A server may be replaced by a copy with an older memory. The old server goes on until the end of the
-tick. Clocks step. All times of a state are relative to now, so the states are finite.
+tick. It may also come back as itself, with the older memory of its copy. Clocks step. All times of
+a state are relative to now, so the states are finite.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from typing import NamedTuple
 LIFE = 2
 #: The most messages under way.
 MESSAGES = 2
-#: A message comes twice, a clock steps, the home or a partition is replaced.
-TROUBLES = frozenset({"twice", "clock", "home", "partition"})
+#: A message comes twice, a clock steps, the home or a partition is replaced, or it is replaced and
+#: comes back as itself.
+TROUBLES = frozenset({"twice", "clock", "home", "partition", "same-home", "same-partition"})
 #: A time that matters no more.
 _GONE = -9
 
@@ -57,6 +59,8 @@ class Rules:
     holder_names_server: bool = True
     #: A partition with the memory of another server has no permits.
     new_server_has_none: bool = True
+    #: A server that was replaced and comes back is another server.
+    back_is_another: bool = True
     #: A request that comes twice has the same answer.
     same_request_same_answer: bool = True
     #: The answer of a partition replaces what the home has noted.
@@ -393,6 +397,7 @@ class Search:
                 yield Step("trouble", event, world._replace(home=new, old_home=home))
         if "clock" in self.kinds:
             yield from self._clock_steps(world)
+        yield from self._comes_back(world)
         for part in world.parts if "partition" in self.kinds else ():
             if any(each.p == part.p for each in world.old_parts):
                 continue
@@ -402,6 +407,22 @@ class Search:
             after = world._replace(old_parts=(*world.old_parts, part))
             after = after._replace(parts=_replaced(world.parts, new))
             yield Step("trouble", f"partition {part.p} is replaced", after)
+
+    def _comes_back(self, world: World) -> Iterator[Step]:
+        """Let a server be replaced and come back as itself. Its memory lacks the last request."""
+        is_another = self.rules.back_is_another
+        for entries in _older(world.home.entries) if "same-home" in self.kinds else ():
+            home = world.home._replace(entries=entries)
+            if is_another:
+                home = home._replace(run=home.run + 1, is_new=True)
+            event = f"the home comes back with {len(entries)} entries"
+            yield Step("trouble", event, world._replace(home=home))
+        for part in world.parts if "same-partition" in self.kinds else ():
+            back = part._replace(n=part.n + part.returns, stamp=_GONE, returns=0)
+            if is_another:
+                back = Part(part.p, part.run + 1)
+            parts = _replaced(world.parts, back)
+            yield Step("trouble", f"partition {part.p} comes back", world._replace(parts=parts))
 
     def _clock_steps(self, world: World) -> Iterator[Step]:
         step = 1 if self.rules.home_clock_is_logical else 4
@@ -572,7 +593,8 @@ def _with_least_numbers(world: World, rules: Rules) -> World:
     home_run = {**dict.fromkeys(range(min(known)), 0), **_ranks(known)}
 
     def part(each: Part) -> Part:
-        returns = 0 if rules.stops_before_it_returns else each.returns
+        is_read = not (rules.stops_before_it_returns and rules.back_is_another)
+        returns = each.returns if is_read else 0
         return each._replace(
             run=run[each.p][each.run],
             number=number[each.p, each.run][each.number],

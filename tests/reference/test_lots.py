@@ -6,11 +6,12 @@ import os
 
 import pytest
 
+from tests.reference import lots
 from tests.reference.lots import Search
 
 #: ``REFERENCE_PERMITS=1`` visits the states with one more request too.
 LONG = bool(os.environ.get("REFERENCE_PERMITS"))
-TROUBLES = ["", "twice", "clock", "home", "partition"]
+TROUBLES = ["", *sorted(lots.TROUBLES)]
 
 
 def search(limit: int, requests: int, trouble: str, **without: bool) -> Search:
@@ -47,6 +48,8 @@ def test_no_state_with_more_requests_is_above_the_rate(trouble: str) -> None:
             marks=pytest.mark.skipif(not LONG, reason="takes minutes: set REFERENCE_PERMITS=1"),
         ),
         ("new_server_has_none", 2, "partition"),
+        ("back_is_another", 2, "same-partition"),
+        ("back_is_another", 2, "same-home"),
         ("holder_names_server", 2, "partition"),
     ],
 )

@@ -125,17 +125,21 @@ function Clock.note_invalid(ctx, now)
 end
 
 --[[
-  The server that holds the memory: every process of Redis gives itself a `run_id`.
+  The server that holds the memory: its `master_replid`, which is a new one with each start and each promotion.
 
-  A memory that another process has written may be older than the state of the workers. Examples are a restored
+  A memory that another server has written may be older than the state of the workers. Examples are a restored
   file, an append-only file without its last second, and a promoted replica. So it has an epoch of its own.
+
+  A server that fails over may come back as the same process, with the memory of its replica. Its `run_id` is the
+  same then. `master_replid` also changes if a primary gets its first replica, or had none for `repl-backlog-ttl`. That
+  is a new epoch too, which costs each process one renewal.
 
   server_id returns "" if the caller may not run INFO. In that case only an empty memory is noticed.
 ]]
 
 function Clock.server_id()
-  local info = redis.pcall("INFO", "server")
-  return type(info) == "string" and string.match(info, "run_id:(%x+)") or ""
+  local info = redis.pcall("INFO", "replication")
+  return type(info) == "string" and string.match(info, "master_replid:(%x+)") or ""
 end
 
 -- Returns the epoch. If another server wrote the memory, the epoch is a new one.

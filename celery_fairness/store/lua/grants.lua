@@ -7,10 +7,10 @@
   `virtual_times` of the home has by `grants KEY` a JSON object with these fields:
   - own, since   the newest numbers of the key as a text, and when a partition got them
   - at           the logical time of the last grant
-  - counted      the run_id of the server that has counted the permits of all partitions, and until when it would have been
+  - counted      the server (Clock.server_id) that has counted the permits of all partitions, and until when it would have been
                  quiet without that
   - count_at     the logical time from which another worker may count
-  - entries      by `PARTITION RUN_ID`, what a server of a partition has
+  - entries      by `PARTITION RUN`, what a server of a partition has
   - lots and others  what it counts and lends of a rate (lot_grants.lua)
 
   An entry has these fields:
@@ -159,7 +159,7 @@ function Grants.forget_change(ctx, key)
 end
 
 -- Returns the logical time until which this server adds nothing, because it may lack what others have. It also returns its
--- run_id, and the longest lease of the workers that have brought reports.
+-- name, and the longest lease of the workers that have brought reports.
 local function quiet_until(ctx, key, rules)
   local run, clock = Clock.server_id(), ctx.prefix .. Keys.CLOCK
   local kept = redis.call("HMGET", clock, "granter", "quiet_until", "longest_lease")

@@ -4,7 +4,7 @@
   The ledger `grants KEY` (grants.lua) has these fields too:
   - texts, ideal  the starts that partitions have reported, as a window has them (rates.lua)
   - turn          the least turn when a lot was lent last. A partition that comes begins with it
-  - lots          by `PARTITION RUN_ID`, the lot of a server of a partition
+  - lots          by `PARTITION RUN`, the lot of a server of a partition
 
   A lot has these fields:
   - number                 of its last request

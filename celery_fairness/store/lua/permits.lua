@@ -6,7 +6,7 @@
   A worker carries three messages: `request` at the partition, `grant` at the home, and `accept` at the partition.
 
   `virtual_times` has by `permits KEY` a JSON object with these fields:
-  - n, until, run         the permits. They are valid until the time `until` of the server whose run_id is `run`
+  - n, until, run         the permits. They are valid until the time `until` of the server `run` (Clock.server_id)
   - seen                  the time of the last request or answer. If the clock is behind it, the permits are void
   - number, stamp         of the last request. The stamp is its time, and goes when its answer comes
   - stamped               the logical time of the last request
@@ -63,7 +63,7 @@ local function look_at(ctx, key, at)
   redis.call("ZADD", ctx.prefix .. Keys.TIMERS, "LT", Rates.int_text(at), "permits " .. key)
 end
 
--- Returns the run_id of this server, which a call reads once.
+-- Returns the name of this server (Clock.server_id), which a call reads once.
 function Permits.run_of(ctx)
   ctx.memo.run = ctx.memo.run or Clock.server_id()
   return ctx.memo.run

@@ -4,7 +4,7 @@
   args[1-5] settings   any  of the worker (Tenants.rules_of)
   args[6]  frozen_ms   str  "" in production (server TIME); set only by tests
   args[7]  key         str  the key
-  args[8]  answer      str  JSON: the run_id of the report (`run`), the `home` of the grant, and its answer
+  args[8]  answer      str  JSON: the server of the report (`run`), the `home` of the grant, and its answer
 
   Returns JSON:
   - accepted   whether the answer was accepted

@@ -8,7 +8,7 @@
   args[9]  after       str  the number of the request whose turn has come, otherwise ""
 
   Returns JSON, a report that grant_permits takes. Its fields `partition` and `name` are those of the caller:
-  - run, number  the run_id of this server, and the number of the request
+  - run, number  the name of this server (Clock.server_id), and the number of the request
   - n, held      the valid permits, and the slots that running tasks take
   - demand       the slots that tasks take or wait for
   - need         the slots of the first task that waits
@@ -29,7 +29,7 @@ register("request_permits", {"allow-oom"}, function(keys, args)
   if after and Permits.read(ctx, args[7]).number ~= after then return "{}" end
   local report = Permits.request(ctx, args[7], rules, tonumber(args[8]))
   if report.run == "" then
-    return redis.error_reply("NOPERM permits name the server by its run_id: grant the right +info")
+    return redis.error_reply("NOPERM permits name the server by its master_replid: grant the right +info")
   end
   local began = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "began"))
   report.settled = epoch == began or rules.now - epoch >= Permits.margin_ms(rules.lease_ms)
