@@ -787,6 +787,14 @@ def waited(*parts: Any) -> bool:
         # A task of the same tenants died, and its slot is gone for a lease.
         ([ran(2, None, "b", tenant="two"), killed(3, "child")], 5 + 2 * (LEASE + SLACK_SECONDS)),
         ([ran(2, None, "b", tenant="one"), killed(3, "child")], 5 + LEASE + SLACK_SECONDS),
+        # It goes first, and it begins again much later.
+        (
+            [
+                [ran(2, None, "b", tenant="two"), killed(3, "child")],
+                ran(60, 60.1, "b", tenant="two"),
+            ],
+            5 + 57 + LEASE + SLACK_SECONDS,
+        ),
         # A worker has another task of them, which begins there, or dies with its worker.
         ([sent(0, "b", tenant="two"), received(1, "b"), ran(4, 4.1, "b", tenant="two")], 5 + 3),
         (
