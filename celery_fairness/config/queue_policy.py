@@ -124,20 +124,14 @@ class QueueNumbers(_numbers_in("queue")):  # type: ignore[misc]  # as above
     def problem_of_partitions(self, count: int) -> str:
         """Return what holds in each of some partitions of the installation alone; "" if nothing.
 
-        Each slot is a permit (ADR 30), and starts are counted in one partition. A task that must
-        not wait would be dropped or put off in a partition without permits, although others have
-        some.
+        All numbers hold for the partitions together, by permits and lots (ADR 30, ADR 32). A task
+        that must not wait would be dropped or put off in a partition that has none, although others
+        have some.
         """
-        if count == 1:
+        if count == 1 or self.on_limit == "wait":
             return ""
         alone = f"because fairness.partitions is {count} and it would hold in each partition alone"
-        for place, numbers in (("", self), ("partition.", self.partition)):
-            for word in ("rate", "throttle"):
-                if numbers is not None and getattr(numbers, word) is not None:
-                    return f"{place}{word}: expected None, {alone}, got: {getattr(numbers, word)}"
-        if self.on_limit != "wait":
-            return f"on_limit: expected 'wait', {alone}, got: {self.on_limit!r}"
-        return ""
+        return f"on_limit: expected 'wait', {alone}, got: {self.on_limit!r}"
 
     @property
     def chosen(self) -> tuple[Limit | None, Limit | None]:

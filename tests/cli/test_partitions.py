@@ -324,18 +324,10 @@ def test_the_limit_of_a_queue_is_shown_once(shop, make_fairness, run):
 
 
 @SEVERAL
-@pytest.mark.parametrize(
-    ("numbers", "problem"),
-    [
-        ({"rate": "5/m"}, "rate: expected None, because fairness.partitions is 4 .*, got: "),
-        ({"throttle": "5/m"}, "throttle: expected None"),
-        ({"partition": {"rate": "5/m"}}, "partition.rate: expected None"),
-        ({"global_limit": 2, "on_limit": "drop"}, "on_limit: expected 'wait', .* got: 'drop'"),
-    ],
-)
-def test_a_number_that_would_hold_in_each_partition_alone_is_an_error(fairness, numbers, problem):
+def test_a_queue_whose_tasks_must_not_wait_is_an_error(fairness):
+    problem = "on_limit: expected 'wait', because fairness.partitions is 4 .* got: 'drop'"
     with pytest.raises(PolicyInvalid, match=problem):
-        fairness.queues.set_limit("celery", **numbers)
+        fairness.queues.set_limit("celery", global_limit=2, on_limit="drop")
 
 
 def rows_of(shop, client):

@@ -128,7 +128,7 @@ def make(client: Redis) -> Callable[..., Rated]:
         ("R10/1000", 4, 4, 5),
         ("R10/1000", 16, 6, 5),
         ("R100/1000", 4, 2, 0.6),
-        ("R100/1000", 16, 2, 0.6),
+        ("R100/1000", 16, 3, 0.6),
     ],
 )
 def test_a_rate_is_used_and_never_exceeded_in_few_visits(make, numbers, count, seconds, visits):
@@ -425,6 +425,37 @@ def test_a_throttle_is_used_and_spaces_the_starts_of_all_partitions(make, number
     assert all(later - at >= 0.9 * interval - 1 for at, later in pairwise(times))
     assert len(times) >= 0.9 * 4000 / interval
     assert len({partition for _, partition, _ in place.starts}) == count
+
+
+def test_other_numbers_of_a_key_are_requested_before_the_turn(make):
+    place = make("R1/3600000")
+    place.put(1, 9)
+    place.go_on(500)
+    assert len(place.starts) == 1
+    args = calls.override_args(KEY, "R3/3600000", 0, None, "", RULES.lease_ms, "on", place.time)
+    for partition in range(4):
+        place.run(calls.OVERRIDE, args, partition)
+    place.now += 200
+    place.claim(1)
+    assert list(place.requests) == [(1, KEY)]
+    # A home counts after a change of numbers, and once a second.
+    place.now += 1000
+    place.recount()
+    place.go_on(500)
+    assert len(place.starts) == 3
+
+
+def test_a_partition_that_has_a_lot_is_not_visited(make):
+    place = make("R10/60000")
+    for partition in range(4):
+        place.want(partition, 25)
+    place.recount()
+    todo, visited = [0, 1, 2, 3], 0
+    while todo and visited < 40:
+        todo += place.visit(todo.pop(0))
+        visited += 1
+    # Each has a lot that it has not used, and more is free.
+    assert visited < 10
 
 
 def test_a_key_without_a_home_of_its_rate_is_lent_nothing(place):

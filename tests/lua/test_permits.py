@@ -320,17 +320,17 @@ def of_another_server(place, partition):
 
 
 def read(place, partition, field):
-    text = place.client.hget(f"{place.prefix(partition)}virtual_times", f"{field} {KEY}")
+    text = place.client.hget(f"{place.prefix(partition)}virtual_times", f"{field} {place.key}")
     return json.loads(text) if text else {}
 
 
 def write(place, partition, field, found):
     name = f"{place.prefix(partition)}virtual_times"
-    place.client.hset(name, f"{field} {KEY}", json.dumps(found))
+    place.client.hset(name, f"{field} {place.key}", json.dumps(found))
 
 
 def forget_ledger(place):
-    place.client.hdel(f"{place.prefix(place.home)}virtual_times", f"grants {KEY}")
+    place.client.hdel(f"{place.prefix(place.home)}virtual_times", f"grants {place.key}")
 
 
 def test_permits_of_another_server_start_nothing(place):

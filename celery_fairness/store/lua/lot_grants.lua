@@ -261,13 +261,16 @@ function LotGrants.lend(ledger, lot, limit, room, rules)
     lot.comes_at = rules.logical + math.max(SOONEST_MS, math.min(math.ceil(wait), AGAIN_MS))
     lot.known_until = lot.comes_at + KNOWN_MS
   end
+  left, before = free, 0
   for _, each in ipairs(order) do
-    if each ~= lot then
+    -- A partition that has a lot reports it before it gets another one.
+    if each ~= lot and each.units == 0 then
       -- An answer may have named a later time.
-      local gets = rules.logical + SOONEST_MS < each.comes_at and may_lend(ledger, window, limit, each, free, 0, rules)
+      local gets = rules.logical + SOONEST_MS < each.comes_at and may_lend(ledger, window, limit, each, left, before, rules)
       if gets then each.comes_at = rules.logical end
       return gets and each.partition or nil
     end
+    if each ~= lot then left, before = left - each.piece, before + each.piece end
   end
 end
 

@@ -26,7 +26,7 @@ local LATE_MS = 500
 
 -- Returns whether the starts of a limit need a lot. Those of a private key do not, because its tenant is in this partition.
 function Lots.bound(ctx, limit)
-  return (limit.rate ~= "" or limit.throttle ~= "") and not limit.private and not limit.of_queue and Rings.is_partition(ctx)
+  return (limit.rate ~= "" or limit.throttle ~= "") and not limit.private and Rings.is_partition(ctx)
 end
 
 -- Returns how many units a task counts, at most the rate if `most` is true.
@@ -67,12 +67,22 @@ end
 
 -- A claim has found too small a lot for a task.
 function Lots.note_short(ctx, limit, rules)
+  if Permits.is_idle(ctx, limit.key) then return end
   local its, units = limit.its, units_of(limit, true)
   local asked = Numbers.write(limit, AMOUNTS)
   local is_early = rules.logical < (its.request_at or 0)
   if is_early and its.units == units and its.asked == asked then return end
   its.units, its.asked = units, asked
   Permits.name_key(ctx, limit.key, its, rules, is_early)
+end
+
+-- A limit with too small a lot is looked at again. If its numbers are others than those of the last request, its turn may be
+-- much nearer than the home has answered.
+function Lots.note_numbers(ctx, limit, rules)
+  local its, asked = limit.its, Numbers.write(limit, AMOUNTS)
+  if not its.asked or its.asked == asked then return end
+  its.asked = asked
+  Permits.name_key(ctx, limit.key, its, rules)
 end
 
 -- A task of a limit starts. A lot that is used up is reported at once, so that the home counts its starts no later.

@@ -76,11 +76,16 @@ function Permits.valid(ctx, its, rules)
   return is_valid and its.n or 0
 end
 
+-- Returns whether a key is that of a queue all of whose tasks wait for other keys. Permits or a lot would start none of them.
+function Permits.is_idle(ctx, key)
+  local queue = Config.queue_of_whole(ctx, key)
+  return queue and not Active.may_start(ctx, queue)
+end
+
 -- Returns the logical time from which permits that the partition owes go back. Each has started a task before, unless no
--- worker was there. If all tasks of a queue wait for other keys, they do not use its permits now.
+-- worker was there.
 local function owed_at(ctx, key, its)
-  local queue = not its.ended and Config.queue_of_whole(ctx, key)
-  local is_used = not its.ended and not (queue and not Active.may_start(ctx, queue))
+  local is_used = not its.ended and not Permits.is_idle(ctx, key)
   return its.owed_at + (is_used and UNUSED_MS or 0)
 end
 

@@ -56,6 +56,7 @@ function Wake.check_waiters(ctx, key, rules, left)
         -- No claim looks at the task for which the key saves, so this call notes the permits that the task needs.
         if limit ~= named and why == "full" and limit.permits then Permits.note_short(ctx, limit, rules) end
         if limit ~= named and limit.lacks_lot then Lots.note_short(ctx, limit, rules) end
+        if limit.lacks_lot then Lots.note_numbers(ctx, limit, rules) end
       end
     end
   end
