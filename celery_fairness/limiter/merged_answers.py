@@ -9,12 +9,17 @@ partition's server.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
+
+from celery_fairness.config.numbers import read_numbers
 
 #: Leases of a key in one answer, as in the function ``inspect``.
 LEASES = 100
+#: The reasons that stop a key, however much it counts, in the words of ``totals`` and ``inspect``.
+STOPS = frozenset({"paused", "cools", "cool-down"})
 
 Answer = Mapping[str, Any]
 
@@ -72,38 +77,84 @@ def merge_overviews(answers: Sequence[Answer], first: int) -> Answer:
     }
 
 
-def merge_totals(answers: Sequence[Answer]) -> Answer:
-    """Return one answer of ``totals``: sums, and each limit once."""
+def merge_totals(answers: Sequence[Answer], enforced: bool = True) -> Answer:
+    """Return one answer of ``totals``: sums, and each limit once.
+
+    Args:
+        answers: The answers.
+        enforced: Whether the caller enforces limits.
+    """
     if len(answers) == 1:
         return answers[0]
     totals: Counter[str] = Counter()
     counts: Counter[str] = Counter()
-    limits: dict[str, list[Any]] = {}
+    rows = defaultdict[str, list[Sequence[Any]]](list)
     for answer in answers:
         # An empty table of Lua is a list in JSON.
         totals.update(answer["totals"] or {})
         counts.update(answer["counts"] or {})
-        for key, held, maximum, waiting, why, saturated_ms in answer["limits"] or ():
-            known = limits.setdefault(key, [key, 0, maximum, 0, why, 0])
-            known[1] += held
-            known[3] += waiting
-            known[5] = max(known[5], saturated_ms)
-            # The key lets a task start if it does so in one partition.
-            known[4] = known[4] and why
+        for row in answer["limits"] or ():
+            rows[row[0]].append(row)
     return {
         "now": answers[0]["now"],
         "totals": totals,
         "counts": counts,
-        "limits": [*limits.values()],
+        "limits": [_merged_limit(its, enforced) for its in rows.values()],
     }
 
 
-def merge_keys(answers: Sequence[Answer]) -> Answer:
-    """Return one answer of ``inspect``: sums, and the facts of the partition with most tasks."""
+def _merged_limit(rows: Sequence[Sequence[Any]], enforced: bool) -> list[Any]:
+    """Return one row of ``totals`` for the rows of one key, without its windows."""
+    key, _, maximum, _, why, *_ = rows[0]
+    held, waiting = (sum(each[place] for each in rows) for place in (1, 3))
+    saturated_ms = max(each[5] for each in rows)
+    if not all(each[4] in STOPS for each in rows):
+        most = None if maximum < 0 else maximum
+        rates = _merged_rates(each[6] or () for each in rows)
+        throttle_ms = max((each[7][2] for each in rows if each[7]), default=0)
+        why = _closed_by(held, most, rates, throttle_ms)[0] if enforced else ""
+    return [key, held, maximum, waiting, why, saturated_ms]
+
+
+def _merged_rates(rates: Iterable[Iterable[Sequence[int]]]) -> list[list[int]]:
+    """Return rows ``[STARTS, PERIOD_MS, COUNT, WAIT_MS]`` with what all partitions count.
+
+    WAIT_MS is the time until the first of the starts leaves the window.
+    """
+    found: dict[tuple[int, int], list[int]] = {}
+    for starts, period_ms, count, wait_ms in chain(*rates):
+        known = found.setdefault((starts, period_ms), [starts, period_ms, 0, 0])
+        known[2] += count
+        known[3] = min((each for each in (known[3], wait_ms) if each), default=0)
+    return [*found.values()]
+
+
+def _closed_by(
+    held: int, most: int | None, rates: Iterable[Sequence[int]], throttle_ms: int
+) -> tuple[str, int | None]:
+    """Return which number lets no task start by what all partitions count, and for how long.
+
+    The time is None if that needs the end of a lease, or if no number is in the way.
+    """
+    if most is not None and held >= most:
+        return "full", None
+    waits_ms = [wait_ms for starts, _, count, wait_ms in rates if count >= starts]
+    if waits_ms:
+        return "rate", max(*waits_ms, throttle_ms)
+    return ("throttle", throttle_ms) if throttle_ms else ("", None)
+
+
+def merge_keys(answers: Sequence[Answer], enforced: bool = True) -> Answer:
+    """Return one answer of ``inspect``: sums, and the facts of the partition with most tasks.
+
+    Args:
+        answers: The answers.
+        enforced: Whether the caller enforces limits.
+    """
     if len(answers) == 1:
         return answers[0]
-    known = [each for each in answers if each["known"]]
-    found = dict(max(known or answers, key=lambda each: each["held"] + each["waiting_count"]))
+    known = [each for each in answers if each["known"]] or answers
+    found = dict(max(known, key=lambda each: each["held"] + each["waiting_count"]))
     for name in ("held", "ended_unswept", "waiting_count", "delayed_count"):
         if name in found:
             found[name] = sum(each.get(name, 0) for each in answers)
@@ -112,10 +163,19 @@ def merge_keys(answers: Sequence[Answer]) -> Answer:
     found["waited"] = [row for each in answers for row in each.get("waited", ())]
     found["waiting"] = _summed([row for each in answers for row in each.get("waiting", ())])
     found["full_in"] = sorted({queue for each in answers for queue in each.get("full_in", ())})
-    blocked = [each.get("blocked_by") for each in known]
-    if not all(blocked):
-        found.pop("blocked_by", None)
-        found.pop("opens_ms", None)
+    rates = _merged_rates(each.get("rates", ()) for each in answers)
+    throttle_ms = max((each["throttle"][2] for each in answers if "throttle" in each), default=0)
+    if rates:
+        found["rates"] = rates
+    if "throttle" in found:
+        found["throttle"] = [*found["throttle"][:2], throttle_ms]
+    if not all(each.get("blocked_by") in STOPS for each in known):
+        most = read_numbers(found["numbers"]).get("concurrency")
+        why, opens_ms = _closed_by(found["held"], most, rates, throttle_ms)
+        if not enforced:
+            why, opens_ms = "", None
+        found["blocked_by"] = "concurrency" if why == "full" else why
+        found["opens_ms"] = opens_ms
     return found
 
 

@@ -536,7 +536,8 @@ class Limiter:
         """
         if self.partitions.are_several:
             its = self.parts_of_key(key)
-            return merge_keys([each.look(key, tenant, tier, app, first) for each in its])
+            answers = [each.look(key, tenant, tier, app, first) for each in its]
+            return merge_keys(answers, self._rules.enforcement == "on")
         tenant_key = self._tenant_key(tenant) if tenant else ""
         wanted = {"key": key, "tenant_key": tenant_key, "tier": tier, "app": app, "first": first}
         return self._ask(calls.INSPECT, **wanted, **self._checking())
@@ -601,7 +602,8 @@ class Limiter:
         if self.partitions.are_several:
             # The home counts too, and no task has a limit there.
             its = ((each, declared if each in self.parts else ()) for each in self.stores)
-            return merge_totals([each.totals(here) for each, here in its])
+            answers = [each.totals(here) for each, here in its]
+            return merge_totals(answers, self._rules.enforcement == "on")
         return self._ask(calls.TOTALS, limits=declared, **self._checking())
 
     def explain(self, tag: str, fairness_by: str, scope: str) -> Mapping[str, Any] | None:

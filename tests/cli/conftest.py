@@ -23,11 +23,13 @@ from celery_fairness.control.health.views import Check
 from celery_fairness.control.installation import control_bus
 from celery_fairness.control.installation.views import WorkerStatus
 from celery_fairness.scheduler import calls
+from celery_fairness.scheduler.lease_table import LeaseTable
 from celery_fairness.scheduler.types import Claimed, Rules, Settle, Verdict, Waiting
 from celery_fairness.store.address import address_from_url
 from celery_fairness.store.connection import Connection
 from celery_fairness.store.library import check_library
 from celery_fairness.store.partitions import Partitions
+from celery_fairness.transport.permit_agent import PermitAgent
 from tests.support.kombu_channel import close_soon
 from tests.support.library import call
 from tests.support.parts import parts_of
@@ -93,6 +95,12 @@ class Installation:
             args = calls.claim_args(owner, self.number, want - len(tasks), [queue], rules)
             tasks += calls.read_claim(self.run(calls.CLAIM, args, place)).tasks
         return tasks
+
+    def borrow(self, key: str) -> None:
+        """Carry permits and lots of a key to all partitions, as workers do."""
+        agent = PermitAgent(self.run, lambda *_: None, self.partitions, RULES, LeaseTable())
+        for place in self.partitions:
+            agent._borrow(place, key, None)
 
     def settle(self, task: Claimed, verdict: Verdict = Verdict.DONE) -> None:
         args = calls.settle_args([Settle(task.lease, verdict)], RULES)

@@ -385,6 +385,61 @@ def test_observed_tasks_and_tiers_are_sums(shop, fairness):
     assert fairness.stats.observed().over_limit == 0
 
 
+def start(shop, key, tenants, **numbers):
+    """Send a task of each tenant with a shared key, and start those that may."""
+    limits = write_limits((Limit(key, **numbers),))
+    for tenant in tenants:
+        send(shop, tenant, f"{key}-{tenant}", limits=limits)
+    tasks = shop.claim()
+    if shop.partitions.are_several:
+        shop.borrow(key)
+        tasks += shop.claim()
+    return tasks
+
+
+@PARTITIONS
+def test_a_shared_limit_lets_tasks_start_that_no_permit_or_lot_waits_for(shop, fairness):
+    numbers = {"concurrency": 5, "rate": ((9, 60_000), (20, 3_600_000))}
+    assert len(start(shop, "api", TENANTS[:3], **numbers)) == 3
+    found = fairness.limits.inspect("api")
+    assert (found.held, found.rate.current_count, found.blocked_by) == (3, 3, "")
+    found = fairness.tenants.inspect("t1")
+    assert (found.concurrency.active, found.concurrency.limit) == (1, 1)
+    fairness.tenants.set_tier("t9", "enterprise")
+    found = fairness.tenants.inspect("t9")
+    assert (found.concurrency.active, found.blocked_by) == (0, "")
+
+
+@PARTITIONS
+@pytest.mark.parametrize(
+    ("numbers", "why"),
+    [
+        ({"concurrency": 3}, "concurrency"),
+        ({"rate": ((3, 60_000),)}, "rate"),
+        ({"rate": ((90, 1000), (3, 60_000))}, "rate"),
+    ],
+)
+def test_a_shared_limit_that_is_used_up_by_all_is_shown_so(shop, fairness, numbers, why):
+    assert len(start(shop, "api", TENANTS[:6], **numbers)) == 3
+    found = fairness.limits.inspect("api")
+    assert (found.held, found.blocked_by) == (3, why)
+    if why == "rate":
+        assert (found.rate.limit, found.rate.current_count) == (3, 3)
+        assert 0 < found.opens_in_seconds <= 60.1
+
+
+@PARTITIONS
+@pytest.mark.parametrize("number", [{"concurrency": 3}, {"rate": ((3, 60_000),)}])
+def test_a_scaler_starts_the_first_worker_for_tasks_of_a_shared_limit(shop, fairness, number):
+    limits = write_limits((Limit("api", **number),))
+    for tenant in TENANTS:
+        send(shop, tenant, tenant, limits=limits)
+    assert fairness.stats.load("celery").startable >= 3
+    assert fairness.tasks.explain("t1").blocked_by == ()
+    assert len(start(shop, "api", (), **number)) == 3
+    assert fairness.stats.load("celery").startable == 0
+
+
 @PARTITIONS
 def test_a_limit_of_one_tenant_is_shown_with_its_leases(shop, fairness):
     limits = write_limits((Limit("api_t1", concurrency=1, private=True),))

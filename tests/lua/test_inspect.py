@@ -163,7 +163,7 @@ def test_a_window_is_counted_as_the_rule_closes_it(make_limiter, clock, seed):
             # If the window is full, so many starts must leave it that one more fits.
             leaves = inside[max(0, len(inside) - starts)] if inside else logical - period_ms - 1
             expected = [starts, period_ms, len(inside), leaves + period_ms + 1 - logical]
-            assert found["rate"] == expected
+            assert found["rates"] == [expected]
             assert (found.get("blocked_by") == "rate") == (len(inside) >= starts)
         if len(inside) < starts or chance.random() < 0.05:
             request = SlotRequest(Lease(f"l{number}", "api"), "", "", limits=words)
@@ -179,7 +179,7 @@ def test_starts_that_share_an_entry_are_all_counted(make_limiter, clock):
         request = SlotRequest(Lease(f"l{number}", "api"), "", "", limits=words)
         limiter.acquire(request)
         limiter.release([request.lease])
-    assert limiter.look("api")["rate"] == [4000, 3_600_000, 1300, 3_600_001]
+    assert limiter.look("api")["rates"] == [[4000, 3_600_000, 1300, 3_600_001]]
 
 
 HOUR = 3_600_000

@@ -148,8 +148,8 @@ def read_inspection(
         return at_ms(answer["now"] + max(wait_ms, milliseconds(stopped_seconds)))
 
     rate = throttle = None
-    if "rate" in answer:
-        starts, period_ms, count, wait_ms = answer["rate"]
+    if "rates" in answer:
+        starts, period_ms, count, wait_ms = max(answer["rates"], key=_use)
         window = Rate(starts, seconds(period_ms)).to_ojs()
         rate = RateState(**window, current_count=count, window_resets_at=at(wait_ms))
     if "throttle" in answer:
@@ -175,6 +175,12 @@ def read_inspection(
     }
     # The other facts have the same names in the answer.
     return Inspection.model_validate({**answer, **facts})
+
+
+def _use(rate: Sequence[int]) -> tuple[float, int]:
+    """Return the part of a rate that is used, and for how long."""
+    starts, _, count, wait_ms = rate
+    return count / starts, wait_ms
 
 
 def _saved(saving: Saving | None, limit: Limit) -> SavedForTask | None:

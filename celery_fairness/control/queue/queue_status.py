@@ -92,6 +92,7 @@ def _inspect(limiter: Limiter, queue: str) -> Mapping[str, Any]:
         tenants += [[*row[:8], row[8] and int(row[8]) + later_ms] for row in answer["tenants"]]
         for key, why, waiting, *saving in answer.get("limits", ()):
             known = limits.setdefault(key, [key, why, 0, *saving])
+            known[1] = known[1] or why
             known[2] += waiting
     return {
         "now": now,

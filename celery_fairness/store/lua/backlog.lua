@@ -24,7 +24,7 @@ local REASONS = {paused = "paused", cools = "cool_down"}
 function Backlog.begin(ctx, wanted)
   local logical, now, _, flags = Clock.read_clock(ctx, wanted.lease_ms, wanted.frozen_ms)
   local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked,
-    has_overrides = flags.has_overrides}
+    has_overrides = flags.has_overrides, is_look = true}
   ctx.memo.limits, ctx.memo.held = {}, {}
   Tenants.use_tiers(rules, wanted.default_tier, wanted.tiers)
   return {ctx = ctx, rules = rules, tenant_states = {}, taken = {}, lanes = 0}

@@ -48,8 +48,7 @@ end
 function Lots.set(ctx, limit, rules)
   if not Lots.bound(ctx, limit) then return end
   local its = Permits.read(ctx, limit.key)
-  -- A name of a limit lacks the flag of a private key, but no call has requested such a key.
-  if limit.on_limit == "" and not its.request_at then return end
+  if not Permits.decide(limit, its, rules) then return end
   limit.needs_lot, limit.its = true, its
 end
 

@@ -34,6 +34,8 @@ local NAME_AGAIN_MS = 200
 local REQUEST_AGAIN_MS = 1000
 -- A permit that others want goes back after this time, although it has started no task.
 local UNUSED_MS = 1000
+-- While tasks wait, workers make a request more often than this.
+local SERVED_MS = 15000
 -- The tenants of this many places, and of this many groups at each, count.
 local PLACES_AT_MOST = 8
 -- Returns for how long the home counts a permit beyond its life. It covers one step of a clock, and the time for which a
@@ -113,12 +115,19 @@ function Permits.numbers_here(ctx, key, rules)
   return Numbers.write(limit) .. "|" .. (other and other.numbers or "")
 end
 
--- Gives a limit the number of permits that start tasks. A name of a limit lacks the flag of a private key, but no call
--- has requested such a key.
+-- Returns whether the permits or the lot of a key decide in this call. A name of a limit lacks the flag of a private key, but
+-- no call has requested such a key. A call that only looks (`rules.is_look`) leaves them out if no worker has made a request
+-- for some time. Otherwise nothing could start without a worker, and no scaler would start the first one.
+function Permits.decide(limit, its, rules)
+  if rules.is_look then return its.seen ~= nil and rules.now - its.seen < SERVED_MS end
+  return limit.on_limit ~= "" or its.request_at ~= nil
+end
+
+-- Gives a limit the number of permits that start tasks.
 function Permits.set(ctx, limit, rules)
   if not Permits.bound(ctx, limit) then return end
   local its = Permits.read(ctx, limit.key)
-  if limit.on_limit == "" and not its.request_at then return end
+  if not Permits.decide(limit, its, rules) then return end
   limit.permits, limit.its = Permits.startable(ctx, limit.key, its, rules), its
 end
 
@@ -144,8 +153,7 @@ end
 -- partition that had enough for a smaller task would request no more.
 function Permits.note_short(ctx, limit, rules)
   local its, key, need = limit.its, limit.key, Slots.of_task(limit)
-  local queue = Config.queue_of_whole(ctx, key)
-  if queue and not Active.may_start(ctx, queue) then return end
+  if Permits.is_idle(ctx, key) then return end
   if limit.of_queue then look_at_whole(ctx, key) end
   -- If all slots are taken here, no permit would help.
   if Slots.held(ctx, key) + need > limit.concurrency then return end

@@ -109,10 +109,10 @@ function Snapshot.add_tier(ctx, found, tenant, tier, rules)
 end
 
 -- Returns the limit of a tenant's tier and the reason for its concurrency. If the key is no tenant's, the limit has no
--- number.
+-- number. It needs neither permits nor lots, because a tenant is in one partition.
 function Snapshot.limit_of_tier(found)
   local kind = found.own_number and "own" or "tier"
-  local limit = Numbers.set({key = found.key}, found.entitled or "")
+  local limit = Numbers.set({key = found.key, private = true}, found.entitled or "")
   return limit, found.tier and {kind = kind, limit = limit.concurrency, tier = found.tier}
 end
 
@@ -141,6 +141,25 @@ local function blocked_by(ctx, limit, own, found, rules)
   -- The last answer of the home has the time of the next turn of the partition.
   if limit.lacks_lot then return why, limit.its.turn_at and math.max(0, limit.its.turn_at - rules.logical) end
   return why, why and wait
+end
+
+-- Returns the windows of a limit as rows {STARTS, PERIOD_MS, COUNT, WAIT_MS}. COUNT is the units that started in it, and
+-- WAIT_MS the time until it has fewer, or fewer than STARTS.
+function Snapshot.rates_of(window, limit, logical)
+  local rows = {}
+  for starts, period_ms in Rates.windows_of(limit.rate) do
+    local count, wait = Rates.count_in(window, starts, period_ms, logical)
+    rows[#rows + 1] = {starts, period_ms, count, math.ceil(wait)}
+  end
+  return Snapshot.list(rows)
+end
+
+-- Returns the throttle of a limit, {STARTS, PERIOD_MS, WAIT_MS}, or nil. WAIT_MS is the time until its next start.
+function Snapshot.throttle_of(window, limit, logical)
+  local starts, period_ms = Rates.windows_of(limit.throttle)()
+  if not starts then return nil end
+  local wait = window.ideal and window.ideal + period_ms / starts - logical or 0
+  return {starts, period_ms, math.max(0, math.ceil(wait))}
 end
 
 -- Returns what a key saves, whether it is for the place of the limit, and for how long at most. While slots gather, that is

@@ -373,7 +373,7 @@ register_json("explain", {"no-writes"}, function(ctx, wanted)
     unique_key = Unique.key_of(ctx, wanted.tag)}
   if state ~= "waiting" and state ~= "delayed" then return answer end
   local rules = {logical = logical, now = now, enforcement = wanted.enforcement, parked = flags.parked,
-    has_overrides = flags.has_overrides}
+    has_overrides = flags.has_overrides, is_look = true}
   ctx.memo.held = {}
   Tenants.use_tiers(rules, wanted.default_tier, wanted.tiers)
   local it = {ctx = ctx, task = task, fairness_by = wanted.fairness_by, rules = rules}

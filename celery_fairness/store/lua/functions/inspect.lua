@@ -150,25 +150,6 @@ local function own_numbers(ctx, app, answer, of_leases)
   return both, {kind = string.match(key, "^queue:[^:]+") and "settings" or "tasks", limit = both.concurrency}
 end
 
--- Returns the window of a limit that is the nearest to its number.
-local function nearest_rate(window, limit, logical)
-  local best
-  for starts, period_ms in Rates.windows_of(limit.rate) do
-    local count, wait = Rates.count_in(window, starts, period_ms, logical)
-    local part, least = count / starts, best and best[3] / best[1]
-    if not best or part > least or part == least and wait > best[4] then best = {starts, period_ms, count, math.ceil(wait)} end
-  end
-  return best
-end
-
--- Returns the throttle of a limit, and when its next start is due.
-local function throttle_of(window, limit, logical)
-  local starts, period_ms = Rates.windows_of(limit.throttle)()
-  if not starts then return nil end
-  local wait = window.ideal and window.ideal + period_ms / starts - logical or 0
-  return {starts, period_ms, math.max(0, math.ceil(wait))}
-end
-
 -- Returns whether any table has something of a key.
 local function is_used(ctx, key, answer, queue, logical)
   local known_until = tonumber(redis.call("ZSCORE", ctx.prefix .. Keys.KEY_EXPIRY, " " .. key) or 0)
@@ -195,10 +176,11 @@ register_json("inspect", {"no-writes"}, function(ctx, wanted)
     Snapshot.add_tier(ctx, answer, string.match(tenant_key, ":(.*)$"), wanted.tier, rules)
   end
   local limit, reason = own_numbers(ctx, wanted.app, answer, of_leases)
-  limit.is_bare = Numbers.write(limit) == ""
+  -- The caller adds up what the partitions have, so the permits and lots of this one are left out (limiter/merged_answers.py).
+  limit.is_bare, limit.private = Numbers.write(limit) == "", true
   Snapshot.check(ctx, answer, limit, reason, rules)
   local window = Rates.read(ctx, limit.key)
-  answer.rate, answer.throttle = nearest_rate(window, limit, logical), throttle_of(window, limit, logical)
+  answer.rates, answer.throttle = Snapshot.rates_of(window, limit, logical), Snapshot.throttle_of(window, limit, logical)
 
   local queue = Config.queue_of_key(ctx, key)
   if queue then answer.delayed_count = redis.call("ZCARD", ctx.prefix .. Keys.SCHEDULED .. queue) end

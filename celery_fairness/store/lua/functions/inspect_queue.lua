@@ -53,8 +53,7 @@ local function limit_rows(ctx, queue, rules)
   local candidates = ctx.prefix .. Keys.AVAILABLE .. queue
   local names, rows = redis.call("ZRANGE", candidates, 0, LIMITS_AT_MOST - 1), {}
   for index = 1, #names do
-    local limit = Limits.set_own_numbers(ctx, Limits.read_limit(names[index]))
-    Config.replace(limit, Config.override_of_limit(ctx, limit, rules))
+    local limit = Limits.limit_now(ctx, names[index], rules)
     local _, _, why = Limits.wait_ms(ctx, limit, rules)
     local waiting = redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key)
       or limit.key == "queue:" .. queue and redis.call("HGET", ctx.prefix .. Keys.WAITING, queue)

@@ -12,7 +12,8 @@
   - now     the server's time in ms
   - totals  counts by field, as in `totals` (stats.lua)
   - counts  counts by field, as in `counters`
-  - limits  rows [KEY, HELD, MAXIMUM, WAITING, WHY, SATURATED_MS]. MAXIMUM is the concurrency now, and -1 is unlimited.
+  - limits  rows [KEY, HELD, MAXIMUM, WAITING, WHY, SATURATED_MS, RATES, THROTTLE]. MAXIMUM is the concurrency now, and -1 is
+            unlimited. RATES and THROTTLE are those of snapshot.lua, only in a partition.
             WAITING counts the tasks that have a limit of this key. WHY is "paused", "cools", "full", "rate" or
             "throttle", or "" if a task may start. SATURATED_MS is the total of saturation.lua.
 ]]
@@ -21,12 +22,20 @@ local LIMITS_AT_MOST = 100
 
 local function limit_row(ctx, spec, rules)
   local limit = Limits.limit_now(ctx, spec, rules)
+  -- The caller adds up what the partitions have, so the permits and lots of this one are left out (limiter/merged_answers.py).
+  limit.permits, limit.needs_lot = nil, nil
   local _, _, why = Limits.wait_ms(ctx, limit, rules)
   local waiting = tonumber(redis.call("HGET", ctx.prefix .. Keys.WAITING_AT, limit.key) or 0)
   local queue = string.sub(limit.key, 1, 6) == "queue:" and Config.queue_of_key(ctx, limit.key)
   if queue then waiting = waiting + (redis.call("HGET", ctx.prefix .. Keys.WAITING, queue) or 0) end
-  return {limit.key, Slots.held(ctx, limit.key), limit.concurrency or -1, waiting,
+  local row = {limit.key, Slots.held(ctx, limit.key), limit.concurrency or -1, waiting,
     why or "", Saturation.total_ms(ctx, limit.key)}
+  if Rings.is_partition(ctx) then
+    local window = Rates.read(ctx, limit.key)
+    row[7] = Snapshot.rates_of(window, limit, rules.logical) or {}
+    row[8] = Snapshot.throttle_of(window, limit, rules.logical) or {}
+  end
+  return row
 end
 
 register_json("totals", {"no-writes"}, function(ctx, wanted)
