@@ -31,6 +31,7 @@ from tests.chaos.plan import (
     ON_DUPLICATE,
     OUR_BROKERS,
     QUEUE,
+    QUEUE_SETTINGS,
     TIER_BURSTS,
     TIER_OF,
     TIER_PACES,
@@ -38,7 +39,6 @@ from tests.chaos.plan import (
     TOKENS,
     On,
     OnDuplicate,
-    queue_settings,
 )
 
 ON = cast("On", os.environ.get("CHAOS_ON", "fairredis"))
@@ -81,7 +81,7 @@ else:
         "tiers": {name: {"concurrency": limit} for limit, name in TIERS.items()}
         | {name: {"concurrency": most, "rate": rate} for name, (most, rate) in TIER_PACES.items()}
         | {name: lending(low, most) for name, (low, most) in TIER_BURSTS.items()},
-        "queues": {QUEUE: queue_settings(PARTITIONS)},
+        "queues": {QUEUE: QUEUE_SETTINGS},
         "partitions": PARTITIONS,
         "tier_resolver": "tests.chaos.app:tier_of",
     }

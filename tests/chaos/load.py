@@ -32,10 +32,8 @@ from tests.chaos.plan import (
     PLANS,
     QUEUE_OF,
     STARVABLE,
-    TOKENS,
     UNIQUE,
     Call,
-    kept_with,
     next_call,
     next_job,
 )
@@ -181,12 +179,11 @@ class Sender:
         job = next_job(self._plan, self._random, tenant)
         kwargs = {"seconds": job.seconds, "retries": job.retries}
         kwargs |= {"tenant": None if LIMITS[tenant] is None else tenant}
-        used = job.used if TOKENS in kept_with(PARTITIONS, PACES) else None
-        kwargs |= {"units": job.units, "used": used}
+        kwargs |= {"units": job.units, "used": job.used}
         kwargs |= {"slots": job.slots, "part": job.part}
         options: dict[str, Any] = {"countdown": job.countdown or None}
         if not STOCK:
-            keys = [*kept_with(PARTITIONS, PACES).values(), *kept_with(PARTITIONS, CAPS).values()]
+            keys = [*PACES.values(), *CAPS.values()]
             policies = [each.policy for each in keys if tenant in each.tenants]
             options["limits"] = [policy for policy in policies if policy]
         if tenant in QUEUE_OF:

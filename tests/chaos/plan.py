@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from celery_fairness import RateLimitPolicy
 
@@ -125,22 +125,6 @@ CAPS = {
 }
 
 
-Key = TypeVar("Key", Pace, Cap)
-
-
-def kept_with(partitions: int, keys: Mapping[str, Key]) -> dict[str, Key]:
-    """Return the keys that an installation with so many partitions takes.
-
-    The rate of a queue would hold in each partition alone, so it is an error. All other keys are
-    exact, by permits and lots.
-    """
-
-    def is_kept(key: Key) -> bool:
-        return bool(key.policy) or len(key.tenants) == 1 or isinstance(key, Cap)
-
-    return {name: key for name, key in keys.items() if partitions == 1 or is_kept(key)}
-
-
 #: Tiers by what they allow, and those that allow more than that.
 TIERS = {1: "free", 2: "two", 4: "four"}
 TIER_PACES = {"paced": (4, "15/5s")}
@@ -153,15 +137,13 @@ QUEUE, LIGHT_QUEUE = "celery-parts", "celery-light"
 QUEUE_OF = {**dict.fromkeys((*LIGHT, *SLIM), LIGHT_QUEUE), **dict.fromkeys(PARTS, QUEUE)}
 
 
-def queue_settings(partitions: int) -> dict[str, Any]:
-    """Return the settings of the queue with a limit, in an installation with so many partitions."""
-    rates = partitions == 1
-    return {
-        "global_limit": CAPS["queue"].most,
-        "by_args": ["part"],
-        "partition": {"concurrency": 1} | ({"rate": "12/5s"} if rates else {}),
-    } | ({"rate": "40/5s"} if rates else {})
-
+#: The settings of the queue with a limit.
+QUEUE_SETTINGS: Mapping[str, Any] = {
+    "global_limit": CAPS["queue"].most,
+    "rate": "40/5s",
+    "by_args": ["part"],
+    "partition": {"concurrency": 1, "rate": "12/5s"},
+}
 
 #: A unique task waits so long for the next call, and at most so long after the first.
 DEBOUNCE_SECONDS = 1.0

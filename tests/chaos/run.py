@@ -37,7 +37,6 @@ from tests.chaos.plan import (
     On,
     Plan,
     faults,
-    kept_with,
 )
 from tests.chaos.servers import Cluster, OneRedis, Servers
 from tests.chaos.story import Story
@@ -120,8 +119,8 @@ class Run:
             self._story(),
             limits,
             left,
-            {} if self.stock else kept_with(self._partitions, PACES),
-            caps={} if self.stock else kept_with(self._partitions, CAPS),
+            {} if self.stock else PACES,
+            caps={} if self.stock else CAPS,
             starvable={} if self.stock else bounds,
             max_deliveries=MAX_DELIVERIES if self._ours else None,
             parks=self.name == "gate",

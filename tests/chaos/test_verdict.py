@@ -22,6 +22,7 @@ from tests.chaos.plan import (
     OF_CLUSTER,
     OF_REDIS,
     PACES,
+    QUEUE_SETTINGS,
     QUICK,
     SLOTS,
     TIER_OF,
@@ -31,7 +32,6 @@ from tests.chaos.plan import (
     faults,
     next_job,
     on_cluster,
-    queue_settings,
     scaled,
 )
 from tests.chaos.story import Story
@@ -678,8 +678,8 @@ def test_a_start_of_a_task_that_has_died_is_left_out(died: str, found: int) -> N
 def test_what_a_run_looks_for_is_what_its_limits_say() -> None:
     numbers = {
         "tier paced": TIER_PACES["paced"][1],
-        "queue": queue_settings(1)["rate"],
-        "partition": queue_settings(1)["partition"]["rate"],
+        "queue": QUEUE_SETTINGS["rate"],
+        "partition": QUEUE_SETTINGS["partition"]["rate"],
     }
     for key, pace in PACES.items():
         rate: Any = Rate.parse(numbers[key]) if key in numbers else None
@@ -690,7 +690,7 @@ def test_what_a_run_looks_for_is_what_its_limits_say() -> None:
         assert pace.seconds == pytest.approx(rate.period_seconds, abs=0.05)
     assert CAPS[SLOTS].policy is not None
     assert CAPS[SLOTS].most == CAPS[SLOTS].policy.concurrency
-    assert CAPS["partition"].most == queue_settings(1)["partition"]["concurrency"]
+    assert CAPS["partition"].most == QUEUE_SETTINGS["partition"]["concurrency"]
     assert {TIER_OF[tenant] for tenant in PACES["tier paced"].tenants} == TIER_PACES.keys()
 
 
