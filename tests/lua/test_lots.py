@@ -6,6 +6,7 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -412,6 +413,19 @@ def test_a_task_whose_body_did_not_begin_gives_its_start_back(place):
     place.visit(1)
     place.want(2, 9)
     assert place.lot(2)["units"] == 3
+
+
+def test_starts_of_a_worker_that_only_observes_count_for_others(make):
+    place = make("R5/60000")
+    place.want(1, 3)
+    place.visit(1)
+    place.now += 1001
+    place.rules = replace(RULES, enforcement="observe")
+    assert place.start(1) == 3
+    place.rules = RULES
+    place.visit(1)
+    place.want(2, 9)
+    assert place.lot(2)["units"] == 2
 
 
 @pytest.mark.parametrize(("numbers", "count"), [("T10/1000", 4), ("T50/1000", 4), ("T2/1000", 4)])

@@ -86,9 +86,10 @@ end
 
 -- A task of a limit starts. A lot that is used up is reported at once, so that the home counts its starts no later.
 function Lots.take(ctx, limit, rules)
-  local lot = limit.needs_lot and valid(limit.its, Permits.run_of(ctx), rules)
-  if not lot then return end
-  local units = units_of(limit)
+  if not limit.needs_lot then return end
+  local lot, units = valid(limit.its, Permits.run_of(ctx), rules), units_of(limit)
+  -- A worker that enforces nothing starts tasks without a lot. Their starts count for all others.
+  if not lot then return Lots.correct(ctx, limit.key, rules.logical, units, 1, rules) end
   lot.units, lot.starts = math.max(0, lot.units - units), math.max(0, lot.starts - 1)
   lot.used, lot.began = lot.used + units, lot.began + 1
   if lot.units >= 1 and lot.starts >= 1 then return Permits.write(ctx, limit.key, limit.its) end
