@@ -429,6 +429,29 @@ def test_a_shared_limit_that_is_used_up_by_all_is_shown_so(shop, fairness, numbe
 
 
 @PARTITIONS
+def test_the_rate_of_a_queue_is_shown_with_the_starts_of_all_partitions(shop, fairness, run):
+    fairness.queues.set_limit("celery", rate="5/h")
+    for tenant in TENANTS:
+        send(shop, tenant, tenant)
+    assert fairness.stats.load("celery").startable >= 5
+    tasks = shop.claim()
+    # The starts that a partition has not used go to another one.
+    for _ in range(3 if shop.partitions.are_several else 0):
+        shop.borrow("queue:celery")
+        tasks += shop.claim()
+    assert len(tasks) == 5
+    found = fairness.limits.inspect("queue:celery")
+    assert (found.rate.limit, found.rate.current_count, found.blocked_by) == (5, 5, "rate")
+    assert (found.held, found.waiting_count) == (5, 7)
+    assert "rate 5/PT1H, 5 counted" in run("limit", "show", "queue:celery").stdout
+    waits = fairness.tasks.explain(
+        next(each for each in TENANTS if shop.find(each)[0][1] == "waiting")
+    )
+    assert [(each.key, each.reason) for each in waits.blocked_by] == [("queue:celery", "rate")]
+    assert fairness.stats.load("celery").startable == 0
+
+
+@PARTITIONS
 @pytest.mark.parametrize("number", [{"concurrency": 3}, {"rate": ((3, 60_000),)}])
 def test_a_scaler_starts_the_first_worker_for_tasks_of_a_shared_limit(shop, fairness, number):
     limits = write_limits((Limit("api", **number),))
