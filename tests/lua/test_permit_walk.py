@@ -1,8 +1,8 @@
 """A random walk over the permits of several keys, on the functions (ADR 30).
 
-Tasks with one to three slots of a key wait in several partitions. Claims, ends, messages
-and time come in any order, and messages are late, lost or come twice. Two things always hold: no
-key is above its limit, and each task runs before the walk ends.
+Tasks with one to three slots of a key, or of two keys, wait in several partitions. Claims, ends,
+messages and time come in any order, and messages are late, lost or come twice. Two things always
+hold: no key is above its limit, and each task runs before the walk ends.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ STEPS = 400
 TASKS = 40
 #: After the last step, rounds in which workers do all that they can.
 ROUNDS = 300
+#: Tasks with two of three keys of one permit have all started after this time, in ms.
+SOON_MS = 10_000
 #: Partitions that a worker visits for one request.
 VISITS_AT_MOST = 64
 
@@ -39,7 +41,7 @@ class Walk:
 
     Attributes:
         now: The time of the server, in ms.
-        slots: By task, its key and how many slots it takes.
+        slots: By task, how many slots of each key it takes.
         running: By lease, the partition and the task.
         named: The requests that claims have named.
         reports: Reports on their way to a home, each with its key.
@@ -50,7 +52,7 @@ class Walk:
         self.client, self.chance = client, random.Random(seed)
         self.now = 1_760_000_000_000
         self.limits = {f"api:{name}": self.chance.randint(1, 4) for name in "abc"}
-        self.slots: dict[str, tuple[str, int]] = {}
+        self.slots: dict[str, dict[str, int]] = {}
         self.running: dict[str, tuple[int, Claimed]] = {}
         self.ran: set[str] = set()
         self.numbers: Counter[int] = Counter()
@@ -65,15 +67,24 @@ class Walk:
 
     # -- tasks
 
-    def put(self) -> None:
+    def put(self, count: int = 1) -> None:
+        """Put a task of some keys, in any order."""
         partition, tenant = self.chance.randrange(PARTITIONS), self.chance.choice("xyz")
+        keys = self.chance.sample(sorted(self.limits), count)
+        most = 3 if count == 1 else 1
+        its = {key: self.chance.randint(1, min(most, self.limits[key])) for key in keys}
+        self.put_task(partition, tenant, its)
+
+    def put_task(self, partition: int, tenant: str, its: dict[str, int]) -> None:
+        """Put a task that takes these slots of its keys."""
         tag = f"{partition}-{tenant}.{len(self.slots) + 1}"
-        key = self.chance.choice(sorted(self.limits))
-        slots = self.chance.randint(1, min(3, self.limits[key]))
-        limits = f"{key}|C{self.limits[key]};S{slots}|w"
+        self.slots[tag] = its
+        limits = ",".join(self.spec(key, slots) for key, slots in its.items())
         waiting = Waiting("q", tag, tenant, message="{}", limits=limits, is_new=True)
         self.run(calls.PUT, calls.put_args(waiting, str(self.now)), partition)
-        self.slots[tag] = key, slots
+
+    def spec(self, key: str, slots: int) -> str:
+        return f"{key}|C{self.limits[key]}" + (f";S{slots}" if slots > 1 else "") + "|w"
 
     def claim(self, partition: int, want: int, ended: list[str]) -> None:
         self.numbers[partition] += 1
@@ -102,8 +113,7 @@ class Walk:
         """Compare what runs with the limits."""
         used: Counter[str] = Counter()
         for lease in self.running:
-            key, slots = self.slots[tag_of(lease)]
-            used[key] += slots
+            used.update(self.slots[tag_of(lease)])
         above = {key: used[key] for key, limit in self.limits.items() if used[key] > limit}
         assert not above, (above, self.limits)
 
@@ -191,7 +201,7 @@ class Walk:
         for partition in range(PARTITIONS):
             there = [task for at, task in self.running.values() if at == partition]
             held = [(task.lease, task.key) for task in there]
-            keys = {self.slots[tag_of(task.lease)][0] for task in there}
+            keys = {key for task in there for key in self.slots[tag_of(task.lease)]}
             self.run(calls.RENEW, calls.renew_args(held, RULES, None, str(self.now)), partition)
             args = calls.due_permits_args(RULES, keys, str(self.now))
             due = json.loads(self.run(calls.DUE_PERMITS, args, partition))
@@ -247,3 +257,38 @@ def test_each_task_runs_and_no_key_is_above_its_limit(client: Redis, seed: int) 
         walk.step()
     walk.drain()
     assert len(walk.slots) == TASKS
+
+
+@pytest.mark.parametrize(
+    ("slots", "order"),
+    [
+        ({"api:b": 1, "api:a": 1}, ["api:a", "api:b"]),
+        # Several slots come last, because other tasks would wait for this one.
+        ({"api:a": 2, "api:b": 1}, ["api:b", "api:a"]),
+    ],
+)
+def test_a_task_requests_permits_of_one_key_at_a_time(
+    client: Redis, slots: dict[str, int], order: list[str]
+) -> None:
+    walk = Walk(client, 0)
+    walk.limits = dict.fromkeys(slots, 2)
+    walk.put_task(1, "x", slots)
+    requested = []
+    while not walk.ran:
+        walk.claim(1, 1, [])
+        for place in walk.named:
+            walk.carry(*place)
+            requested.append(place)
+        walk.named = []
+    assert requested == [(1, key) for key in order]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tasks_of_two_keys_start_soon(client: Redis, seed: int) -> None:
+    walk = Walk(client, seed)
+    walk.limits = dict.fromkeys(walk.limits, 1)
+    for _ in range(TASKS):
+        walk.put(2)
+    began = walk.now
+    walk.drain()
+    assert walk.now - began <= SOON_MS

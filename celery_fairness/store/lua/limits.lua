@@ -114,13 +114,17 @@ end
 -- - by: the key of the limit that demands the action
 -- - says: that limit
 function Limits.check(ctx, specs, rules, place)
-  local limits, at = Limits.limits_now(ctx, specs, rules), nil
-  local action, by, why, again_ms, longest, by_amount = nil, nil, nil, 0, 0, nil
+  local limits, at = Permits.in_order(Limits.limits_now(ctx, specs, rules)), nil
+  local action, by, why, again_ms, longest, by_amount, is_short = nil, nil, nil, 0, 0, nil, false
   for index = 1, #limits do
     local limit = limits[index]
     local wait, again, closes, number, is_by_amount = Limits.wait_ms(ctx, limit, rules, place)
     if wait > 0 then
-      if closes == "full" and limit.permits then Permits.note_short(ctx, limit, rules) end
+      -- The task requests permits of one key at a time, and of none while it waits for anything before.
+      if closes == "full" and limit.permits and not (at or is_short) then
+        is_short = true
+        Permits.note_short(ctx, limit, rules)
+      end
       if limit.lacks_lot then Lots.note_short(ctx, limit, rules) end
       limit.closes, limit.number, limit.opens_ms, limit.by_amount = closes, number, wait, is_by_amount
       if is_by_amount then

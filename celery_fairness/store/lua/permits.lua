@@ -123,6 +123,29 @@ function Permits.decide(limit, its, rules)
   return limit.on_limit ~= "" or its.request_at ~= nil
 end
 
+-- Returns the first part of the place of a limit in the order of in_order. Several slots come last, because tasks wait there
+-- last too (Limits.check).
+local function rank_of(limit)
+  return limit.permits and (limit.slots and 2 or 1) or 0
+end
+
+-- Returns the limits of a task in the order in which it requests permits, one key after the other. All partitions have the
+-- same order of keys. Otherwise two tasks of the same two keys would each have the permit for which the other one waits.
+-- Limits without permits come first, so that no permit waits for them.
+function Permits.in_order(limits)
+  local bound, order, place = 0, {}, {}
+  for index = 1, #limits do bound = bound + (limits[index].permits and 1 or 0) end
+  if bound < 2 then return limits end
+  for index = 1, #limits do order[index], place[limits[index]] = limits[index], index end
+  table.sort(order, function(one, other)
+    local its, others = rank_of(one), rank_of(other)
+    if its ~= others then return its < others end
+    if its > 0 and one.key ~= other.key then return one.key < other.key end
+    return place[one] < place[other]
+  end)
+  return order
+end
+
 -- Gives a limit the number of permits that start tasks.
 function Permits.set(ctx, limit, rules)
   if not Permits.bound(ctx, limit) then return end
