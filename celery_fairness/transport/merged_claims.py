@@ -131,21 +131,24 @@ class MergedClaims:
         servers = self._session.servers
         ready: dict[int | None, Lane] = {}
         unmet: dict[int | None, Lane] = {}
+        free: dict[Server, Lane | None] = {}
         numbers: list[int | None] = [None, *self._session.partitions]
         for number in numbers:
+            if number in self._paused:
+                continue
             server = servers.of(number)
-            lane = self._lanes.get(server)
-            if server.problem or number in self._paused or (lane is not None and lane.is_open):
-                continue
-            if lane is None or not lane.is_connected:
-                lane = self._connected(server)
-            if lane is None:
-                continue
-            if number in lane.met:
-                ready[number] = lane
-            else:
-                unmet[number] = lane
+            if server not in free:
+                free[server] = self._free_lane(server)
+            if lane := free[server]:
+                (ready if number in lane.met else unmet)[number] = lane
         return ready, unmet
+
+    def _free_lane(self, server: Server) -> Lane | None:
+        """Return the lane of a server; None if the server is away, or its request is open."""
+        lane = self._lanes.get(server)
+        if server.problem or (lane is not None and lane.is_open):
+            return None
+        return lane if lane is not None and lane.is_connected else self._connected(server)
 
     def _connected(self, server: Server) -> Lane | None:
         """Connect the lane of a server; return None if the server does not answer."""
@@ -302,7 +305,8 @@ class MergedClaims:
         if new or left:
             self._ring(look.partition, new, left)
         session.permit_agent.request(look.partition, claim.ring.get("requests", ()))
-        room = self.want()
+        may_be_over = was_late or call.is_again
+        room = self.want() if may_be_over else 0
         try:
             entered = session.enter(channel.claimant, claim, channel.serves_worker, look.partition)
         except (RedisError, OSError):
@@ -310,7 +314,7 @@ class MergedClaims:
             if not session.servers.are_several:
                 raise
             return []
-        if was_late or call.is_again:
+        if may_be_over:
             # Other tasks may have its places by now.
             for _, held in entered[room:]:
                 session.lease_table.end(held, Verdict.HEAD, begun=False)

@@ -126,7 +126,8 @@ class RingMerge:
         return max(0.0, min((each.look_at for each in there), default=float("inf")) - now)
 
     def _there(self) -> Iterator[tuple[int, _Partition]]:
-        return (pair for pair in enumerate(self._partitions) if pair[0] not in self.away)
+        pairs = enumerate(self._partitions)
+        return (pair for pair in pairs if pair[0] not in self.away) if self.away else pairs
 
     # -- the request ------------------------------------------------------------------------------
 
@@ -188,7 +189,8 @@ class RingMerge:
         due = [
             number
             for number, each in self._there()
-            if number not in busy and (each.look_at <= now or not each.left_out.isdisjoint(queues))
+            if number not in busy
+            and (each.look_at <= now or (each.left_out and not each.left_out.isdisjoint(queues)))
         ]
         due.sort(key=lambda number: self._partitions[number].look_at)
         return due[:LOOKS_AT_MOST]
@@ -214,7 +216,9 @@ class RingMerge:
             else:
                 partition.firsts[queue] = first
             partition.debts[queue] = float(ring.get("debt") or 0.0)
-            if not any(queue in each.firsts for each in self._partitions):
+            # In a busy queue this partition has a turn, so no answer looks at all others.
+            has_turn = queue in partition.firsts
+            if not (has_turn or any(queue in each.firsts for each in self._partitions)):
                 # No tenant competes, so all debts of the queue end.
                 last = max(each.debts.get(queue, 0.0) for each in self._partitions)
                 self._at[queue] = max(self._at[queue], last)
@@ -237,7 +241,8 @@ def _divided(firsts: dict[str, dict[int, First]], want: int, is_strict: bool) ->
     turns = deque(queue for queue, each in firsts.items() if each)
     while turns and wants.total() < want:
         rings = firsts[turns[0]]
-        number = min(rings, key=lambda each: (rings[each], each))
+        # Of equal turns that of the least partition is first: their order is that of `firsts`.
+        number = min(rings, key=rings.__getitem__)
         rings[number] = rings[number].later()
         wants[number] += 1
         if not is_strict:

@@ -95,6 +95,7 @@ def partition_rows(server: RedisServer, rounds: int, seconds: float, pools: int)
             (4, (), "one server", 0.7),
             (16, (), "one server", 0.7),
             # All of it shares the cores of one machine.
+            (4, (server, second, third), "three servers", 0.4),
             (16, (server, second, third), "three servers", 0.4),
         )
         for name, args, _ in POOLS[:pools]:
