@@ -403,6 +403,37 @@ def test_a_body_that_reports_its_units_changes_what_others_get(make, units, left
     assert (lot["units"] if lot else 0) == left
 
 
+def test_a_body_that_used_more_leaves_less_of_its_lot(make):
+    place = make("R6/60000")
+    place.put(2, 1, units=2)
+    place.claim(2)
+    place.lot(2)
+    place.start(2)
+    place.visit(2)
+    place.put(1, 2, units=2)
+    place.claim(1)
+    assert place.lot(1)["units"] == 4
+    assert len(place.claim(1, 1).tasks) == 1
+    used(place, 1, 4)
+    assert place.claim(1).tasks == ()
+
+
+def test_what_a_body_used_is_reported_before_the_next_turn(make):
+    place = make("R2/60000")
+    place.put(1, 2, units=2)
+    place.claim(1)
+    place.lot(1)
+    place.claim(1)
+    # The second task waits for the window.
+    place.visit(1)
+    place.requests.clear()
+    place.claim(1)
+    assert not place.requests
+    used(place, 1, 3)
+    place.claim(1)
+    assert list(place.requests) == [(1, KEY)]
+
+
 def test_a_task_whose_body_did_not_begin_gives_its_start_back(place):
     place.want(1, 1)
     place.lot(1)

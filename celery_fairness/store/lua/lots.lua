@@ -167,9 +167,13 @@ function Lots.correct(ctx, key, start, units, starts, rules)
   if not its.units or not its.number then return end
   if lot and lot.number == its.number and start >= lot.from then
     lot.used, lot.began = math.max(0, lot.used + units), math.max(0, lot.began + starts)
+    -- The home has lent no more than this.
+    lot.units = math.max(0, lot.units - units)
   else
     its.corrections = its.corrections or {}
     table.insert(its.corrections, {its.number, start, units, starts})
   end
+  -- The home lends by what it has counted, so it does not wait for the turn of this partition.
+  its.request_at = math.min(its.request_at or rules.logical, rules.logical)
   Permits.look_soon(ctx, key, its, rules)
 end
