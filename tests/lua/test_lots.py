@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -418,6 +419,25 @@ def test_a_body_that_used_more_leaves_less_of_its_lot(make):
     assert place.claim(1).tasks == ()
 
 
+def test_a_body_that_outlives_its_window_gives_back_no_starts_of_others(make):
+    place = make("R4/1000")
+    place.put(1, units=4)
+    place.claim(1)
+    place.lot(1)
+    place.claim(1)
+    place.visit(1)
+    place.now += 1500
+    place.put(2, 4)
+    place.claim(2)
+    place.lot(2)
+    assert place.start(2) == 4
+    place.visit(2)
+    used(place, 1, 1)
+    place.visit(1)
+    place.want(3, 4)
+    assert place.lot(3) is None
+
+
 def test_what_a_body_used_is_reported_before_the_next_turn(make):
     place = make("R2/60000")
     place.put(1, 2, units=2)
@@ -432,6 +452,56 @@ def test_what_a_body_used_is_reported_before_the_next_turn(make):
     used(place, 1, 3)
     place.claim(1)
     assert list(place.requests) == [(1, KEY)]
+
+
+class Budget(Rated):
+    """Bodies that last for some time and then report other units than their tasks had."""
+
+    def __init__(self, client: Redis, rate: int, period: int, seed: int) -> None:
+        super().__init__(client, 3, f"R{rate}/{period}")
+        self.period, self.random = period, random.Random(seed)
+        #: The end of each body, its number, its partition, its lease and what it will have used.
+        self.bodies: list[tuple[int, int, int, str, int]] = []
+        #: When each body began, and its units so far.
+        self.counted: list[tuple[int, int]] = []
+        self.most = 0
+
+    def start(self, partition: int, want: int = 10) -> int:
+        tasks = self.claim(partition, want).tasks
+        for task in tasks:
+            units = int(task.key.partition("*U")[2] or 1)
+            longest = self.random.choice((300, 2 * self.period))
+            ends, used = self.now + self.random.randint(0, longest), self.random.randint(0, units)
+            heapq.heappush(self.bodies, (ends, len(self.counted), partition, task.lease, used))
+            self.counted.append((self.now, units))
+        inside = (units for at, units in self.counted if at > self.now - self.period)
+        self.most = max(self.most, sum(inside))
+        return len(tasks)
+
+    def end_bodies(self) -> None:
+        while self.bodies and self.bodies[0][0] <= self.now:
+            _, number, partition, lease, used = heapq.heappop(self.bodies)
+            args = calls.used_args(lease, KEY, used, RULES, self.time)
+            self.run(calls.USED, args, partition)
+            self.counted[number] = (self.counted[number][0], used)
+            self.claim(partition, 0, (Settle(lease, Verdict.DONE),))
+            self.running[partition] = [
+                each for each in self.running[partition] if each.lease != lease
+            ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_budget_of_units_holds_with_what_bodies_have_used(client, seed):
+    place = Budget(client, 60, 2000, seed)
+    place.recount()
+    for partition in range(3):
+        for _ in range(60):
+            place.put(partition, units=place.random.choice((5, 8, 12, 15, 50)))
+    for _ in range(300):
+        place.go_on(50)
+        place.end_bodies()
+    assert place.most <= 60
+    assert sum(units for _, units in place.counted) >= 0.5 * 60 * 15_000 / 2000
 
 
 def test_a_task_whose_body_did_not_begin_gives_its_start_back(place):

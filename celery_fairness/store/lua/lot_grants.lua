@@ -75,11 +75,12 @@ local function count(ledger, limit, at, units, starts)
 end
 
 -- Takes units out of the entry of a start of this age. That is the newest entry of this age or more, and otherwise the oldest.
--- Several starts may have one entry, so an older entry may have a part of the units.
+-- Several starts may have one entry, so an older entry may have a part of the units. A start that has left the window has no
+-- entry, and the oldest one is of other starts.
 local function take_out(ledger, limit, age, units, starts, rules)
   local latest = -math.huge
   for period, text in pairs(ledger.texts or {}) do
-    local entries, place, left = Rates.entries_of(text), 1, units
+    local entries, place, left = Rates.entries_of(text), 1, age <= tonumber(period) and units or 0
     for index = 1, #entries do
       if entries[index][1] <= rules.logical - age then place = index end
     end
