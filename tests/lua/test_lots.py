@@ -438,6 +438,27 @@ def test_a_body_that_outlives_its_window_gives_back_no_starts_of_others(make):
     assert place.lot(3) is None
 
 
+@pytest.mark.parametrize("later", [3_000, 120_000])
+def test_a_body_in_an_idle_partition_reports_its_units(make, later):
+    place = make("R4/300000")
+    place.put(1, units=2)
+    place.claim(1)
+    place.lot(1)
+    assert len(place.claim(1).tasks) == 1
+    place.visit(1)
+    # Nothing waits for the key anywhere. Claims look at it, and its lease is renewed.
+    for _ in range(40):
+        place.wait(later // 40)
+        place.claim(1)
+    place.requests.clear()
+    used(place, 1, 4)
+    place.claim(1)
+    assert list(place.requests) == [(1, KEY)]
+    place.visit(1)
+    place.want(2, 4)
+    assert place.lot(2) is None
+
+
 def test_what_a_body_used_is_reported_before_the_next_turn(make):
     place = make("R2/60000")
     place.put(1, 2, units=2)

@@ -111,10 +111,10 @@ function LotGrants.note(ledger, holder, report, limit, is_counted, rules)
   end
   if was and not is_counted and its.number and its.number > was.number then count(ledger, limit, math.min(was.at, rules.logical), was.units, was.starts) end
   for _, each in ipairs(its.corrections or {}) do
-    if was and not is_counted and was.number <= each[1] then
-      count(ledger, limit, rules.logical, each[3], each[4])
-      take_out(ledger, limit, each[2], -each[3], -each[4], rules)
-    end
+    local is_new = not is_counted and not (was and was.number > each[1])
+    if is_new then count(ledger, limit, rules.logical, each[3], each[4]) end
+    -- A home that has forgotten the partition may lack the start too.
+    if is_new and was then take_out(ledger, limit, each[2], -each[3], -each[4], rules) end
   end
   for _, other in pairs(ledger.lots) do
     if other.partition == report.partition then other.tasks = 0 end

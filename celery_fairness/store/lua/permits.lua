@@ -253,6 +253,9 @@ function Permits.look(ctx, key, rules)
     Permits.name_key(ctx, key, its, rules)
   elseif at or (its.home_until or 0) > rules.logical then
     look_at(ctx, key, at or its.home_until)
+  elseif its.asked and Slots.count(ctx, key) > 0 then
+    -- A body may report other units, which the home learns of by this object.
+    look_at(ctx, key, rules.logical + rules.lease_ms)
   else
     redis.call("HDEL", ctx.prefix .. Keys.VIRTUAL_TIMES, "permits " .. key)
     ctx.memo.of_partition[key] = nil
