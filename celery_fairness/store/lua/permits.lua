@@ -134,7 +134,9 @@ end
 -- Limits without permits come first, so that no permit waits for them.
 function Permits.in_order(limits)
   local bound, order, place = 0, {}, {}
-  for index = 1, #limits do bound = bound + (limits[index].permits and 1 or 0) end
+  for index = 1, #limits do
+    if limits[index].permits then bound = bound + 1 end
+  end
   if bound < 2 then return limits end
   for index = 1, #limits do order[index], place[limits[index]] = limits[index], index end
   table.sort(order, function(one, other)
