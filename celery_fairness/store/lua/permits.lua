@@ -140,9 +140,8 @@ function Permits.in_order(limits)
   if bound < 2 then return limits end
   for index = 1, #limits do order[index], place[limits[index]] = limits[index], index end
   table.sort(order, function(one, other)
-    local its, others = rank_of(one), rank_of(other)
-    if its ~= others then return its < others end
-    if its > 0 and one.key ~= other.key then return one.key < other.key end
+    if rank_of(one) ~= rank_of(other) then return rank_of(one) < rank_of(other) end
+    if one.permits and one.key ~= other.key then return one.key < other.key end
     return place[one] < place[other]
   end)
   return order
