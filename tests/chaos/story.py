@@ -324,10 +324,13 @@ class Story:
         )
 
     def died_with_its_primary(self, submit: Event) -> bool:
-        """Say whether a server took a task and lost its place before another server had it."""
+        """Say whether a server took a task and lost its place before another server had it.
+
+        A node that was cut off takes tasks until it learns that another node has its slots.
+        """
         taken = submit.get("taken", submit["at"])
         return submit["id"] not in self.held and any(
-            each.what in LOSING and each.meets(submit["at"], taken + ASKED_WITHIN)
+            each.what in LOSING and each.meets(submit["at"] - ASKED_WITHIN, taken + ASKED_WITHIN)
             for each in self.outages
         )
 

@@ -447,6 +447,13 @@ def test_only_a_task_that_no_replica_had_is_gone_with_its_primary(
     assert verdict_on(sent(0, "a"), note, outage(1.5, 4, kind), ran(5, 6, "b")).lost == ["a"]
 
 
+@pytest.mark.parametrize(("at", "is_lost"), [(4.9, False), (5.1, True)])
+def test_a_node_that_was_cut_off_takes_tasks_for_a_moment(at: float, is_lost: bool) -> None:
+    cut = outage(1.5, 4, "partition")
+    verdict = verdict_on(cut, sent(at, "a"), sent(6, "b"), ran(7, 8, "b"))
+    assert (verdict.lost == ["a"]) is is_lost
+
+
 @pytest.mark.parametrize(("kind", "holds"), [("kill primary", True), ("move", False)])
 def test_no_planned_change_may_fail_a_call(kind: str, holds: bool) -> None:
     failed = {"event": "submit_failed", "at": 2, "failed": 2.5, "id": "a", "error": "away"}
