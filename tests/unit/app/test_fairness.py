@@ -173,11 +173,12 @@ class TestSecrets:
 
     def test_a_worker_that_starts_logs_the_address_without_it(self, app, caplog):
         caplog.set_level(logging.DEBUG)
-        parts_of(self.fairness).lease_renewer = types.SimpleNamespace(start=lambda: None)
-        parts_of(self.fairness).on_worker_init()
-        parts_of(self.fairness).on_worker_start(
-            types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None)
-        )
+        parts = parts_of(self.fairness)
+        parts.lease_renewer = types.SimpleNamespace(start=lambda: None, stop=lambda _: None)
+        parts.on_worker_init()
+        parts.on_worker_start(types.SimpleNamespace(pool=SoloPool(), hostname="w", consumer=None))
+        # Its threads would log their errors in other tests.
+        parts.on_worker_stopped()
         assert "the limiter's Redis is redis://127.0.0.1:1/1" in caplog.text
         # Nobody is there, which is said too.
         assert "the limiter's Redis at redis://127.0.0.1:1/1 does not answer" in caplog.text
