@@ -241,7 +241,7 @@ def _divided(firsts: dict[str, dict[int, First]], want: int, is_strict: bool) ->
     turns = deque(queue for queue, each in firsts.items() if each)
     while turns and wants.total() < want:
         rings = firsts[turns[0]]
-        # Of equal turns that of the least partition is first: their order is that of `firsts`.
+        # The least partition goes first among equal turns, by the order of `firsts`.
         number = min(rings, key=rings.__getitem__)
         rings[number] = rings[number].later()
         wants[number] += 1
