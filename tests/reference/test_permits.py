@@ -38,6 +38,14 @@ def test_no_state_with_a_trouble_violates_the_rules(trouble: str, has_counts: bo
     assert (found.violation, found.events) == ("", ())
 
 
+@pytest.mark.skipif(not LONG, reason="takes hours without PyPy: set REFERENCE_PERMITS=1")
+@pytest.mark.parametrize("troubles", ["clock twice", "partition twice", "clock partition"])
+def test_no_state_with_two_troubles_violates_the_rules(troubles: str) -> None:
+    """Each of them happens once, or one of them happens twice."""
+    found = search(1, troubles)
+    assert (found.violation, found.events) == ("", ())
+
+
 @pytest.mark.parametrize(
     ("rule", "permits", "troubles"),
     [
