@@ -385,6 +385,8 @@ def start_worker(
         _end_workers(nodes, redis_server)
         for node in nodes:
             node.process.assert_gone()
+            # Such a thread has died, for example the one that renews leases.
+            assert "Exception ignored in thread" not in node.log_text()
     finally:
         for node in nodes:
             node.process.discard_log()

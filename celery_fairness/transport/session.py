@@ -341,16 +341,10 @@ class Session:
             self._outcomes_of = (self._outcomes_of + 1) % self.partitions.count
         return None
 
-    def ring_bells(self, partition: int, claim: Claim) -> None:
-        """Ring the bells of the queues of which a claim has set the wake-ups."""
-        new, left = claim.ring.get("new", ()), claim.ring.get("left", ())
-        if new or left:
-            self.ring_bell(partition, new, left)
-
-    def ring_bell(self, partition: int, new: Sequence[str], left: Sequence[str] = ()) -> None:
+    def ring_bell(self, partition: int, new: Sequence[str]) -> None:
         """Wake workers for queues of a partition. If it fails, they look within a second."""
         with contextlib.suppress(LimiterUnavailable):
-            self._connection.post(calls.RING, self.prefix, calls.ring_args(partition, new, left))
+            self._connection.post(calls.RING, self.prefix, calls.ring_args(partition, new, ()))
 
     def ring(self, owner: str) -> None:
         """Wake one claimant of this process. If the call fails, it sleeps on."""
@@ -378,7 +372,7 @@ class Session:
         while ends := self.take_ends(partition):
             try:
                 self._settle_each(call, ends, partition)
-            except (RedisError, OSError, LimiterUnavailable) as error:
+            except Exception as error:  # noqa: BLE001 - the thread also renews leases
                 self.lease_table.give_back(ends)
                 self.notices.error(
                     "settle",
@@ -410,7 +404,11 @@ class Session:
         )
         answer = call(calls.CLAIM, args, partition)
         claim = calls.read_claim(answer, in_partition=True)
-        self.ring_bells(partition, claim)
+        new, left = claim.ring.get("new", ()), claim.ring.get("left", ())
+        if new or left:
+            # The connection of the loop may have sockets that a native thread cannot wait for.
+            with contextlib.suppress(RedisError, OSError, LimiterUnavailable):
+                call(calls.RING, calls.ring_args(partition, new, left))
         self.permit_agent.request(partition, claim.ring.get("requests", ()))
 
     def _keep_consumed(self, call: Call) -> None:

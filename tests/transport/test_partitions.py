@@ -144,6 +144,49 @@ def test_a_tenant_at_its_limit_starts_its_next_task_when_one_ends(connect: Conne
         inbox.await_count(count)
 
 
+class _OfAnotherThread:
+    """A connection whose sockets no other thread can wait for, as under gevent."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise TypeError("Cannot switch to a different thread")
+
+
+def test_the_thread_sends_ends_and_rings_over_its_own_connection(
+    connect: Connect, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(fairness=LIMITED)
+    publish(connection, "jobs", 1, 2, headers=charged("a"))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    inbox.nothing_comes()
+    session = inbox.channel.session
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_connection", _OfAnotherThread())
+        inbox.messages[0].ack()
+        session.renewals.settle_soon()
+        eventually(lambda: client.llen("{fairness}:bell:left jobs") == 1)
+    inbox.await_count(2)
+
+
+def test_an_end_that_cannot_be_sent_ends_no_renewal(
+    connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(fairness=LIMITED)
+    publish(connection, "jobs", 1, 2, headers=charged("a"))
+    inbox = Inbox(connection, "jobs")
+    inbox.await_count(1)
+    session = inbox.channel.session
+    with monkeypatch.context() as patch:
+        patch.setattr("celery_fairness.scheduler.calls.settle_args", len)
+        patch.setattr("celery_fairness.scheduler.calls.claim_args", len)
+        inbox.messages[0].ack()
+        session.renewals.settle_soon()
+        eventually(lambda: "ended tasks could not be sent" in caplog.text)
+    session.renewals.settle_soon()
+    eventually(lambda: not session.lease_table.has_ends)
+    inbox.await_count(2)
+
+
 def test_tasks_that_a_worker_skips_do_not_keep_it_awake(connect: Connect, client: Redis) -> None:
     connection = connect(fairness=SEVERAL)
     inbox = Inbox(connection, "jobs")
