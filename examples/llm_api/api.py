@@ -73,5 +73,11 @@ class Api(BaseHTTPRequestHandler):
         """Write nothing: the file of calls has all."""
 
 
+class Server(ThreadingHTTPServer):
+    """Takes the connections of many workers at once. The default resets some of them above five."""
+
+    request_queue_size = 128
+
+
 if __name__ == "__main__":
-    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Api).serve_forever()
+    Server(("127.0.0.1", int(sys.argv[1])), Api).serve_forever()
