@@ -45,6 +45,8 @@ PATIENCE_SECONDS = 10.0
 ABSENCE_ENDS_SECONDS = 2.0
 #: A slot is between two nodes, or has no primary: first words of a ServerNotReady.
 _NO_NODE = ("ASK", "CLUSTERDOWN", "TRYAGAIN")
+#: A node reaches too few others. In the text of a CLUSTERDOWN.
+_IS_DOWN = "cluster is down"
 
 #: Longest wait for an answer to CLUSTER SLOTS, in seconds. A result backend waits 120 s by default.
 ASK_SECONDS = 2.0
@@ -313,6 +315,9 @@ def at_node(moved: Callable[[int, Node], None], connection_class: type[Any]) -> 
                     away = not_ready(error)
                     if away is None or not str(away).startswith(_NO_NODE):
                         raise
+                    if _IS_DOWN in str(away):
+                        # It is down for all slots, and maybe it alone: then others have its slots.
+                        raise ConnectionLost(str(away)) from error
                     raise NotServed(str(away), has_moved=False) from error
                 node = redirect.host or self.host, redirect.port
                 # A node without a name is found in CLUSTER SLOTS.

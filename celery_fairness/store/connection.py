@@ -218,6 +218,9 @@ class Connection:
         """Return the connection to the server that has the keys of ``prefix``."""
         return self
 
+    def lost_at(self, prefix: str, error: BaseException) -> None:
+        """Note that the server that has the keys of ``prefix`` did not answer another caller."""
+
     def load_library(self, prefix: str, made: Library | None = None) -> None:
         """Load the library if the server that has the keys of ``prefix`` lacks it.
 

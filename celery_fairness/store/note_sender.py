@@ -8,7 +8,10 @@ An idle connection may be dead without a sign. So the sender asks for the answer
     answered at most TRUST_SECONDS ago --> send the calls
     otherwise                          --> REPLY ON, the calls, REPLY OFF; read the answers
 
-Weakness: calls that were sent in the second before a connection broke may be lost.
+A server may lose the slot of one partition and keep the others, so each partition has its time.
+
+Weakness: calls that were sent in the second before a connection broke, or before a slot moved, may
+be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from redis.exceptions import TimeoutError as AnswerLate
 
 from celery_fairness.compat.redis_pool import take_connection
 from celery_fairness.errors import LimiterUnavailable
-from celery_fairness.store.cluster import SlotMoved
+from celery_fairness.store.cluster import NotServed, SlotMoved
 from celery_fairness.store.connection import REDIS_ERRORS, TRUST_SECONDS, Connection, closed, pack
 from celery_fairness.store.library import library
 from celery_fairness.util.threads import native_local
@@ -58,7 +61,7 @@ class _Line:
             for it while a socket is full.
         connection: The connection without answers.
         client: The client that made it. Another client may lead to another server.
-        answered_at: The time of the last answers (monotonic seconds).
+        answered_at: By prefix, the time of the last answer (monotonic seconds).
         not_before: The end of the pause after a failed try (monotonic seconds).
         is_refused: Whether the server refuses to leave out answers.
     """
@@ -69,7 +72,8 @@ class _Line:
         self.lock = threading.Lock()
         self.connection: Any = None
         self.client: Any = None
-        self.answered_at = self.not_before = 0.0
+        self.answered_at: dict[str, float] = {}
+        self.not_before = 0.0
         self.is_refused = False
 
 
@@ -119,7 +123,7 @@ class NoteSender:
                     self._callers.post(note.function, note.prefix, note.args)
             return
         calls = b"".join([self._packed(note) for note in notes])
-        if line.client is client and now - line.answered_at < TRUST_SECONDS:
+        if line.client is client and _is_trusted(line, notes, now):
             try:
                 line.connection.send_packed_command([calls], check_health=False)
             except REDIS_ERRORS:
@@ -131,16 +135,17 @@ class NoteSender:
             else:
                 return
         try:
-            self._ask(line, client, calls, len(notes))
-        except (ResponseError, SlotMoved):
-            # It has no library, or is another server now. This call handles both.
+            self._ask(line, client, calls, notes)
+        except REDIS_ERRORS as error:
             _close(line)
+            if not _is_elsewhere(error):
+                line.not_before = now + PAUSE_SECONDS
+                if not isinstance(error, NotServed):
+                    self._callers.lost_at(notes[0].prefix, error)
+                return
             for note in notes:
                 with suppress(LimiterUnavailable):
                     self._callers.run(note.function, note.prefix, note.args)
-        except REDIS_ERRORS:
-            _close(line)
-            line.not_before = now + PAUSE_SECONDS
         except BaseException:
             # A greenlet was killed between the send and the answer.
             _close(line)
@@ -150,11 +155,11 @@ class NoteSender:
         name = library().function(note.function)
         return pack(("FCALL", name, "1", note.prefix, *note.args))
 
-    def _ask(self, line: _Line, client: Any, calls: bytes, count: int) -> None:
+    def _ask(self, line: _Line, client: Any, calls: bytes, notes: list[_Note]) -> None:
         """Send calls and read their answers, over a new connection if the old one is dead."""
         if line.client is client:
             try:
-                _read_answers(line, calls, count)
+                _read_answers(line, calls, notes)
             except AnswerLate:
                 raise
             except (ConnectionLost, OSError):
@@ -163,10 +168,10 @@ class NoteSender:
                 return
         _close(line)
         line.connection, line.client = take_connection(client), client
-        _read_answers(line, calls, count)
+        _read_answers(line, calls, notes)
 
 
-def _read_answers(line: _Line, calls: bytes, count: int) -> None:
+def _read_answers(line: _Line, calls: bytes, notes: list[_Note]) -> None:
     packed = _REPLY_ON + calls + _REPLY_OFF
     line.connection.send_packed_command([packed], check_health=False)
     try:
@@ -174,13 +179,29 @@ def _read_answers(line: _Line, calls: bytes, count: int) -> None:
     except ResponseError:
         line.is_refused = True
         raise
-    for _ in range(count):
+    for _ in notes:
         line.connection.read_response()
-    line.answered_at = time.monotonic()
+    line.answered_at |= dict.fromkeys((note.prefix for note in notes), time.monotonic())
+
+
+def _is_trusted(line: _Line, notes: list[_Note], now: float) -> bool:
+    """Return whether the server answered a moment ago for the partitions of all notes."""
+    answered_at = line.answered_at
+    return all(now - answered_at.get(note.prefix, 0.0) < TRUST_SECONDS for note in notes)
+
+
+def _is_elsewhere(error: Exception) -> bool:
+    """Return whether the server lacks the library, or another one has the slot by now.
+
+    An ordinary call handles both.
+    """
+    has_moved = isinstance(error, NotServed) and error.has_moved
+    return has_moved or isinstance(error, (ResponseError, SlotMoved))
 
 
 def _close(line: _Line) -> None:
     connection, client, line.connection, line.client = line.connection, line.client, None, None
+    line.answered_at.clear()
     if connection is not None:
         client.connection_pool.release(closed(connection))
 

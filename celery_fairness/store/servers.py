@@ -13,6 +13,7 @@ A lone server is never away: each call tries it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as AnswerLate
 
 from celery_fairness.errors import LimiterUnavailable
@@ -154,10 +155,15 @@ class Servers:
             call()
 
     def _probe(self, server: Server) -> None:
-        """Send a ping to a server that is away. Raise if it does not answer."""
+        """Ask a server that is away. Raise if it does not answer."""
+        self._ask(server, "PING")
+
+    def _ask(self, server: Server, *command: str) -> None:
         connection = self.connect(server)
         try:
-            connection.client().ping()
+            # A missing right is an answer.
+            with contextlib.suppress(NoPermissionError):
+                connection.client().execute_command(*command)
         finally:
             connection.close()
 
@@ -185,6 +191,10 @@ class ClusterServers(Servers):
             number: slot_of(names.prefix) for number, names in enumerate(partitions.names)
         }
         self._slots[None] = slot_of(partitions.home.prefix)
+        self._prefixes = {
+            self._slots[number]: names.prefix for number, names in enumerate(partitions.names)
+        }
+        self._prefixes[self._slots[None]] = partitions.home.prefix
         self._owners: dict[int, Node] = {}
         self._by_node: dict[Node, Server] = {}
         self._nowhere = self._servers[0]
@@ -238,13 +248,15 @@ class ClusterServers(Servers):
     def _probe(self, server: Server) -> None:
         # Another node may have become the primary of its slots.
         self._read_owners()
-        owners = set(self._owners.values())
         if server is self._nowhere:
             missing = set(self._slots.values()) - self._owners.keys()
             if missing:
                 raise ServerNotReady(f"slot {min(missing)} has no primary")
-        elif server.node in owners:
-            super()._probe(server)
+            return
+        theirs = [slot for slot, owner in self._owners.items() if owner == server.node]
+        if theirs:
+            # A node that is down in its cluster answers a ping.
+            self._ask(server, "EXISTS", self._prefixes[theirs[0]])
 
 
 class PartedConnection(Connection):
@@ -330,6 +342,10 @@ class PartedConnection(Connection):
             self.run(function, prefix, args)
         else:
             self._connection_to(server).post(function, prefix, args)
+
+    def lost_at(self, prefix: str, error: BaseException) -> None:
+        """Note that the server of ``prefix`` did not answer. Others may have its keys."""
+        self.servers.lost(self.servers.of(self._partitions.find(prefix)), error)
 
     def load_library(self, prefix: str, made: Library | None = None) -> None:
         """Load the library if the server that has the keys of ``prefix`` lacks it."""

@@ -271,8 +271,9 @@ class Session:
             raise other_number(error, self.partitions.count, server.place) or error from None
 
     def _server_is_back(self) -> None:
+        # This thread has no connection. The one that renews also sends the ends.
         self.renewals.renew_at_once()
-        self._wake()
+        self._wake_pollers()
 
     def away_text(self, error: object = "") -> str:
         """Return which servers are away, and which partitions wait for them."""
@@ -541,6 +542,9 @@ class Session:
         if self.slots is None:
             # Without a worker, the next turn of a loop may be far away.
             self.renewals.settle_soon()
+        self._wake_pollers()
+
+    def _wake_pollers(self) -> None:
         for waker in list(self.wakers):
             poller = waker()
             if poller is not None:

@@ -12,12 +12,17 @@ from celery import Celery
 from kombu import Connection
 
 from celery_fairness import Fairness
+from celery_fairness.config.settings import Settings
 from celery_fairness.errors import SettingsError
+from celery_fairness.limiter import partitioned
+from celery_fairness.scheduler import calls
+from celery_fairness.store.address import address_from_url
 from celery_fairness.store.cluster import slot_of
+from celery_fairness.store.note_sender import NoteSender
 from celery_fairness.store.partitions import Partitions
 from celery_fairness.transport.session import sessions
 from tests.support.redis_cluster import Node, RedisCluster
-from tests.support.waiting import at_most
+from tests.support.waiting import at_most, eventually
 from tests.transport.conftest import (
     BATCHES,
     Connect,
@@ -129,6 +134,84 @@ def test_a_killed_primary_stops_its_own_tenants_alone(
     assert changed == {PLACES.of_tenant(tenant) for tenant in theirs}
     killed.restart()
     cluster.await_agreement()
+
+
+def test_the_tenants_of_a_primary_apart_from_the_others_go_on(
+    open_there: Any, cluster: RedisCluster
+) -> None:
+    connection = open_there()
+    for tenant in TENANTS:
+        publish(connection, "jobs", "before", headers=charged(tenant))
+    inbox = Inbox(connection, "jobs", prefetch_count=4)
+    take(inbox, len(TENANTS))
+    # It answers clients, and lets them know that it reaches too few others.
+    apart = cluster.other()
+    tenant = tenants_at(cluster, apart)[0]
+    cluster.part(apart)
+    try:
+        cluster.await_primary(apart, CLOCKS[PLACES.of_tenant(tenant)])
+        eventually(lambda: put_one(connection, tenant), at_most(5.0))
+        inbox.messages.clear()
+        assert take(inbox, 1) == [tenant]
+    finally:
+        cluster.join()
+        cluster.await_agreement()
+
+
+def put_one(connection: Connection, tenant: str) -> None:
+    """Publish, if the primary of the tenant takes it now."""
+    try:
+        publish(connection, "jobs", "after", headers=charged(tenant))
+    except connection.connection_errors as error:
+        raise AssertionError(str(error)) from None
+
+
+def test_a_begin_goes_to_the_node_that_has_its_partition_by_now(cluster: RedisCluster) -> None:
+    address = address_from_url(cluster.url("cluster"))
+    one = 5
+    at = cluster.primary(CLOCKS[one])
+    other = next(each for each in PLACES if each != one and cluster.primary(CLOCKS[each]) is at)
+    with closing(partitioned.connect(address, PLACES, Settings(), 2.0, 1)) as connection:
+        prefixes = PLACES.prefix(one), PLACES.prefix(other)
+        sender = NoteSender(connection.at(prefixes[0]), connection)
+        assert connection.at(prefixes[1]) is connection.at(prefixes[0])
+        cluster.move(cluster.other(CLOCKS[one]), CLOCKS[one])
+        # The other partition has just had its answer over the same connection.
+        for prefix in reversed(prefixes):
+            sender.send(calls.PUBLISH_TENANT, prefix, calls.tenant_args("tenant:begun", "free"))
+        for prefix in prefixes:
+            with cluster.client(prefix) as client:
+                assert client.exists(f"{prefix}tenant:begun") == 1
+
+
+def test_begins_leave_a_primary_that_does_not_come_back(cluster: RedisCluster) -> None:
+    address = address_from_url(cluster.url("cluster"))
+    killed = cluster.other()
+    partition = next(each for each in PLACES if cluster.primary(CLOCKS[each]) is killed)
+    prefix = PLACES.prefix(partition)
+    with closing(partitioned.connect(address, PLACES, Settings(), 2.0, 1)) as connection:
+
+        def begin(number: int) -> None:
+            sender = NoteSender(connection.at(prefix), connection)
+            args = calls.tenant_args(f"tenant:begun{number}", "free")
+            sender.send(calls.PUBLISH_TENANT, prefix, args)
+
+        begin(1)
+        cluster.await_copies(killed)
+        killed.kill()
+        try:
+            cluster.await_primary(killed, CLOCKS[partition])
+            begin(2)
+
+            def arrives() -> None:
+                begin(3)
+                with cluster.client(prefix) as client:
+                    assert client.exists(f"{prefix}tenant:begun3") == 1
+
+            eventually(arrives, at_most(5.0))
+        finally:
+            killed.restart()
+            cluster.await_agreement()
 
 
 def test_a_prefix_of_all_keys_is_an_error(open_there: Any) -> None:
