@@ -565,13 +565,17 @@ def test_a_poison_that_begins_too_often_fails(late: bool, most: int) -> None:
     begun: list[Any] = []
     for number in range(most + 1):
         at, worker = number * 5 + 1, f"w.{number}"
-        begun += [*ran(at, None, "p", late=late, worker=worker), killed(at + 0.1, worker=worker)]
+        again = ran(at, None, "p", late=late, worker=worker, redelivered=number > 0)
+        begun += [*again, killed(at + 0.1, worker=worker)]
     end = {"event": "dead letter", "at": 90, "id": "p", "deaths": most}
     enough = [each for each in begun if each["at"] < most * 5]
     assert verdict_on(poison, enough, end, max_deliveries=3).too_often == []
     assert verdict_on(poison, begun, end, max_deliveries=3).too_often == ["p"]
     lost = outage(most * 5 + 1, most * 5 + 1.5)
     assert verdict_on(poison, begun, end, lost, max_deliveries=3).too_often == []
+    # It was sent twice.
+    twice = [{**each, "redelivered": False} if each["at"] == 6 else each for each in begun]
+    assert verdict_on(poison, twice, end, max_deliveries=3).too_often == []
 
 
 @pytest.mark.parametrize(("deaths", "holds"), [(2, False), (3, True)])

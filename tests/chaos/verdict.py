@@ -366,15 +366,18 @@ def too_often(story: Story, max_deliveries: int) -> list[str]:
     """Return the poisons that began more often than they may.
 
     Args:
-        max_deliveries: How often a late-acked one may begin. An early-acked one may begin once.
+        max_deliveries: How often a late-acked one may begin. An early-acked one may begin once. A
+            task that was sent twice is two.
     """
     found = []
     for task_id, submit in story.poisons.items():
-        begins = [each.begun for each in story.attempts_of.get(task_id, ())]
+        attempts = story.attempts_of.get(task_id, ())
+        begins = [each.begun for each in attempts]
+        sendings = max(1, sum(not each.redelivered for each in attempts))
         lost = sum(
             any(outage.meets(at - SETTLE_SECONDS, at + SETTLE_SECONDS) for outage in story.outages)
             for at in begins
         )
-        if len(begins) - lost > (max_deliveries if submit["late"] else 1):
+        if len(begins) - lost > sendings * (max_deliveries if submit["late"] else 1):
             found.append(task_id)
     return found
