@@ -272,8 +272,14 @@ class Story:
         return any(each["at"] < at for each in self._accepted.get(task_id, ()))
 
     def with_place(self, begun: float, over: float) -> set[str]:
-        """Return the workers that were there in a span, and could begin a body at its end."""
-        running = Counter(each.worker for each in self.attempts if each.begun <= over < each.over)
+        """Return the workers that were there in a span, and could begin a body at its end.
+
+        A worker that runs a task that has died may keep its other places for more of them, or for
+        nothing (ADR 18).
+        """
+        bodies = [each for each in self.attempts if each.begun <= over < each.over]
+        running = Counter(each.worker for each in bodies)
+        suspected = {each.worker for each in bodies if each.redelivered}
         return {
             worker
             for worker, (since, places) in self._ready.items()
@@ -281,6 +287,7 @@ class Story:
             and over < min(self._worker_deaths.get(worker, inf), self._stops.get(worker, inf))
             and not any(each.what == worker and each.meets(begun, over) for each in self.freezes)
             and running[worker] < places
+            and worker not in suspected
         }
 
     # -- what became of tasks ---------------------------------------------------------------------

@@ -14,12 +14,11 @@ A killed worker may have had it too, which costs it one more lease.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from tests.chaos.plan import MAX_DELIVERIES, OF_CLUSTER
+from tests.chaos.plan import OF_CLUSTER
 from tests.chaos.story import Attempt, Span, Story
 
 CHILD_SECONDS = 2.0
@@ -160,13 +159,12 @@ def workers_back(story: Story) -> Iterator[Wait]:
 
     A late worker is judged if it had a place for half of the time, and tasks were sent. Nothing
     else may have happened to it or to the cluster. A worker whose next body has died before kept
-    its places for that one, and the last delivery of a task runs alone (ADR 18).
+    its places for that one (ADR 18).
     """
     begins: dict[str, list[float]] = {}
     for attempt in story.attempts:
         begins.setdefault(attempt.worker, []).append(attempt.begun)
     suspects = {(each.worker, each.begun) for each in story.attempts if each.redelivered}
-    last = last_deliveries(story)
     sent_until = max((each["at"] for each in story.submits.values()), default=0.0)
     for outage in story.outages:
         over, bound = outage.over, RESUME_IN_CLUSTER_SECONDS
@@ -176,21 +174,12 @@ def workers_back(story: Story) -> Iterator[Wait]:
         if not any(over < each.begun <= over + bound for each in story.outages):
             judged = story.with_place(outage.begun, over + bound / 2)
             judged &= story.with_place(outage.begun, over + bound)
-        judged -= {each.worker for each in last if each.begun <= over + bound and over < each.over}
         before = {worker for worker, times in begins.items() if min(times) < outage.begun}
         for worker in sorted(before | judged):
             next_at = min((at for at in begins.get(worker, ()) if at > over), default=inf)
             seconds, waits = next_at - over, (worker, next_at) not in suspects
             if seconds <= bound or (worker in judged and waits):
                 yield Wait(f"{worker} after {outage.what}", over, seconds, bound)
-
-
-def last_deliveries(story: Story) -> list[Attempt]:
-    """Return the attempts whose death makes a dead letter, as far as their begins were seen."""
-    of_same: dict[tuple[str, int], list[Attempt]] = defaultdict(list)
-    for attempt in sorted(story.attempts, key=lambda each: each.begun):
-        of_same[attempt.id, attempt.retries].append(attempt)
-    return [each for same in of_same.values() for each in same[MAX_DELIVERIES - 1 :]]
 
 
 def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]:
