@@ -39,7 +39,9 @@ def test_no_state_with_a_trouble_violates_the_rules(trouble: str, has_counts: bo
 
 
 @pytest.mark.skipif(not LONG, reason="takes hours without PyPy: set REFERENCE_PERMITS=1")
-@pytest.mark.parametrize("troubles", ["clock twice", "partition twice", "clock partition"])
+@pytest.mark.parametrize(
+    "troubles", ["clock twice", "partition twice", "clock partition", "home twice", "clock home"]
+)
 def test_no_state_with_two_troubles_violates_the_rules(troubles: str) -> None:
     """Each of them happens once, or one of them happens twice."""
     found = search(1, troubles)
