@@ -696,6 +696,26 @@ def test_a_task_that_takes_all_slots_gathers_them_beside_small_ones(make):
     assert all(started[partition] for partition in range(1, 4))
 
 
+def test_a_large_task_has_its_turns_however_long_permits_idled(make, client):
+    def starts(credit):
+        client.flushall()
+        place = make(limit=4)
+        for partition in range(3):
+            place.put(partition, 60)
+        place.put(3, 20, slots=4)
+        for partition in range(4):
+            place.claim(partition)
+        place.serve()
+        ledger = read(place, place.home, "grants")
+        for entry in ledger["entries"].values():
+            entry["credit"] += credit
+        write(place, place.home, "grants", ledger)
+        return turn(place, 40, 1000)
+
+    # The first is near the bound of credit.
+    assert starts(995)[3] >= starts(0)[3] - 1
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_shares_are_those_of_the_reference(make, seed):
     chance = random.Random(seed)

@@ -21,7 +21,7 @@
   - visited_at           when a worker was sent to it, or nil after its next request
   - demand, need         the slots that it could use, and those of its first task
   - tenants              the tenants that wait there
-  - credit               the permits that it had too few, times seconds
+  - credit               the permits that it had too few, times seconds, less what others had too few
 
   Rules, each of which the search in tests/reference/permits.py leaves out:
   1. An entry lasts longer than the permits, by Permits.margin_ms.
@@ -204,18 +204,25 @@ local function limit_of(ctx, key, ledger, rules)
   return limit
 end
 
--- Entries that need more permits than they have gain credit, and those that have more than their quota lose it.
+-- Entries that need more permits than they have gain credit, and those that have more than their quota lose it. Their mean is 0.
 local function move_credits(ledger, most, rules)
   local demands, seconds = {}, math.max(0, rules.logical - ledger.at) / 1000
   for _, entry in pairs(ledger.entries) do
     if entry.demand > 0 then demands[#demands + 1] = entry else entry.credit = 0 end
   end
-  local quotas = Grants.quotas(most, demands)
+  local quotas, mean = Grants.quotas(most, demands), 0
   for index = 1, #demands do
     local entry = demands[index]
     -- Permits that are fewer than the first task needs are only gathered.
     local has = entry.n >= entry.need and entry.n or math.min(entry.n, entry.held)
-    entry.credit = math.max(-CREDIT_AT_MOST, math.min(CREDIT_AT_MOST, entry.credit + (quotas[index] - has) * seconds))
+    entry.credit = entry.credit + (quotas[index] - has) * seconds
+    mean = mean + entry.credit / #demands
+  end
+  -- While permits idle, the credits of all grow. At the bound all would be the same, and then a large task would gather permits
+  -- and lose them again. So they are always zero together.
+  for index = 1, #demands do
+    local entry = demands[index]
+    entry.credit = math.max(-CREDIT_AT_MOST, math.min(CREDIT_AT_MOST, entry.credit - mean))
   end
   ledger.at = rules.logical
 end
