@@ -696,6 +696,27 @@ def test_a_task_that_takes_all_slots_gathers_them_beside_small_ones(make):
     assert all(started[partition] for partition in range(1, 4))
 
 
+def test_a_partition_whose_server_is_replaced_keeps_its_turn(place):
+    place.want(3, 5)
+    place.borrow(3)
+    assert len(place.claim(3).tasks) == 5
+    place.want(1, slots=5)
+    place.borrow(1)
+    place.wait(5000)
+    # The task of partition 1 waits five seconds longer than these.
+    place.want(2, 5)
+    place.borrow(2)
+    place.wait(1000)
+    ledger = read(place, place.home, "grants")
+    holder = next(each for each in ledger["entries"] if each.startswith("1 "))
+    ledger["entries"]["1 another"] = ledger["entries"].pop(holder)
+    write(place, place.home, "grants", ledger)
+    place.borrow(1)
+    place.end(3, 5)
+    place.borrow(3)
+    assert (place.borrow(2), place.borrow(1)) == (0, 5)
+
+
 def test_a_large_task_has_its_turns_however_long_permits_idled(make, client):
     def starts(credit):
         client.flushall()

@@ -227,12 +227,16 @@ local function move_credits(ledger, most, rules)
   ledger.at = rules.logical
 end
 
--- Notes what a partition has. Servers of the partition that were replaced want nothing. The clock may step by a third of the
--- longest lease.
+-- Notes what a partition has. Servers of the partition that were replaced want nothing. Their credit goes on with the server
+-- that reports, because the same tasks wait. Otherwise a large task would have no turn while servers are replaced again and
+-- again. The clock may step by a third of the longest lease.
 local function note(ledger, report, most, rules, longest)
   local known = ledger.entries[holder_of(report)] or {credit = 0, added_at = 0}
   for _, entry in pairs(ledger.entries) do
-    if entry.partition == report.partition then entry.demand = 0 end
+    if entry.partition == report.partition then
+      if entry ~= known and entry.demand > 0 then known.credit, entry.credit = entry.credit, 0 end
+      entry.demand = 0
+    end
   end
   known.partition, known.number, known.n, known.held = report.partition, report.number, report.n, report.held
   known.demand, known.need, known.tenants = math.min(report.demand, most), math.max(1, math.min(report.need, most)), report.tenants
