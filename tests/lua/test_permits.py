@@ -717,6 +717,25 @@ def test_a_partition_whose_server_is_replaced_keeps_its_turn(place):
     assert (place.borrow(2), place.borrow(1)) == (0, 5)
 
 
+def test_others_go_on_while_a_replaced_server_has_permits_that_a_large_task_needs(place):
+    place.want(3, 1)
+    place.borrow(3)
+    place.want(1, slots=5)
+    place.borrow(1)
+    place.wait(5000)
+    ledger = read(place, place.home, "grants")
+    holder = next(each for each in ledger["entries"] if each.startswith("3 "))
+    ledger["entries"]["3 another"] = {**ledger["entries"].pop(holder), "demand": 0}
+    write(place, place.home, "grants", ledger)
+    # It has gathered four, which it returns.
+    place.borrow(1)
+    place.wait(2000)
+    place.borrow(1)
+    place.want(2, 5)
+    # Four are left. Its quota is two of them, and it has a turn.
+    assert place.borrow(2) == 3
+
+
 def test_a_large_task_has_its_turns_however_long_permits_idled(make, client):
     def starts(credit):
         client.flushall()
@@ -735,6 +754,12 @@ def test_a_large_task_has_its_turns_however_long_permits_idled(make, client):
 
     # The first is near the bound of credit.
     assert starts(995)[3] >= starts(0)[3] - 1
+
+
+def replaced_entry(place, permits):
+    numbers = dict.fromkeys(("held", "demand", "credit", "added", "owed", "added_at"), 0)
+    numbers |= dict.fromkeys(("need", "tenants", "number"), 1)
+    return {**numbers, "partition": 0, "n": permits, "at": place.now, "ends": place.now + LIFE}
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -763,7 +788,12 @@ def test_shares_are_those_of_the_reference(make, seed):
         for number, each in enumerate(demands)
     ]
     counts = place.grant()["counts"]
+    # A server that was replaced has some of the permits.
+    gone = chance.choice([0, 0, chance.randint(1, place.limit)])
+    ledger = read(place, place.home, "grants")
+    ledger["entries"] = {"0 another": replaced_entry(place, gone)}
+    write(place, place.home, "grants", ledger)
     answers = place.grant(*reports, counts=counts)["answers"]
-    shares = shares_of(place.limit, demands)
+    shares = shares_of(place.limit, demands, gone)
     assert [each["added"] for each in answers] == shares
-    assert sum(shares) <= place.limit
+    assert sum(shares) <= place.limit - gone

@@ -1,7 +1,7 @@
 """How many permits of a key each partition should have, in a form that is easy to believe (ADR 30).
 
 Quotas are weighted max-min. A partition gets permits in pieces, because fewer start no task. The
-partition with the most credit gets its first piece in any case.
+partition with the most credit gets its first piece in any case, if so many permits are there.
 """
 
 from __future__ import annotations
@@ -46,12 +46,17 @@ def quotas_of(limit: int, demands: Sequence[Demand]) -> list[Fraction]:
             left -= step * demands[each].tenants
 
 
-def shares_of(limit: int, demands: Sequence[Demand]) -> list[int]:
-    """Return how many permits each demand should have."""
+def shares_of(limit: int, demands: Sequence[Demand], gone: int = 0) -> list[int]:
+    """Return how many permits each demand should have.
+
+    Args:
+        gone: The permits that servers have which were replaced.
+    """
     demands = [
         Demand(min(each.slots, limit), min(each.piece, limit), each.tenants, each.credit)
         for each in demands
     ]
+    limit = max(0, limit - gone)
     shares = [
         int(quota / each.piece) * each.piece
         for quota, each in zip(quotas_of(limit, demands), demands, strict=True)
@@ -62,7 +67,7 @@ def shares_of(limit: int, demands: Sequence[Demand]) -> list[int]:
         return min(demands[each].piece, demands[each].slots - shares[each])
 
     first = order[0]
-    if shares[first] == 0:
+    if shares[first] == 0 and piece(first) <= limit:
         for other in reversed(order[1:]):
             missing = piece(first) - (limit - sum(shares))
             shares[other] -= max(0, min(shares[other], missing))

@@ -77,8 +77,9 @@ function Grants.quotas(most, demands)
   return quotas
 end
 
--- Returns whether a demand goes before another by its credit.
+-- Returns whether a demand goes before another by its credit. Those that want nothing are last.
 local function goes_before(one, other)
+  if (one.demand > 0) ~= (other.demand > 0) then return one.demand > 0 end
   if one.credit ~= other.credit then return one.credit > other.credit end
   return one.partition < other.partition
 end
@@ -93,11 +94,11 @@ end
 
 -- Returns by index how many permits each demand should have, and how many of them it keeps without a turn. A demand gets
 -- permits in pieces of `need`, because fewer start no task. The rest goes by turns to the demands with the
--- most credit. The first of them gets its piece in any case, or it would wait for ever beside smaller tasks.
+-- most credit. If its piece fits at all, the first of them gets it in any case, or it would wait for ever beside smaller tasks.
 function Grants.shares(most, demands)
   local quotas, shares, firm, left = Grants.quotas(most, demands), {}, {}, most
   for index = 1, #demands do
-    local need = math.max(1, math.min(demands[index].need, most))
+    local need = demands[index].need
     shares[index] = math.floor(quotas[index] / need + ALMOST) * need
     left = left - shares[index]
   end
@@ -105,8 +106,9 @@ function Grants.shares(most, demands)
   for place = 1, #order do
     local index = order[place]
     local its = demands[index]
-    local piece = math.min(its.need, most, its.demand - shares[index])
-    for last = #order, place == 1 and shares[index] == 0 and 2 or #order + 1, -1 do
+    local piece = math.min(its.need, its.demand - shares[index])
+    local takes = place == 1 and shares[index] == 0 and piece <= most
+    for last = #order, takes and 2 or #order + 1, -1 do
       local other = order[last]
       local gives = math.max(0, math.min(shares[other], piece - left))
       shares[other], left = shares[other] - gives, left + gives
@@ -247,21 +249,24 @@ local function note(ledger, report, most, rules, longest)
 end
 
 -- Returns the entries that want permits or have some, with what each should have, and how many permits nobody has. The
--- third result is whether more are wanted than there are.
+-- third result is whether more are wanted than the partitions share.
 local function divide(ledger, most)
-  local entries, free, wanted = {}, most, 0
+  local entries, free, wanted, rest = {}, most, 0, most
   for _, entry in pairs(ledger.entries) do
     free, wanted = free - used(entry), wanted + entry.demand
+    if entry.demand == 0 then rest = math.max(0, rest - used(entry)) end
     entries[#entries + 1] = entry
   end
-  local shares, firm = Grants.shares(most, entries)
+  -- The permits of a server that was replaced come back at their end only. Until then the others share the rest. Otherwise
+  -- all would wait for a task that takes more slots than are left.
+  local shares, firm = Grants.shares(rest, entries)
   for index = 1, #entries do
     local entry = entries[index]
     entry.share = shares[index]
     -- If others want the permit of a turn, the partition owes it from the start.
-    entry.kept = wanted > most and math.min(firm[index], shares[index]) or shares[index]
+    entry.kept = wanted > rest and math.min(firm[index], shares[index]) or shares[index]
   end
-  return entries, free, wanted > most
+  return entries, free, wanted > rest
 end
 
 -- Returns how many permits of an entry go back. A partition that still gathers permits for its first task keeps them.
