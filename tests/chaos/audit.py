@@ -7,6 +7,7 @@ answer of each claimant for as long as it may be asked for.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -55,6 +56,18 @@ def prefixes_of(partitions: int) -> tuple[str, ...]:
     """Return how the keys of the home and of each partition begin."""
     made = Partitions(NAMESPACE, count=partitions)
     return tuple(dict.fromkeys(names.prefix for names in (made.home, *made.names)))
+
+
+def lenders_of(partitions: int, key: str, tenants: Iterable[str]) -> frozenset[str]:
+    """Return how the keys begin that lend the slots of a key, and those of its tenants' tasks.
+
+    There are none without partitions.
+    """
+    if partitions == 1:
+        return frozenset()
+    made = Partitions(NAMESPACE, count=partitions)
+    numbers = [made.of_key(key), *(made.of_tenant(tenant, "") for tenant in tenants)]
+    return frozenset(made.names[number].prefix for number in numbers)
 
 
 def leftovers(client: Redis, prefix: str = PREFIX, *, stock: bool = False) -> dict[str, str]:

@@ -186,6 +186,8 @@ Kind = Literal[
 OF_REDIS: tuple[Kind, ...] = ("cut", "pause", "restart", "clock")
 #: Changes that an operator of a cluster makes. No ``delay()`` may fail by it.
 PLANNED: tuple[Kind, ...] = ("failover", "move", "move at once", "node")
+#: Those that give one slot to another server, and no other slot.
+MOVES: tuple[Kind, ...] = ("move", "move at once", "node")
 #: Faults that may lose the last writes of a cluster, because no replica has them yet.
 LOSING: tuple[Kind, ...] = ("kill primary", "partition")
 OF_CLUSTER = (*PLANNED, *LOSING)

@@ -114,6 +114,12 @@ class Run:
             left = self._await_nothing_left()
         longest = self.plan.longest_seconds
         bounds = {what: (names, bound + longest) for what, (names, bound) in STARVABLE.items()}
+        lenders = {
+            what: audit.lenders_of(self._partitions, key, cap.tenants)
+            for what, (names, _) in STARVABLE.items()
+            for key, cap in CAPS.items()
+            if cap.policy and set(names) <= set(cap.tenants)
+        }
         limits = LIMITS if self._ours else LIMITS | {"lent0": TIER_BURSTS["lent"][0]}
         return judge(
             self._story(),
@@ -122,6 +128,7 @@ class Run:
             {} if self.stock else PACES,
             caps={} if self.stock else CAPS,
             starvable={} if self.stock else bounds,
+            lenders=lenders,
             max_deliveries=MAX_DELIVERIES if self._ours else None,
             parks=self.name == "gate",
             has_uniques=self._ours,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import Self
@@ -16,7 +16,7 @@ from typing import Self
 from redis import Redis
 
 from tests.chaos import audit, ledger
-from tests.chaos.plan import Fault, Kind
+from tests.chaos.plan import MOVES, Fault, Kind
 from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Node, RedisCluster
 from tests.support.redis_server import RedisServer
@@ -96,10 +96,10 @@ class Servers(ABC):
 
 
 @contextmanager
-def _outage(kind: Kind) -> Iterator[None]:
+def _outage(kind: Kind, hit: Sequence[str] = ()) -> Iterator[None]:
     begun = ledger.now()
     yield
-    ledger.write("outage", begun, kind=kind, over=ledger.now())
+    ledger.write("outage", begun, kind=kind, over=ledger.now(), hit=hit)
 
 
 class OneRedis(Servers):
@@ -184,6 +184,8 @@ class Cluster(Servers):
         self._prefixes = audit.prefixes_of(partitions)
         #: What is in the slot that the fault hits.
         self._key = audit.PREFIX
+        #: How the keys begin that another server has after the fault.
+        self._hit: tuple[str, ...] = ()
 
     def _start(self) -> None:
         self._cluster = self._stack.enter_context(RedisCluster(3, 1, wired=True))
@@ -201,6 +203,7 @@ class Cluster(Servers):
 
     def _cause(self, fault: Fault) -> None:
         self._key = self._prefixes[int(fault.target * len(self._prefixes))]
+        self._hit = (self._key,) if fault.kind in MOVES else self._beside()
         if fault.kind == "node":
             self._add_and_remove()
         elif fault.kind == "kill primary":
@@ -208,11 +211,16 @@ class Cluster(Servers):
         elif fault.kind == "partition":
             self._part(fault)
         else:
-            with _outage(fault.kind):
+            with _outage(fault.kind, self._hit):
                 self._change(fault)
         self._cluster.await_agreement()
         for prefix in self._prefixes:
             self._cluster.await_replica(prefix)
+
+    def _beside(self) -> tuple[str, ...]:
+        """Return what the server of the slot has, and that beside it."""
+        server = self._cluster.primary(self._key)
+        return tuple(each for each in self._prefixes if self._cluster.primary(each) is server)
 
     def _change(self, fault: Fault) -> None:
         cluster = self._cluster
@@ -233,22 +241,22 @@ class Cluster(Servers):
     def _add_and_remove(self) -> None:
         cluster = self._cluster
         node = cluster.add_primary()
-        with _outage("node"):
+        with _outage("node", self._hit):
             self._move_at_once(node)
         time.sleep(HAS_SLOT_SECONDS)
-        with _outage("node"):
+        with _outage("node", self._hit):
             self._move_at_once(cluster.other(self._key))
         cluster.remove(node)
 
     def _kill_primary(self) -> None:
-        with _outage("kill primary"):
+        with _outage("kill primary", self._hit):
             before = self._cluster.kill_primary(self._key)
             self._cluster.await_primary(before, self._key)
         before.restart()
 
     def _part(self, fault: Fault) -> None:
         before = self._cluster.primary(self._key)
-        with _outage("partition"):
+        with _outage("partition", self._hit):
             self._cluster.part(before)
             self._cluster.await_primary(before, self._key)
         # Who goes on with the old primary has time to be late.

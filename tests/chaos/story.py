@@ -23,11 +23,16 @@ AFTER_THAW_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Span:
-    """Something that lasted: a freeze of a worker, or an outage of Redis."""
+    """Something that lasted: a freeze of a worker, or an outage of Redis.
+
+    Attributes:
+        hit: How the keys begin that another server has afterwards.
+    """
 
     what: str
     begun: float
     over: float
+    hit: tuple[str, ...] = ()
 
     def meets(self, begun: float, over: float) -> bool:
         """Say whether it shares a moment with another span."""
@@ -123,7 +128,9 @@ class Story:
         self.existing = kinds["existing"]
         #: Tasks that a replica had while their primary was there.
         self.held = {name for event in kinds["held"] for name in event["ids"]}
-        self.outages = [Span(e["kind"], e["at"], e["over"]) for e in kinds["outage"]]
+        self.outages = [
+            Span(e["kind"], e["at"], e["over"], tuple(e.get("hit", ()))) for e in kinds["outage"]
+        ]
         self.freezes = [Span(e["worker"], e["at"], e["over"]) for e in kinds["freeze"]]
         self._worker_deaths = {
             event["worker"]: event["at"]

@@ -14,7 +14,7 @@ from redis import Redis
 
 from celery_fairness.config.rates import Rate
 from tests.chaos import ledger
-from tests.chaos.audit import leftovers
+from tests.chaos.audit import leftovers, lenders_of, prefixes_of
 from tests.chaos.plan import (
     CAPS,
     DEATHS,
@@ -24,9 +24,11 @@ from tests.chaos.plan import (
     PACES,
     QUEUE_SETTINGS,
     QUICK,
+    SLIM,
     SLOTS,
     TIER_OF,
     TIER_PACES,
+    WIDE,
     Cap,
     Pace,
     faults,
@@ -45,7 +47,7 @@ from tests.chaos.verdict import (
     Verdict,
     judge,
 )
-from tests.chaos.waits import AWAKE_SECONDS, SLACK_SECONDS
+from tests.chaos.waits import AWAKE_SECONDS, SLACK_SECONDS, lent_seconds
 
 LEASE = 3.0
 LIMITS = {"one": 1, "two": 2, "system": None}
@@ -831,6 +833,27 @@ def test_what_waits_for_something_slow_begins_in_its_time(fault: Any, latest: fl
         begun = ran(begins, begins + 1, "a", tenant="two", worker="w.2")
         more = fault if isinstance(fault, list) else [fault]
         assert waited(sent(0, "a", tenant="two"), begun, *more) is holds
+
+
+@pytest.mark.parametrize(("hit", "more"), [("here", lent_seconds(LEASE)), ("there", 0.0)])
+def test_a_lent_slot_is_gone_until_the_home_forgets_the_server_that_had_it(
+    hit: str, more: float
+) -> None:
+    latest = 5 + 2 + AWAKE_SECONDS + more
+    for begins, holds in ((latest - 0.1, True), (latest + 0.1, False)):
+        parts = [sent(0, "a", tenant="two"), {**outage(1, 3, "failover"), "hit": [hit]}]
+        parts += ran(begins, begins + 1, "a", tenant="two", worker="w.2")
+        story = Story(flat(parts), LEASE)
+        lenders = {"it": {"here", "elsewhere"}}
+        verdict = judge(story, LIMITS, starvable={"it": (("two",), 5.0)}, lenders=lenders)
+        assert verdict.starvable["it"][0].holds is holds
+
+
+def test_the_home_and_the_partitions_of_the_tenants_lend() -> None:
+    assert not lenders_of(1, SLOTS, (*SLIM, WIDE))
+    lenders = lenders_of(16, SLOTS, (*SLIM, WIDE))
+    assert len(lenders) == 4
+    assert lenders < set(prefixes_of(16))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ afterwards. These samples are not judged:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -166,6 +166,7 @@ def judge(
     *,
     caps: Mapping[str, Cap] | None = None,
     starvable: Mapping[str, tuple[tuple[str, ...], float]] | None = None,
+    lenders: Mapping[str, Collection[str]] | None = None,
     max_deliveries: int | None = None,
     parks: bool = False,
     has_uniques: bool = False,
@@ -179,6 +180,7 @@ def judge(
         paces: Limits of starts, by key.
         caps: Limits at once, by key, beside those of tenants.
         starvable: Tenants whose tasks wait for something slow, and the most seconds that they may.
+        lenders: What lends slots to them, as `waits_of` takes it.
         max_deliveries: Deaths of a dead letter. None: the broker delivers again without a bound,
             and R6 is not judged.
         parks: The run is at a gate that parks tasks.
@@ -230,7 +232,7 @@ def judge(
         resumes=resumes(story),
         workers_back=list(workers_back(story)),
         starvable={
-            what: waits_of(story, tenants, bound)
+            what: waits_of(story, tenants, bound, (lenders or {}).get(what, ()))
             for what, (tenants, bound) in (starvable or {}).items()
         },
         uniques=counts(story) if has_uniques else None,

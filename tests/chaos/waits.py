@@ -3,7 +3,9 @@
 Nobody starves: each task that waits for something slow (``plan.STARVABLE``) must begin in its time.
 It may wait longer by the time that these took of its wait, together:
 
-- An outage, and a second.
+- An outage, and a second. If slots of their key are lent to partitions, and another server has one
+  of these or their home since: an outage, a lease and a margin. So long the home counts what the
+  server before had (ADR 30).
 - The lease of a process that died with a task of the same tenants, and the time until that task
   begins again. It is the first of its lane, and a worker starts such tasks one by one.
 - A freeze and a lease, in which the frozen worker may have the task.
@@ -14,7 +16,7 @@ A killed worker may have had it too, which costs it one more lease.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -182,10 +184,23 @@ def workers_back(story: Story) -> Iterator[Wait]:
                 yield Wait(f"{worker} after {outage.what}", over, seconds, bound)
 
 
-def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]:
+def lent_seconds(lease_seconds: float) -> float:
+    """Return for how long a home counts what a server had that was replaced (permits.lua)."""
+    return lease_seconds + lease_seconds / 3 + 2.0
+
+
+def waits_of(
+    story: Story,
+    tenants: tuple[str, ...],
+    bound: float,
+    lenders: Collection[str] = (),
+) -> list[Wait]:
     """Return how long each task of some tenants waited until its body began first.
 
     Tasks that another one has replaced are left out, and so are those that died with their process.
+
+    Args:
+        lenders: How the keys begin of the partitions that slots are lent to, and of their home.
     """
     kept = story.lease_seconds + SLACK_SECONDS
     died = [
@@ -194,7 +209,11 @@ def waits_of(story: Story, tenants: tuple[str, ...], bound: float) -> list[Wait]
         for each in story.of_tenant.get(tenant, ())
         if each.outcome is None
     ]
-    faults = [(each.begun, each.over + AWAKE_SECONDS) for each in story.outages]
+    lent = AWAKE_SECONDS + lent_seconds(story.lease_seconds)
+    faults = [
+        (each.begun, each.over + (AWAKE_SECONDS if set(lenders).isdisjoint(each.hit) else lent))
+        for each in story.outages
+    ]
     faults += [(each.begun, each.over + kept) for each in story.freezes]
     faults += [(begun, over) for begun, over in story.unbegun(tenants, kept)]
     gone = {name for names in story.unfinished()[1:] for name in names}
