@@ -423,6 +423,18 @@ def test_a_new_home_adds_at_once_after_it_has_counted(place):
     assert [each["n"] for each in grant["answers"]] == [0, 3, 2, 0]
 
 
+def test_a_home_counts_only_if_no_older_home_goes_on(place):
+    # A counted partition that is replaced within that time would accept permits of the older home.
+    of_another_server(place, place.home)
+    forget_ledger(place)
+    place.want(2, 5)
+    assert "counts" not in place.grant(place.request(2))
+    place.wait(MARGIN)
+    assert "counts" not in place.grant(place.request(2))
+    place.wait(1)
+    assert "counts" in place.grant(place.request(2))
+
+
 def test_a_partition_without_limits_forgets_that_it_was_counted(place):
     # The second look of a claim comes after the time in which no older home is accepted.
     for _ in range(2):

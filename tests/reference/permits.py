@@ -69,6 +69,8 @@ class Rules:
     counted_refuses_older: bool = True
     #: A partition is counted only if no older server of it goes on.
     counts_settled_only: bool = True
+    #: A home counts only if no older home goes on.
+    settled_home_counts: bool = True
 
 
 class Part(NamedTuple):
@@ -356,6 +358,8 @@ class Search:
         """Count the partitions one after the other, while the home adds nothing."""
         home = world.home
         if not (home.is_new or home.quiet > 0):
+            return
+        if self.rules.settled_home_counts and world.old_home is not None:
             return
         run, answers = world.count or (home.run, ())
         if run == home.run and len(answers) == len(world.parts):

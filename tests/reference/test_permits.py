@@ -48,6 +48,12 @@ def test_no_state_with_two_troubles_violates_the_rules(troubles: str) -> None:
     assert (found.violation, found.events) == ("", ())
 
 
+@pytest.mark.skipif(not LONG, reason="takes an hour without PyPy: set REFERENCE_PERMITS=1")
+def test_a_home_that_counts_beside_an_older_one_leads_above_the_limit() -> None:
+    found = search(1, "home partition", "settled_home_counts", has_counts=True)
+    assert found.violation == ABOVE
+
+
 @pytest.mark.parametrize(
     ("rule", "permits", "troubles"),
     [

@@ -336,7 +336,9 @@ function Grants.grant(ctx, wanted, rules, home)
   local ledger, ends, run, longest = Grants.read(ctx, key, rules), quiet_until(ctx, key, rules)
   local counted = run .. " " .. Rates.int_text(ends)
   local is_quiet = rules.logical < ends and ledger.counted ~= counted
-  local is_counted = is_quiet and wanted.counts == ends and is_count(ledger, wanted, Permits.numbers_here(ctx, key, rules))
+  -- Before that, an older home may go on. A partition that was counted and then replaced would accept its permits.
+  local may_count = is_quiet and Permits.is_settled(ctx, home, longest, rules)
+  local is_counted = may_count and wanted.counts == ends and is_count(ledger, wanted, Permits.numbers_here(ctx, key, rules))
   if is_counted then ledger.counted, is_quiet = counted, false end
   for _, report in ipairs(wanted.reports) do
     if report.own and report.since >= ledger.since then ledger.own, ledger.since = report.own, report.since end
@@ -372,7 +374,7 @@ function Grants.grant(ctx, wanted, rules, home)
       LotGrants.answer(answers[index], lot, rules)
     end
   end
-  local goes_to, counts = is_quiet and {} or visits(entries, free, is_contested, rules), is_quiet and rules.logical >= ledger.count_at
+  local goes_to, counts = is_quiet and {} or visits(entries, free, is_contested, rules), may_count and not is_counted and rules.logical >= ledger.count_at
   if visit and not contains(goes_to, visit) then goes_to[#goes_to + 1] = visit end
   if counts then ledger.count_at = rules.logical + COUNT_AGAIN_MS end
   write(ctx, key, ledger, rules)

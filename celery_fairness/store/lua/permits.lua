@@ -25,6 +25,7 @@
   3. A partition accepts only the answer to its last request, and only on the same server.
   4. A server has no permits that another server was granted.
   5. A partition that was counted accepts nothing from an older home.
+  6. A home counts only if no older home goes on.
 ]]
 
 -- If the worker to which a claim named a key makes no request, a claim names the key to another one after this time.
@@ -42,6 +43,12 @@ local PLACES_AT_MOST = 8
 -- replaced server goes on.
 function Permits.margin_ms(lease_ms)
   return math.floor(lease_ms / 3) + 2000
+end
+
+-- Returns whether no older server goes on that had this memory before. `epoch` is that of the memory here.
+function Permits.is_settled(ctx, epoch, lease_ms, rules)
+  local began = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "began"))
+  return epoch == began or rules.now - epoch >= Permits.margin_ms(lease_ms)
 end
 
 -- Returns the object of a key, an empty one if there is none.

@@ -31,7 +31,6 @@ register("request_permits", {"allow-oom"}, function(keys, args)
   if report.run == "" then
     return redis.error_reply("NOPERM permits name the server by its master_replid: grant the right +info")
   end
-  local began = tonumber(redis.call("HGET", ctx.prefix .. Keys.CLOCK, "began"))
-  report.settled = epoch == began or rules.now - epoch >= Permits.margin_ms(rules.lease_ms)
+  report.settled = Permits.is_settled(ctx, epoch, rules.lease_ms, rules)
   return cjson.encode(report)
 end)
