@@ -23,6 +23,7 @@ pytestmark = pytest.mark.redis
 NOW = 1_760_000_000_000
 KEY = "api:stripe"
 RULES = Rules(default_limit=None)
+SECOND = 1000
 LIFE = RULES.lease_ms
 MARGIN = LIFE // 3 + 2000
 #: Most calls of a test in a row.
@@ -714,11 +715,11 @@ def test_a_partition_whose_server_is_replaced_keeps_its_turn(place):
     assert len(place.claim(3).tasks) == 5
     place.want(1, slots=5)
     place.borrow(1)
-    place.wait(5000)
+    place.wait(5 * SECOND)
     # The task of partition 1 waits five seconds longer than these.
     place.want(2, 5)
     place.borrow(2)
-    place.wait(1000)
+    place.wait(SECOND)
     ledger = read(place, place.home, "grants")
     holder = next(each for each in ledger["entries"] if each.startswith("1 "))
     ledger["entries"]["1 another"] = ledger["entries"].pop(holder)
@@ -734,14 +735,14 @@ def test_others_go_on_while_a_replaced_server_has_permits_that_a_large_task_need
     place.borrow(3)
     place.want(1, slots=5)
     place.borrow(1)
-    place.wait(5000)
+    place.wait(5 * SECOND)
     ledger = read(place, place.home, "grants")
     holder = next(each for each in ledger["entries"] if each.startswith("3 "))
     ledger["entries"]["3 another"] = {**ledger["entries"].pop(holder), "demand": 0}
     write(place, place.home, "grants", ledger)
     # It has gathered four, which it returns.
     place.borrow(1)
-    place.wait(2000)
+    place.wait(2 * SECOND)
     place.borrow(1)
     place.want(2, 5)
     # Four are left. Its quota is two of them, and it has a turn.
