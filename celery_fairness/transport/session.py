@@ -345,7 +345,7 @@ class Session:
     def ring_bell(self, partition: int, new: Sequence[str]) -> None:
         """Wake workers for queues of a partition. If it fails, they look within a second."""
         with contextlib.suppress(LimiterUnavailable):
-            self._connection.post(calls.RING, self.prefix, calls.ring_args(partition, new, ()))
+            self._connection.post(calls.RING, self.prefix, calls.ring_args(partition, new))
 
     def ring(self, owner: str) -> None:
         """Wake one claimant of this process. If the call fails, it sleeps on."""

@@ -4,8 +4,8 @@ Nobody starves: each task that waits for something slow (``plan.STARVABLE``) mus
 It may wait longer by the time that these took of its wait, together:
 
 - An outage, and a second. If slots of their key are lent to partitions, and another server has one
-  of these or their home since: an outage, a lease and a margin. So long the home counts what the
-  server before had (ADR 30).
+  of these or their home since: an outage, a lease and a margin. The home counts the slots of the
+  server before for that long (ADR 30).
 - The lease of a process that died with a task of the same tenants, and the time until that task
   begins again. It is the first of its lane, and a worker starts such tasks one by one.
 - A freeze and a lease, in which the frozen worker may have the task.
