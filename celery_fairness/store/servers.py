@@ -111,6 +111,8 @@ class Servers:
         self._servers = listed or [Server()]
         #: Makes a connection to a server.
         self.connect: Callable[[Server], Connection]
+        #: Called when a server has not answered, once until it answers.
+        self.on_away: list[Callable[[Server], None]] = []
         #: Called in a thread when a server that was away answers.
         self.on_back: list[Callable[[], None]] = []
         self._lock = native_lock()
@@ -135,8 +137,11 @@ class Servers:
             return
         with self._lock:
             was_away, server.problem = server.problem, str(error) or type(error).__name__
-        if not was_away:
-            start_thread(lambda: self._await_answer(server))
+        if was_away:
+            return
+        start_thread(lambda: self._await_answer(server))
+        for call in list(self.on_away):
+            call(server)
 
     def _await_answer(self, server: Server) -> None:
         bell, notices = Bell(), Notices(logger)

@@ -590,13 +590,7 @@ class FairMixin(PublishMixin, QueueOperationsMixin):
             # Its node may serve other partitions.
             self._home_paused_until = monotonic() + NOT_READY_SECONDS
             return True
-        home = servers.of(None)
-        servers.lost(home, error)
-        self.session.notices.error(
-            f"away {home}",
-            "a server does not answer, and the tenants of its partitions wait: %s",
-            self.session.away_text(error),
-        )
+        servers.lost(servers.of(None), error)
         for client in (vars(self).get("client"), vars(self).get("subclient")):
             if client is not None and client.connection is not None:
                 client.connection.disconnect()

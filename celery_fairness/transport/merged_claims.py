@@ -399,11 +399,6 @@ class MergedClaims:
         if session.servers.are_several:
             session.servers.lost(lane.server, error)
             self._note_away()
-            session.notices.error(
-                f"away {lane.server}",
-                "a server does not answer, and the tenants of its partitions wait: %s",
-                session.away_text(error),
-            )
         elif raises:
             raise error
 

@@ -162,6 +162,7 @@ class Session:
         #: The servers of the partitions.
         self.servers = self._make_servers()
         self.servers.connect = self._connection_to
+        self.servers.on_away.append(self._server_is_away)
         self.servers.on_back.append(self._server_is_back)
         self._connection = self._connected(self._client)
         #: By partition, the number of opened connections when its epoch was last read.
@@ -275,16 +276,16 @@ class Session:
         self.renewals.renew_at_once()
         self._wake_pollers()
 
-    def away_text(self, error: object = "") -> str:
-        """Return which servers are away, and which partitions wait for them."""
-        there: dict[Server, list[int]] = defaultdict(list)
-        for partition in self.partitions:
-            there[self.servers.of(partition)].append(partition)
-        return "; ".join(
-            f"{server} (partitions {', '.join(map(str, numbers))}): {server.problem}"
-            for server, numbers in there.items()
-            if server.problem
-        ) or str(error)
+    def _server_is_away(self, server: Server) -> None:
+        if self.slots is None or not server.problem:
+            # The caller of a producer gets the error.
+            return
+        theirs = [str(each) for each in self.partitions if self.servers.of(each) is server]
+        self.notices.error(
+            f"away {server}",
+            "a server does not answer, and the tenants of its partitions wait: %s (%s): %s",
+            *(server, f"partitions {', '.join(theirs)}" if theirs else "the home", server.problem),
+        )
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -527,6 +528,9 @@ class Session:
         self.stopping = False
         self.at_once = False
         self.renewals.read_clock(self._client)
+        if self.servers.any_away:
+            for server in dict.fromkeys(map(self.servers.of, [None, *self.partitions])):
+                self._server_is_away(server)
         self._wake()
 
     def close(self) -> None:

@@ -107,6 +107,29 @@ def test_a_frozen_server_stops_its_own_tenants_alone(
     inbox.nothing_comes()
 
 
+@pytest.mark.parametrize("begins", ["before the outage", "in the outage"])
+def test_a_worker_logs_which_partitions_wait_whatever_missed_the_answer(
+    open_there: Any,
+    several_servers: list[RedisServer],
+    begins: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection = open_there()
+    publish(connection, "jobs", 0, headers=charged(tenant_on(1)))
+    (session,) = sessions()
+    if begins == "before the outage":
+        session.start(lambda: 1)
+    several_servers[1].pause()
+    with caplog.at_level("ERROR", "celery_fairness"):
+        with pytest.raises(connection.connection_errors):
+            publish(connection, "jobs", 1, headers=charged(tenant_on(1)))
+        if begins == "in the outage":
+            # The caller of a producer has the error.
+            assert "tenants" not in caplog.text
+            session.start(lambda: 1)
+    assert f"127.0.0.1:{several_servers[1].port} (partitions 1, 4, 7): Timeout" in caplog.text
+
+
 def test_a_put_for_a_frozen_server_raises_and_others_go_on(
     open_there: Any, several_servers: list[RedisServer]
 ) -> None:

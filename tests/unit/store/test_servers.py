@@ -39,3 +39,14 @@ def test_any_error_lets_the_thread_ask_again(caplog: pytest.LogCaptureFixture) -
     assert server.problem == ""
     (line,) = caplog.messages
     assert line == "two:2 cannot be probed, it is tried again: a wrong option"
+
+
+def test_each_outage_causes_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_fairness.store.servers.start_thread", lambda _probe: None)
+    servers = Servers([("one", 1), ("two", 2)])
+    away: list[str] = []
+    servers.on_away.append(lambda server: away.append(f"{server}: {server.problem}"))
+    servers.lost(servers.of(1), OSError("gone"))
+    servers.lost(servers.of(1), OSError("gone again"))
+    servers.lost(servers.of(0), OSError("gone too"))
+    assert away == ["two:2: gone", "one:1: gone too"]
