@@ -17,6 +17,8 @@ from tests.chaos.plan import LOSING
 BEGINS_SOON = 0.5
 #: So soon after a task was taken its sender has asked whether a replica has it.
 ASKED_WITHIN = 1.0
+#: So soon after a worker is there, or has a place, it has claimed what waits.
+CLAIM_SECONDS = 1.0
 #: How long after a freeze a body may begin that was claimed before it.
 AFTER_THAW_SECONDS = 1.0
 
@@ -261,9 +263,32 @@ class Story:
                 spans.append((at, min(begun, self.death(worker, -1, at) + kept)))
         return [span for span in spans if span[1] < inf]
 
-    def has_free_place(self, at: float) -> bool:
-        """Say whether some worker could begin a body at a moment, as far as is known."""
-        return not self._ready or bool(self.with_place(at, at))
+    def has_free_place(self, at: float, max_deliveries: int | None = None) -> bool:
+        """Say whether some worker could begin a body at a moment, as far as is known.
+
+        It had a second to find the task. A task with one delivery left may keep a whole worker.
+        """
+        able = self.with_place(at - CLAIM_SECONDS, at)
+        return not self._ready or len(able) > self._kept_workers(at, max_deliveries)
+
+    def _kept_workers(self, at: float, max_deliveries: int | None) -> int:
+        """Return how many workers may claim nothing, for a task with one delivery left (ADR 18)."""
+        kept = 0
+        for attempts in self.attempts_of.values():
+            died = [each for each in attempts if each.outcome is None and each.over < at]
+            if max_deliveries is None or not died:
+                continue
+            last = max(died, key=lambda each: each.over)
+            deaths = sum(each.retries == last.retries for each in died)
+            if (
+                last.late
+                and deaths == max_deliveries - 1
+                # A lease has two thirds left at least when its worker dies.
+                and last.over + self.lease_seconds * 2 / 3 <= at
+                and not any(last.over < each.begun <= at for each in attempts)
+            ):
+                kept += 1
+        return kept
 
     def unseen_begins(self, task_id: str) -> int:
         """Return how often a process died between a begin and its body's first line, at most."""

@@ -394,6 +394,36 @@ def test_a_slot_that_is_back_where_no_place_is_free_is_not_checked(
     assert (verdict.not_checked, verdict.holds) == (not_checked, not_checked == 1)
 
 
+@pytest.mark.parametrize(("ready_at", "not_checked"), [(3.1, 1), (2.9, 0)])
+def test_a_worker_that_just_began_may_not_have_found_the_task(
+    ready_at: float, not_checked: int
+) -> None:
+    ready = {"event": "ready", "at": ready_at, "worker": "w.2", "pid": 2, "places": 2}
+    parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child")]
+    again = [ran(6.1, 7, "b", worker="w.2"), ran(7, 8, "a", worker="w.2")]
+    assert verdict_on(ready, *parts, *again).not_checked == not_checked
+
+
+@pytest.mark.parametrize(
+    ("deaths", "died_at", "not_checked"),
+    [(2, 4.0 - LEASE, 1), (1, 4.0 - LEASE, 0), (2, 3.9, 0), (3, 4.0 - LEASE, 0)],
+)
+def test_a_task_with_one_delivery_left_may_keep_a_whole_worker(
+    deaths: int, died_at: float, not_checked: int
+) -> None:
+    def die(at: float, task_id: str) -> list[ledger.Event]:
+        again = ran(at - 0.1, None, task_id, tenant="two", worker=f"w.{at}")
+        return [*again, killed(at, worker=f"w.{at}")]
+
+    ready = {"event": "ready", "at": 0, "worker": "w.2", "pid": 2, "places": 2}
+    parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child")]
+    last = [sent(0, "c", tenant="two")]
+    last += flat([die(died_at - number / 4, "c") for number in range(deaths)])
+    again = [ran(6.1, 7, "b", worker="w.2"), ran(7, 8, "a", worker="w.2")]
+    verdict = verdict_on(ready, *parts, *last, *again, max_deliveries=3)
+    assert verdict.not_checked == not_checked
+
+
 def test_an_outage_that_follows_before_a_slot_could_be_back_gives_it_more_time_too() -> None:
     # The first gives it until 11, the second until 17; without the first it should be back at 4.
     parts = [sent(0, "a"), sent(0, "b"), ran(1, None, "a"), killed(2, "child"), outage(1, 4)]
@@ -847,6 +877,24 @@ def test_a_lent_slot_is_gone_until_the_home_forgets_the_server_that_had_it(
         lenders = {"it": {"here", "elsewhere"}}
         verdict = judge(story, LIMITS, starvable={"it": (("two",), 5.0)}, lenders=lenders)
         assert verdict.starvable["it"][0].holds is holds
+
+
+@pytest.mark.parametrize("lost", [ran(2, None, "b"), [sent(0, "b"), received(2, "b")]])
+def test_a_task_of_another_tenant_takes_slots_of_the_same_key(lost: Any) -> None:
+    kept = LEASE + SLACK_SECONDS
+    # In both cases a worker had the task that waits, until it died.
+    latest = 5 + kept + (kept if lost[0]["event"] == "accepted" else 1 + kept)
+    for begins, holds in ((latest - 0.1, True), (latest + 0.1, False)):
+        parts = [sent(0, "a", tenant="two"), lost, killed(3)]
+        parts += ran(begins, begins + 1, "a", tenant="two", worker="w.2")
+        for key, judged in ((("one", "two"), holds), (("two",), False)):
+            verdict = judge(
+                Story(flat(parts), LEASE),
+                LIMITS,
+                caps={"it": Cap(key, 8)},
+                starvable={"it": (("two",), 5.0)},
+            )
+            assert verdict.starvable["it"][0].holds is judged
 
 
 def test_the_home_and_the_partitions_of_the_tenants_lend() -> None:

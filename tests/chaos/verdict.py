@@ -20,7 +20,7 @@ worker was killed in the outage, it may take a lease more: Redis answers the dea
 afterwards. These samples are not judged:
 
 - A freeze fell into it. The frozen worker may have the next task.
-- No worker had a place free at its bound.
+- No worker had a place free at its bound, or a task with one delivery left may have kept it.
 - Its next task has died before. Such tasks start one after the other in their worker.
 """
 
@@ -196,7 +196,7 @@ def judge(
         each for each in found if any(story.runs_unheld(name, each.begun) for name in each.ids)
     ]
     of_outages = [each for each in found if each not in of_lost and _in_outage(story, each)]
-    slots, not_checked = slots_back(story, limits)
+    slots, not_checked = slots_back(story, limits, max_deliveries)
     crashes = [event for event in story.gone if event["status"] != 0]
     return Verdict(
         submitted=len(story.submits),
@@ -232,7 +232,10 @@ def judge(
         resumes=resumes(story),
         workers_back=list(workers_back(story)),
         starvable={
-            what: waits_of(story, tenants, bound, (lenders or {}).get(what, ()))
+            what: waits_of(
+                *(story, tenants, bound, (lenders or {}).get(what, ())),
+                _beside(tenants, caps or {}),
+            )
             for what, (tenants, bound) in (starvable or {}).items()
         },
         uniques=counts(story) if has_uniques else None,
@@ -241,6 +244,12 @@ def judge(
         crashed=[event["worker"] for event in crashes if event["ours"]],
         crashed_by_celery=len([event for event in crashes if not event["ours"]]),
     )
+
+
+def _beside(tenants: Collection[str], caps: Mapping[str, Cap]) -> set[str]:
+    """Return the others of the keys of tenants."""
+    keys = [set(cap.tenants) for cap in caps.values()]
+    return set[str]().union(*(key for key in keys if key & set(tenants))) - set(tenants)
 
 
 def refused(story: Story) -> Iterator[Event]:

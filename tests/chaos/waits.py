@@ -6,10 +6,11 @@ It may wait longer by the time that these took of its wait, together:
 - An outage, and a second. If slots of their key are lent to partitions, and another server has one
   of these or their home since: an outage, a lease and a margin. The home counts the slots of the
   server before for that long (ADR 30).
-- The lease of a process that died with a task of the same tenants, and the time until that task
-  begins again. It is the first of its lane, and a worker starts such tasks one by one.
+- The lease of a process that died with a task of the same key. If it was of the same tenants, also
+  the time until that task begins again. It is the first of its lane, and a worker starts such tasks
+  one by one.
 - A freeze and a lease, in which the frozen worker may have the task.
-- A lease of a worker that had a task of the same tenants, until its begin or the worker's death.
+- A lease of a worker that had a task of the same key, until its begin or the worker's death.
 
 A killed worker may have had it too, which costs it one more lease.
 """
@@ -63,7 +64,9 @@ def resume_seconds(outage: Span) -> float:
     return RESUME_IN_CLUSTER_SECONDS if outage.what in OF_CLUSTER else RESUME_SECONDS
 
 
-def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wait], int]:
+def slots_back(
+    story: Story, limits: Mapping[str, int | None], max_deliveries: int | None = None
+) -> tuple[list[Wait], int]:
     """Return how long the slots of killed bodies were gone, and how many cannot be judged.
 
     Looked at are tenants that may run one task, whose task was killed while another was due. Where
@@ -86,7 +89,8 @@ def slots_back(story: Story, limits: Mapping[str, int | None]) -> tuple[list[Wai
                 died_too = story.death(kill["worker"], -1, at)
                 disturbed = disturbed or died_too <= over
             disturbed = disturbed or _has_died(story, attempts, next_at)
-            if next_at - at > bound and (disturbed or not story.has_free_place(over)):
+            is_late = next_at - at > bound
+            if is_late and (disturbed or not story.has_free_place(over, max_deliveries)):
                 not_checked += 1
                 continue
             waits.append(Wait(what, at, next_at - at, bound, outage_after(story, at, over)))
@@ -194,6 +198,7 @@ def waits_of(
     tenants: tuple[str, ...],
     bound: float,
     lenders: Collection[str] = (),
+    beside: Collection[str] = (),
 ) -> list[Wait]:
     """Return how long each task of some tenants waited until its body began first.
 
@@ -201,11 +206,12 @@ def waits_of(
 
     Args:
         lenders: How the keys begin of the partitions that slots are lent to, and of their home.
+        beside: The other tenants of the same key.
     """
     kept = story.lease_seconds + SLACK_SECONDS
     died = [
-        (each.over, max(each.over + kept, _begins_again(story, each)))
-        for tenant in tenants
+        (each.over, max(each.over + kept, _begins_again(story, each) if tenant in tenants else 0.0))
+        for tenant in (*tenants, *beside)
         for each in story.of_tenant.get(tenant, ())
         if each.outcome is None
     ]
@@ -215,7 +221,7 @@ def waits_of(
         for each in story.outages
     ]
     faults += [(each.begun, each.over + kept) for each in story.freezes]
-    faults += [(begun, over) for begun, over in story.unbegun(tenants, kept)]
+    faults += [(begun, over) for begun, over in story.unbegun((*tenants, *beside), kept)]
     gone = {name for names in story.unfinished()[1:] for name in names}
     found = []
     for task_id, submit in story.submits.items():
