@@ -216,11 +216,14 @@ class Outcome(NamedTuple):
     - ``cancelled``: an operator cancelled it
     - ``expired``: it expired while it waited
     - ``unpublished``: a gate had parked it, and its broker rejected it ten times
+    - ``duplicate``: another task had its unique key
+    - ``replaced``: a newer task with its unique key replaced it
 
     Attributes:
         seq: The task's sequence number. A requeue gives the task another one.
         tag: The task's delivery tag.
-        owner: The last process that held the task. If it was dropped, the key of the limit.
+        owner: The last process that held the task. If it was dropped, the key of the limit. If it
+            was a duplicate or replaced, the id of the other task.
         state: The cause of its end.
         queue: The task's queue.
         tenant: The task's tenant, in the form that keys have. "" for a system task.

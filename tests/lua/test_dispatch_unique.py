@@ -107,6 +107,19 @@ def test_nothing_of_a_replaced_task_is_left_but_its_result(dispatch, client):
     assert client.hgetall(f"{PREFIX}unique").keys() == {"key sync:7", "task second"}
 
 
+@pytest.mark.parametrize(
+    ("action", "ended", "state", "by"),
+    [("d", "second", "duplicate", "id1"), ("r", "first", "replaced", "id2")],
+)
+def test_the_task_that_ends_names_the_other_one(dispatch, action, ended, state, by):
+    word = f"{action}|0|sync:7"
+    dispatch.put("a", tag="first", task_id="id1", unique=word)
+    dispatch.put("a", tag="second", task_id="id2", unique=word)
+    outcome = dispatch.next_outcome()
+    assert (outcome.tag, outcome.state, outcome.owner) == (ended, state, by)
+    assert dispatch.next_outcome(outcome.name) is None
+
+
 def test_a_key_without_its_task_counts_as_free_and_the_check_removes_it(dispatch, client):
     dispatch.put("a", tag="first", unique=KEY)
     for key in client.scan_iter(f"{PREFIX}*"):
@@ -118,6 +131,7 @@ def test_a_key_without_its_task_counts_as_free_and_the_check_removes_it(dispatch
         ("unique_without_task", "unique", "task first"),
     ]
     assert dispatch.put("a", tag="second", unique=KEY) is Put.WAITS
+    assert client.hget(f"{PREFIX}counters", "lost_entries") == "1"
     findings(client, PREFIX, dispatch.rules, dispatch.now, repair=True)
     assert client.hgetall(f"{PREFIX}unique") == {
         "key sync:7": f"{NOW} second",
