@@ -307,22 +307,53 @@ def test_the_first_tenant_of_a_place_may_change_while_its_key_saves(shop):
     shop.check()
 
 
-def test_a_saving_goes_on_when_a_smaller_task_of_its_place_starts(shop):
+@pytest.mark.parametrize(("others", "small", "large"), [(5, 2, 8), (9, 1, 2)])
+def test_a_saving_goes_on_when_a_smaller_task_of_its_place_starts(shop, others, small, large):
     """A task of the same lane comes back. So it is before the one for which the key saves."""
-    shop.put("others", TEN, times=5)
-    shop.put("a", taking(2))
-    assert len(shop.claim()[0]) == 6
-    shop.put("a", taking(8))
+    shop.put("others", TEN, times=others)
+    shop.put("a", taking(small))
+    assert len(shop.claim()[0]) == others + 1
+    shop.put("a", taking(large))
     assert shop.claim()[0] == []
     shop.settle([of_tenant(shop, "a")], Verdict.HEAD)
     assert shop.claim(1)[0] == []
-    for _ in range(3):
+    for _ in range(min(3, 10 - others)):
         shop.end_one(0)
-    assert shop.claim(1)[0] == [6]
+    assert shop.claim(1)[0] == [others + 1]
     stream(shop, 100, 1, 9, "other")
     assert shop.claim(queues=("other",))[0] == []
     shop.end()
-    assert shop.claim()[0] == [7]
+    assert shop.claim()[0] == [others + 2]
+    shop.check()
+
+
+def test_a_saving_that_ends_wakes_the_workers_of_what_waited(shop):
+    shop.put("light", TEN, times=6)
+    assert len(shop.claim()[0]) == 6
+    shop.put("heavy", taking(8))
+    assert shop.claim()[0] == []
+    for queue in ("r", "s"):
+        shop.put("late", TEN, queue=queue)
+        assert shop.claim(queues=(queue,))[0] == []
+        shop.hear(queue)
+    shop.cancel(7)
+    for queue, number in (("r", 8), ("s", 9)):
+        # The worker that is woken first looks at the key, and wakes the next one.
+        assert shop.is_woken(queue)
+        assert shop.claim(queues=(queue,))[0] == [number]
+    shop.check()
+
+
+def test_a_saving_ends_when_its_task_starts(shop):
+    shop.put("others", TEN, times=5)
+    assert len(shop.claim()[0]) == 5
+    for slots in (8, 1):
+        shop.put("heavy", taking(slots))
+    assert shop.claim()[0] == []
+    shop.end()
+    assert shop.claim(1)[0] == [6]
+    stream(shop, 100, 1, 2, "other")
+    assert shop.claim(queues=("other",))[0] == [8, 9]
     shop.check()
 
 
@@ -424,6 +455,9 @@ def test_several_slots_of_the_key_of_a_tier_leave_nothing_behind(shop):
     assert len(shop.claim()[0]) == 2
     shop.end()
     assert len(shop.claim()[0]) == 2
+    shop.end()
+    kept = shop.client.hkeys(f"{shop.prefix}virtual_times")
+    assert [field for field in kept if field.startswith("beside")] == []
 
 
 def test_a_check_finds_and_mends_a_wrong_count_of_slots(shop):
