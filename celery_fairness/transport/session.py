@@ -277,7 +277,7 @@ class Session:
         self._wake_pollers()
 
     def _server_is_away(self, server: Server) -> None:
-        if self.slots is None or not server.problem:
+        if self.slots is None:
             # The caller of a producer gets the error.
             return
         theirs = [str(each) for each in self.partitions if self.servers.of(each) is server]
@@ -530,7 +530,8 @@ class Session:
         self.renewals.read_clock(self._client)
         if self.servers.any_away:
             for server in dict.fromkeys(map(self.servers.of, [None, *self.partitions])):
-                self._server_is_away(server)
+                if server.problem:
+                    self._server_is_away(server)
         self._wake()
 
     def close(self) -> None:
