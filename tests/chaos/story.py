@@ -17,7 +17,7 @@ from tests.chaos.plan import LOSING
 BEGINS_SOON = 0.5
 #: So soon after a task was taken its sender has asked whether a replica has it.
 ASKED_WITHIN = 1.0
-#: So soon after a worker is there, or has a place, it has claimed what waits.
+#: A worker that has a place claims what waits within this time.
 CLAIM_SECONDS = 1.0
 #: How long after a freeze a body may begin that was claimed before it.
 AFTER_THAW_SECONDS = 1.0
@@ -272,7 +272,10 @@ class Story:
         return not self._ready or len(able) > self._kept_workers(at, max_deliveries)
 
     def _kept_workers(self, at: float, max_deliveries: int | None) -> int:
-        """Return how many workers may claim nothing, for a task with one delivery left (ADR 18)."""
+        """Return how many workers may claim nothing.
+
+        Each of them has a task with one delivery left, which starts alone (ADR 18).
+        """
         kept = 0
         for attempts in self.attempts_of.values():
             died = [each for each in attempts if each.outcome is None and each.over < at]

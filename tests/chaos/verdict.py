@@ -247,7 +247,7 @@ def judge(
 
 
 def _beside(tenants: Collection[str], caps: Mapping[str, Cap]) -> set[str]:
-    """Return the others of the keys of tenants."""
+    """Return the other tenants that share a key with these."""
     keys = [set(cap.tenants) for cap in caps.values()]
     return set[str]().union(*(key for key in keys if key & set(tenants))) - set(tenants)
 

@@ -336,7 +336,7 @@ function Grants.grant(ctx, wanted, rules, home)
   local ledger, ends, run, longest = Grants.read(ctx, key, rules), quiet_until(ctx, key, rules)
   local counted = run .. " " .. Rates.int_text(ends)
   local is_quiet = rules.logical < ends and ledger.counted ~= counted
-  -- Before that, an older home may go on. A partition that was counted and then replaced would accept its permits.
+  -- Until a home is settled, an older one may go on. A partition that was counted and then replaced would accept its permits.
   local may_count = is_quiet and Permits.is_settled(ctx, home, longest, rules)
   local is_counted = may_count and wanted.counts == ends and is_count(ledger, wanted, Permits.numbers_here(ctx, key, rules))
   if is_counted then ledger.counted, is_quiet = counted, false end
